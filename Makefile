@@ -1,0 +1,50 @@
+# Everything here works on a machine that has only Python >= 3.11, make and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint types layers unit format lock clean
+
+help:  ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tasks,dev]'
+	touch $(STAMP)
+
+demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
+	$(BIN)/decrescendo demo
+
+test: lint types layers unit  ## everything CI runs
+
+lint: $(STAMP)  ## ruff: style and errors
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## strict types on src
+	$(BIN)/basedpyright --project pyproject.toml
+
+layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
+	$(BIN)/lint-imports
+
+unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu"
+
+format: $(STAMP)  ## rewrite in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock:  ## resolve the newest versions again into constraints.txt
+	rm -rf .lock && $(PYTHON) -m venv .lock
+	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[tasks,dev]'
+	.lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+	rm -rf .lock
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .lock .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,121 @@
+"""What is promised (`Budget`), what was proved (`Guarantee`), and what an accountant says (`Bound`)."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from decrescendo.errors import InvalidType, InvalidValue, check_real
+
+Kind = Literal["upper", "lower", "exact", "estimate"]
+KINDS: tuple[Kind, ...] = ("upper", "lower", "exact", "estimate")
+
+
+class Unit(StrEnum):
+    """Whose presence is hidden: neighbouring data sets differ by adding or removing one of these.
+
+    >>> Unit("client") is Unit.CLIENT
+    True
+    """
+
+    EXAMPLE = "example"
+    CLIENT = "client"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The (epsilon, delta) promised for a whole run, for adding or removing one ``unit``.
+
+    Args:
+        epsilon: > 0, finite.
+        delta: in (0, 1); usually well below one over the number of units.
+        unit: whose presence is hidden.
+
+    Raises:
+        InvalidValue: a number outside its range.
+
+    >>> Budget(epsilon=1.2, delta=1e-6)
+    Budget(epsilon=1.2, delta=1e-06, unit=<Unit.EXAMPLE: 'example'>)
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit = Unit.EXAMPLE
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", check_real("epsilon", self.epsilon, above=0))
+        object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
+        object.__setattr__(self, "unit", check_unit(self.unit))
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A number and what it is: an upper or lower bound, an exact value, or only an estimate.
+
+    >>> Bound(1.2, "upper")
+    Bound(value=1.2, kind='upper')
+    >>> print(Bound(0.6, "estimate"))
+    0.6 (estimate, not a bound)
+    """
+
+    value: float
+    kind: Kind
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise InvalidValue(f"kind must be one of {', '.join(KINDS)}, got kind={self.kind!r}")
+
+    def __str__(self) -> str:
+        words = {"upper": "upper bound", "lower": "lower bound", "exact": "exact", "estimate": "estimate, not a bound"}
+        return f"{self.value:.6g} ({words[self.kind]})"
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What an accountant said of a whole ledger: the epsilon at ``delta``, its kind, and who said it.
+
+    Args:
+        epsilon: what the run spends at ``delta``; an upper bound or exact value unless ``kind`` is "estimate".
+        delta: in (0, 1).
+        unit: whose presence is hidden.
+        accountant: the accountant's name.
+        kind: "upper", "exact" or "estimate".
+        epsilon_lower: the certified lower end where the accountant gives one: the true epsilon lies in
+            [epsilon_lower, epsilon]. ``None`` where it does not.
+
+    >>> print(Guarantee(1.199, 1e-6, Unit.EXAMPLE, "Pld", "upper", 1.1985))
+    (1.199, 1e-06)-DP an example, Pld upper bound (true epsilon >= 1.198)
+    """
+
+    epsilon: float
+    delta: float
+    unit: Unit
+    accountant: str
+    kind: Kind
+    epsilon_lower: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", check_real("epsilon", self.epsilon, at_least=0))
+        object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
+        object.__setattr__(self, "unit", check_unit(self.unit))
+        if not isinstance(self.accountant, str) or not self.accountant:
+            raise InvalidType(f"accountant must be a name, got accountant={self.accountant!r}")
+        if self.kind not in ("upper", "exact", "estimate"):
+            raise InvalidValue(f"kind must be upper, exact or estimate, got kind={self.kind!r}")
+        if self.epsilon_lower is not None:
+            lower = check_real("epsilon_lower", self.epsilon_lower, at_least=0, at_most=self.epsilon)
+            object.__setattr__(self, "epsilon_lower", lower)
+
+    def __str__(self) -> str:
+        words = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[self.kind]
+        lower = "" if self.epsilon_lower is None else f" (true epsilon >= {self.epsilon_lower:.4g})"
+        article = "an" if self.unit is Unit.EXAMPLE else "a"
+        return f"({self.epsilon:.4g}, {self.delta:.4g})-DP {article} {self.unit}, {self.accountant} {words}{lower}"
+
+
+def check_unit(value: object) -> Unit:
+    """A `Unit` from itself or its name."""
+    try:
+        return Unit(value)  # type: ignore[arg-type]
+    except ValueError:
+        names = ", ".join(unit.value for unit in Unit)
+        raise InvalidValue(f"unit must be one of {names}, got unit={value!r}") from None

@@ -1,0 +1,163 @@
+"""What can go wrong, as a tree, and the range checks that raise it.
+
+::
+
+    DecrescendoError
+    ├── InvalidValue (ValueError)     an argument outside its range
+    │   └── ImpossibleBudget          no schedule of the asked shape meets the budget
+    ├── InvalidType (TypeError)       an argument of the wrong kind
+    ├── AccountingError               an accountant cannot judge this ledger (which release, and why)
+    ├── FileRefused (ValueError)      a damaged, foreign or newer file
+    ├── UnsupportedModel              the model or loss cannot be trained privately as it stands (why, and the remedy)
+    ├── PlanViolation                 a step that the plan does not contain
+    └── MissingExtra (ImportError)    an optional package is not installed (which, and the command that installs it)
+
+Every message is one sentence in three parts: what must hold, what was got, what to do.
+"""
+
+import math
+from collections.abc import Callable
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class DecrescendoError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class InvalidValue(DecrescendoError, ValueError):
+    """An argument is outside its range."""
+
+
+class ImpossibleBudget(InvalidValue):
+    """No schedule of the asked shape meets the budget; the message says the nearest that can be met."""
+
+
+class InvalidType(DecrescendoError, TypeError):
+    """An argument is of the wrong kind."""
+
+
+class AccountingError(DecrescendoError):
+    """An accountant cannot judge this ledger; the message names the release and the reason."""
+
+
+class FileRefused(DecrescendoError, ValueError):
+    """A file is damaged, foreign or of a newer version; it was left untouched."""
+
+
+class UnsupportedModel(DecrescendoError):
+    """The model or its loss cannot be trained privately as it stands; the message says why and what to do."""
+
+
+class PlanViolation(DecrescendoError):
+    """A step was asked for that the plan does not contain; taking it would void the guarantee."""
+
+
+class MissingExtra(DecrescendoError, ImportError):
+    """An optional dependency is missing; the message has the command that installs it."""
+
+
+def check_real(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    below: float | None = None,
+    at_most: float | None = None,
+    hint: str = "",
+) -> float:
+    """A finite real number within the stated range, as ``float``, or an error that teaches.
+
+    >>> check_real("delta", 1e-5, above=0, below=1)
+    1e-05
+    >>> check_real("delta", 2, above=0, below=1)
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: delta must be > 0 and < 1, got delta=2
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise InvalidType(f"{name} must be a real number, got {name}={value!r} ({type(value).__name__})")
+    number = float(value)
+    conditions: list[tuple[str, float | None, Callable[[float, float], bool]]] = [
+        (">", above, lambda x, limit: x > limit),
+        (">=", at_least, lambda x, limit: x >= limit),
+        ("<", below, lambda x, limit: x < limit),
+        ("<=", at_most, lambda x, limit: x <= limit),
+    ]
+    asked = [(sign, limit, holds) for sign, limit, holds in conditions if limit is not None]
+    if not math.isfinite(number) or not all(holds(number, limit) for _, limit, holds in asked):
+        wanted = " and ".join(f"{sign} {limit:g}" for sign, limit, _ in asked) or "finite"
+        if not math.isfinite(number) and asked:
+            wanted = f"finite, {wanted}"
+        raise InvalidValue(f"{name} must be {wanted}, got {name}={value}" + (f". {hint}" if hint else ""))
+    return number
+
+
+def check_integer(name: str, value: object, *, at_least: int = 0, hint: str = "") -> int:
+    """A whole number not below ``at_least``, as ``int``, or an error that teaches.
+
+    >>> check_integer("steps", 10, at_least=1)
+    10
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise InvalidType(
+            f"{name} must be a whole number, got {name}={value!r} ({type(value).__name__})"
+            + (f". {hint}" if hint else "")
+        )
+    number = int(value)
+    if number < at_least:
+        raise InvalidValue(f"{name} must be >= {at_least}, got {name}={number}" + (f". {hint}" if hint else ""))
+    return number
+
+
+def check_instance(name: str, value: object, kind: type, hint: str = "") -> None:
+    """``value`` is a ``kind``, or an error that says what it is instead."""
+    if not isinstance(value, kind):
+        raise InvalidType(
+            f"{name} must be a {kind.__name__}, got {type(value).__name__}" + (f". {hint}" if hint else "")
+        )
+
+
+def check_array(
+    name: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    length: int | None = None,
+    hint: str = "",
+) -> Array:
+    """A one-dimensional array of finite float64 above a bound, or an error that names the first offender.
+
+    >>> check_array("clip_norm", [1.0, 0.0], above=0)
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: clip_norm must be > 0 at every step, got clip_norm[1]=0.0
+    """
+    tail = f". {hint}" if hint else ""
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "fiu":
+            raise TypeError(f"dtype {given.dtype}")
+        array = given.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise InvalidType(f"{name} must be an array of numbers, got {type(value).__name__} ({error}){tail}") from None
+    if array.ndim != 1:
+        raise InvalidValue(f"{name} must have one dimension, got shape {array.shape}{tail}")
+    if length is not None and array.size != length:
+        raise InvalidValue(f"{name} must have one value a step ({length}), got {array.size} values{tail}")
+    wrong = ~np.isfinite(array)
+    wanted = "finite"
+    if above is not None:
+        wrong |= ~(array > above)
+        wanted = f"> {above:g}"
+    if at_least is not None:
+        wrong |= ~(array >= at_least)
+        wanted = f">= {at_least:g}"
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise InvalidValue(f"{name} must be {wanted} at every step, got {name}[{first}]={array[first]}{tail}")
+    return array
