@@ -54,7 +54,7 @@ class PoissonSampling:
 
         >>> sampling = PoissonSampling(dataset_size=5, expected_batch_size=1)
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
-        [[], [1], [1], [0]]
+        [[], [], [2, 3], []]
         """
         for _ in range(check_integer("steps", steps)):
             size = int(rng.binomial(self.dataset_size, self.sample_rate))
