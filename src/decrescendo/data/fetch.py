@@ -1,0 +1,95 @@
+"""Files of public data sets: found locally or downloaded once, and never believed without their SHA-256."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from decrescendo.errors import DecrescendoError, FileRefused
+from decrescendo.extras import require
+
+FOLDER_VARIABLE = "DECRESCENDO_DATA"
+
+
+class DataUnavailable(DecrescendoError, OSError):  # noqa: N818 - named like its siblings in errors.py
+    """A data file is neither on this machine nor could it be downloaded; the message says where to put it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of a data set: where it comes from and what its bytes must be.
+
+    Args:
+        folder: name of the data set's folder.
+        name: file name.
+        url: where it is downloaded from.
+        sha256: of the file as downloaded.
+    """
+
+    folder: str
+    name: str
+    url: str
+    sha256: str
+
+
+def read(file: RemoteFile) -> bytes:
+    """The verified bytes of ``file``, from the folder named by ``DECRESCENDO_DATA`` or downloaded.
+
+    Edge cases:
+        a file in ``DECRESCENDO_DATA`` (as ``<folder>/<name>`` or flat as ``<name>``) with other bytes:
+            refused by name unless the other layout has the right one; never replaced, never passed over.
+        an interrupted or wrong download: never enters the cache.
+        a damaged file in the cache: downloaded again.
+
+    Raises:
+        FileRefused: the bytes are not those of ``file``.
+        DataUnavailable: nothing local, and the download failed.
+        MissingExtra: pooch is needed and not installed.
+    """
+    refused: list[Path] = []
+    local = os.environ.get(FOLDER_VARIABLE)
+    for path in [] if not local else [Path(local) / file.folder / file.name, Path(local) / file.name]:
+        if path.is_file():
+            content = path.read_bytes()
+            if _sha256(content) == file.sha256:
+                return content
+            refused.append(path)
+    if refused:
+        raise FileRefused(
+            f"{refused[0]} must have SHA-256 {file.sha256[:16]}.., got other bytes. "
+            f"Is it damaged, or of another data set? Replace it, or unset {FOLDER_VARIABLE} to download"
+        )
+    content = _download(file).read_bytes()
+    # What is parsed is what was hashed: the file could have changed on disk since pooch looked at it.
+    if _sha256(content) != file.sha256:
+        raise FileRefused(f"the cached {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes")
+    return content
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _download(file: RemoteFile) -> Path:
+    pooch = require("pooch")
+    try:
+        return Path(
+            pooch.retrieve(
+                file.url,
+                known_hash=f"sha256:{file.sha256}",
+                fname=file.name,
+                path=Path(pooch.os_cache("decrescendo")) / file.folder,
+            )
+        )
+    except OSError as error:
+        raise DataUnavailable(
+            f"{file.folder}/{file.name} must be on this machine or downloadable, got "
+            f"{type(error).__name__} from {file.url}. "
+            f"Download it by other means into a folder and name the folder in {FOLDER_VARIABLE}"
+        ) from error
+    except ValueError as error:
+        # pooch compares the hash before it moves the download into the cache, and says so with a ValueError.
+        raise FileRefused(
+            f"the download of {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes from "
+            f"{file.url}. Try again, or put the file into a folder named in {FOLDER_VARIABLE}"
+        ) from error

@@ -1,0 +1,49 @@
+"""Scores on declared public data."""
+
+import torch
+from jaxtyping import Int, Shaped
+from torch import Tensor, nn
+
+from decrescendo.errors import InvalidValue, check_integer
+
+
+def accuracy(
+    model: nn.Module,
+    inputs: Shaped[Tensor, "n ..."],
+    targets: Int[Tensor, " n"],
+    batch_size: int = 1024,
+) -> float:
+    """Share of rows whose largest output is at their target, in [0, 1].
+
+    Evaluated in eval mode and without gradients; every module's training flag is put back afterwards. A score
+    on private data is an access that nothing here accounts for: use it on declared test data.
+
+    Args:
+        model: from a batch of inputs to one score a class.
+        inputs: at least one row; moved to the model's device batch by batch.
+        targets: class of each row.
+        batch_size: rows at a time, >= 1; a matter of memory only.
+
+    Raises:
+        InvalidValue: no rows at all.
+
+    >>> accuracy(nn.Identity(), torch.eye(4), torch.tensor([0, 1, 2, 0]))
+    0.75
+    """
+    rows = int(targets.shape[0])
+    size = check_integer("batch_size", batch_size, at_least=1)
+    if rows == 0:
+        raise InvalidValue("inputs must have at least one row, got 0. The accuracy over nothing is undefined")
+    device = next((parameter.device for parameter in model.parameters()), inputs.device)
+    flags = [(module, module.training) for module in model.modules()]
+    correct = 0
+    try:
+        model.eval()
+        with torch.no_grad():
+            for start in range(0, rows, size):
+                outputs = model(inputs[start : start + size].to(device))
+                correct += int((outputs.argmax(dim=1) == targets[start : start + size].to(device)).sum())
+    finally:
+        for module, training in flags:
+            module.training = training
+    return correct / rows

@@ -1,0 +1,76 @@
+"""The small convolutional networks of the image tasks."""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from decrescendo.rng import Streams
+
+
+def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """What ``build`` builds, with its initial weights drawn from the stream "init" of ``seed``.
+
+    torch's modules draw from the global CPU generator, so it is set for the time of the call, then put back.
+
+    >>> build = lambda: nn.Linear(2, 1)
+    >>> bool((initialised(build, 0).weight == initialised(build, 0).weight).all())
+    True
+    >>> bool((initialised(build, 0).weight == initialised(build, 1).weight).any())
+    False
+    """
+    init = Streams(seed).seed_of("init")
+    with torch.random.fork_rng(devices=[]):  # no devices: a GPU is neither woken nor seeded
+        torch.default_generator.manual_seed(init)
+        return build()
+
+
+def paper_cnn(seed: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+    """The CNN of Du et al. for 1x28x28 images: two convolutions, two linear layers, 26,010 parameters.
+
+    Args:
+        seed: of the whole run; the stream "init" is used.
+        activation: builds one activation module; ``nn.Tanh`` is known to suit private training better.
+
+    >>> sum(p.numel() for p in paper_cnn(0).parameters())
+    26010
+    """
+    return initialised(
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 16, kernel_size=8, stride=2, padding=3),
+            activation(),
+            nn.MaxPool2d(kernel_size=2, stride=1),
+            nn.Conv2d(16, 32, kernel_size=4, stride=2),
+            activation(),
+            nn.MaxPool2d(kernel_size=2, stride=1),
+            nn.Flatten(),
+            nn.Linear(512, 32),
+            activation(),
+            nn.Linear(32, 10),
+        ),
+        seed,
+    )
+
+
+def digits_cnn(seed: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+    """A small CNN for 1x8x8 images: one convolution, two linear layers, 8,714 parameters.
+
+    Args:
+        seed: of the whole run; the stream "init" is used.
+        activation: builds one activation module.
+
+    >>> digits_cnn(0)(torch.zeros(5, 1, 8, 8)).shape
+    torch.Size([5, 10])
+    """
+    return initialised(
+        lambda: nn.Sequential(
+            nn.Conv2d(1, 16, kernel_size=3, padding=1),
+            activation(),
+            nn.MaxPool2d(kernel_size=2),
+            nn.Flatten(),
+            nn.Linear(256, 32),
+            activation(),
+            nn.Linear(32, 10),
+        ),
+        seed,
+    )

@@ -1,0 +1,35 @@
+"""Facts: the paper's network has the paper's size, and building one touches no global generator."""
+
+import pytest
+import torch
+from torch import nn
+
+from decrescendo.models import digits_cnn, paper_cnn
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "count"), [(paper_cnn, (1, 28, 28), 26_010), (digits_cnn, (1, 8, 8), 8_714)]
+)
+def test_shapes_and_sizes(build, shape: tuple[int, ...], count: int) -> None:
+    model = build(0)
+    assert sum(p.numel() for p in model.parameters()) == count
+    assert model(torch.zeros(3, *shape)).shape == (3, 10)
+
+
+@pytest.mark.parametrize("build", [paper_cnn, digits_cnn])
+def test_weights_come_from_the_seed_and_nothing_else(build) -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = build(7)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    second, other = build(7), build(8)
+    pairs = list(zip(first.parameters(), second.parameters(), other.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b, _ in pairs)
+    assert not any(torch.equal(a, c) for a, _, c in pairs)
+
+
+def test_the_activation_is_an_argument() -> None:
+    kinds = [type(m) for m in paper_cnn(0, nn.Tanh).modules()]
+    assert kinds.count(nn.Tanh) == 3
+    assert nn.ReLU not in kinds
