@@ -1,0 +1,6 @@
+"""From a model, a loss and a batch to a `ClippedSum`: the only way gradients leave the private side."""
+
+from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
+from decrescendo.clipping.reference import Reference
+
+__all__ = ["Batch", "ClippedSum", "Clipper", "Diagnostics", "Loss", "Reference"]

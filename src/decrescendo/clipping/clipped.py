@@ -1,0 +1,191 @@
+"""`ClippedSum`, the value that carries its sensitivity, and `Clipper`, the seam of those that make it."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias, final
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
+
+# Any pytree (dicts, tuples, lists, nested) whose leaves are tensors with one row an example.
+Batch: TypeAlias = Any
+# One loss an example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
+# only.
+Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]
+
+SMALLEST_CLIP_NORM = 1e-12
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Diagnostics:
+    """What a batch looked like: private, NOT covered by the guarantee, for the holder of the data only.
+
+    Args:
+        examples: rows of the batch.
+        nonfinite: rows whose gradient (or its squared norm) was infinite or not a number; they contributed
+            zero.
+        clipped: rows whose gradient was longer than the clip norm and was shortened.
+        loss_sum: sum of the finite losses.
+
+    >>> Diagnostics(examples=2, nonfinite=0, clipped=1, loss_sum=1.5) + Diagnostics(1, 1, 0, 0.25)
+    Diagnostics(examples=3, nonfinite=1, clipped=1, loss_sum=1.75)
+    """
+
+    examples: int
+    nonfinite: int
+    clipped: int
+    loss_sum: float
+
+    def __add__(self, other: "Diagnostics") -> "Diagnostics":
+        return Diagnostics(
+            self.examples + other.examples,
+            self.nonfinite + other.nonfinite,
+            self.clipped + other.clipped,
+            self.loss_sum + other.loss_sum,
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClippedSum:
+    """sum_i g_i min(1, C / |g_i|) over the examples i of one batch, with C as its ``sensitivity``.
+
+    Args:
+        gradients: one tensor for each trainable parameter, by its name in ``model.named_parameters()`` (a
+            tied parameter once), of the parameter's shape and at least float32.
+        sensitivity: C > 0: adding or removing one example moves the whole sum by at most this, in the joint
+            Euclidean norm over all tensors. ``inf`` says that nothing was clipped.
+        diagnostics: about the batch; private.
+
+    Guarantee:
+        none by itself: this is private until `decrescendo.noise.privatise` has added noise.
+
+    Raises:
+        InvalidValue: a sensitivity that is not above zero.
+        InvalidType: gradients that are not tensors by name.
+
+    >>> import torch
+    >>> clipped = ClippedSum({"w": torch.ones(2)}, 1.0, Diagnostics(3, 0, 1, 2.5))
+    >>> clipped
+    ClippedSum(1 parameter, sensitivity 1)
+    """
+
+    gradients: Mapping[str, Tensor]
+    sensitivity: float
+    diagnostics: Diagnostics
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gradients", check_gradients(self.gradients))
+        object.__setattr__(self, "sensitivity", check_clip_norm("sensitivity", self.sensitivity))
+        check_instance("diagnostics", self.diagnostics, Diagnostics)
+
+    def __repr__(self) -> str:
+        # The values are private: they are not printed.
+        count = len(self.gradients)
+        return f"ClippedSum({count} parameter{'' if count == 1 else 's'}, sensitivity {self.sensitivity:g})"
+
+
+class Clipper(Protocol):
+    """Whatever turns a batch into a clipped sum; all pass tests/contracts/test_clippers.py."""
+
+    def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
+        """The sum over ``batch`` of gradients clipped to ``clip_norm``; ``None`` is an empty batch."""
+        ...
+
+
+def check_gradients(gradients: object) -> Mapping[str, Tensor]:
+    """A read-only mapping from names to tensors, or an error."""
+    if not isinstance(gradients, Mapping):
+        raise InvalidType(
+            f"gradients must be a mapping from names to tensors, got {type(gradients).__name__}"
+        )
+    for name, tensor in gradients.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise InvalidType(f"gradients must map names to tensors, got {name!r}: {type(tensor).__name__}")
+    return MappingProxyType(dict(gradients))
+
+
+def check_clip_norm(name: str, value: object) -> float:
+    """A clip norm C: at least 1e-12 (squares of float32 vanish below), or ``inf`` for no clipping.
+
+    >>> check_clip_norm("clip_norm", float("inf"))
+    inf
+    >>> check_clip_norm("clip_norm", 0.0)
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: clip_norm must be >= 1e-12, got clip_norm=0.0
+    """
+    if isinstance(value, float) and value == math.inf:
+        return value
+    return check_real(name, value, at_least=SMALLEST_CLIP_NORM)
+
+
+def clip_factors(norms: Float[Tensor, " batch"], clip_norm: float) -> Float[Tensor, " batch"]:
+    """min(1, C / |g_i|), 0 where the norm is not finite; never above the exact factor by rounding.
+
+    A factor below one is made smaller by a few units of rounding (2^-20 in float32, 2^-42 in float64), so
+    that the stored product does not exceed C by rounding.
+
+    >>> import torch
+    >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")], dtype=torch.float64), 2.0)
+    tensor([1.0000, 1.0000, 0.5000, 0.0000], dtype=torch.float64)
+    """
+    if clip_norm == math.inf:
+        return torch.isfinite(norms).to(norms.dtype)
+    shrink = 1 - 2.0 ** (-42 if norms.dtype == torch.float64 else -20)
+    factors = (clip_norm * shrink / norms).clamp(max=1.0)
+    factors = torch.where(norms > clip_norm * shrink, factors, torch.ones_like(factors))
+    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+
+
+def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float) -> int:
+    """How many finite norms are above C."""
+    return int((torch.isfinite(norms) & (norms > clip_norm)).sum())
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name, each tied one once.
+
+    Raises:
+        InvalidType: not a module.
+        InvalidValue: nothing to train, or a parameter that is not real floating point.
+    """
+    check_instance("model", model, nn.Module)
+    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not found:
+        raise InvalidValue(
+            "model must have at least one parameter with requires_grad=True, got none. "
+            "Unfreeze what is to be trained"
+        )
+    for name, parameter in found.items():
+        if not parameter.is_floating_point():
+            raise InvalidValue(
+                f"trainable parameters must be real floating point, got {name} of {parameter.dtype}. "
+                "Freeze it or hold it as real numbers"
+            )
+    return found
+
+
+def accumulator(dtype: torch.dtype) -> torch.dtype:
+    """The dtype sums and norms are held in: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def norm_accumulator(parameters: Mapping[str, Tensor]) -> torch.dtype:
+    """The dtype of per-example norms: float64 if any parameter is."""
+    wide = any(parameter.dtype == torch.float64 for parameter in parameters.values())
+    return torch.float64 if wide else torch.float32
+
+
+def empty_sum(parameters: Mapping[str, Tensor], clip_norm: float) -> ClippedSum:
+    """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more."""
+    zeros = {
+        name: torch.zeros(parameter.shape, dtype=accumulator(parameter.dtype), device=parameter.device)
+        for name, parameter in parameters.items()
+    }
+    return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0))

@@ -1,0 +1,123 @@
+"""The clipped sum, one example at a time: the documentation of what the engine computes, and its oracle."""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from decrescendo.clipping.batches import count_rows, slice_rows
+from decrescendo.clipping.clipped import (
+    Batch,
+    ClippedSum,
+    Diagnostics,
+    Loss,
+    accumulator,
+    check_clip_norm,
+    clip_factors,
+    count_clipped,
+    empty_sum,
+    norm_accumulator,
+    trainable,
+)
+from decrescendo.errors import UnsupportedModel
+
+
+class Reference:
+    """sum_i g_i min(1, C / |g_i|) by plain autograd on one example after another. Slow, and obvious.
+
+    Args:
+        model: its parameters with ``requires_grad`` are trained.
+        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+
+    Edge cases:
+        an empty batch (``None`` or no rows) gives zeros; a gradient that is not finite contributes zero; each
+        example is seen alone, so a model that mixes rows (BatchNorm) is not refused here but computes
+        something else than it would on the batch: use the engine, which refuses.
+
+    Raises:
+        UnsupportedModel: the loss is not one value an example.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.fill_(0.0)
+    >>> loss = lambda model, batch: (model(batch) - 1).square().squeeze(1) / 2
+    >>> Reference(model, loss).clipped_sum(torch.tensor([[0.5], [3.0]]), 1.0).gradients["weight"]
+    tensor([[-1.5000]])
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        trainable(model)
+        self._model = model
+        self._loss = loss
+
+    def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
+        """The clipped sum over ``batch``; see the class."""
+        limit = check_clip_norm("clip_norm", clip_norm)
+        parameters = trainable(self._model)
+        total = empty_sum(parameters, limit)
+        if batch is None:
+            return total
+        gradients = dict(total.gradients)
+        diagnostics = total.diagnostics
+        for value, example in self._examples(batch, parameters):
+            norm = _norm(example, norm_accumulator(parameters))
+            factor = clip_factors(norm, limit)
+            if bool(torch.isfinite(norm)):
+                for name, gradient in example.items():
+                    gradients[name] += gradient * factor.to(gradient.dtype)
+            diagnostics += Diagnostics(
+                examples=1,
+                nonfinite=int(not torch.isfinite(norm)),
+                clipped=count_clipped(norm, limit),
+                loss_sum=float(value) if torch.isfinite(value) else 0.0,
+            )
+        return ClippedSum(gradients, limit, diagnostics)
+
+    def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
+        """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
+        parameters = trainable(self._model)
+        dtype = norm_accumulator(parameters)
+        norms = [_norm(example, dtype) for _, example in self._examples(batch, parameters)]
+        return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
+
+    def _examples(
+        self, batch: Batch, parameters: dict[str, nn.Parameter]
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        for row in range(count_rows(batch)):
+            with torch.enable_grad():
+                losses = check_losses(self._loss(self._model, slice_rows(batch, row, row + 1)), 1)
+                found = torch.autograd.grad(losses.sum(), list(parameters.values()), materialize_grads=True)
+            example = {
+                name: gradient.to(accumulator(gradient.dtype))
+                for name, gradient in zip(parameters, found, strict=True)
+            }
+            yield losses.detach()[0], example
+
+
+def _norm(example: dict[str, Tensor], dtype: torch.dtype) -> Float[Tensor, " 1"]:
+    """The joint norm over all parameters, as a batch of one."""
+    squares = [gradient.to(dtype).square().sum().cpu() for gradient in example.values()]
+    return torch.stack(squares).sum().sqrt().reshape(1)
+
+
+def check_losses(losses: object, rows: int) -> Float[Tensor, " batch"]:
+    """``losses`` as one floating-point loss an example, or an error that says what to change."""
+    if not isinstance(losses, Tensor):
+        raise UnsupportedModel(
+            f"loss(model, batch) must return a tensor of losses, got {type(losses).__name__}"
+        )
+    if losses.dim() != 1 or losses.shape[0] != rows:
+        raise UnsupportedModel(
+            f"loss(model, batch) must return one loss an example, shape ({rows},), got "
+            f"{tuple(losses.shape)}. "
+            "Use reduction='none', and average over other dimensions than the first yourself"
+        )
+    if not losses.is_floating_point():
+        raise UnsupportedModel(f"losses must be floating point, got {losses.dtype}")
+    if not losses.requires_grad:
+        raise UnsupportedModel(
+            "the losses must depend on a trainable parameter, got losses without a gradient. "
+            "Is there a no_grad() or a detach() round the model?"
+        )
+    return losses

@@ -1,0 +1,102 @@
+"""The gate: a private `ClippedSum` goes in, a noisy mean that may be published comes out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from decrescendo.clipping.clipped import ClippedSum, accumulator, check_gradients
+from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.ledger import Release
+from decrescendo.sampling import PoissonSampling
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NoisyMean:
+    """(sum + N(0, (z C)^2)) / B with B the declared expected batch size, and the release it is.
+
+    Args:
+        gradients: one tensor for each trainable parameter, by name, at least float32.
+        release: what accountants must count for it.
+
+    >>> import torch
+    >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
+    Release(sample_rate=0.01, noise_multiplier=1.0, count=1)
+    """
+
+    gradients: Mapping[str, Tensor]
+    release: Release
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gradients", check_gradients(self.gradients))
+        check_instance("release", self.release, Release)
+
+    def __repr__(self) -> str:
+        count = len(self.gradients)
+        return f"NoisyMean({count} parameter{'' if count == 1 else 's'}, {self.release})"
+
+
+def privatise(
+    clipped: ClippedSum, noise_multiplier: float, sampling: PoissonSampling, generator: torch.Generator
+) -> NoisyMean:
+    """Add independent N(0, (z C)^2) to every coordinate of the sum; divide by the expected batch size B.
+
+    Args:
+        clipped: the sum and its sensitivity C.
+        noise_multiplier: z >= 0. Zero adds nothing, draws nothing and protects nothing.
+        sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
+        generator: the noise stream, drawn from once a parameter in the order of the sorted names. The draw
+            is made where the generator lives and is moved to the gradient, so a stream does not depend on
+            the model's device.
+
+    Guarantee:
+        the result is one ``Release(sampling.sample_rate, noise_multiplier)`` for neighbours that differ by
+        adding or removing one example, provided the batch was drawn by ``sampling`` and the generator is
+        secret.
+
+    Edge cases:
+        an empty batch gets the same noise; the divisor never is the realised batch size, which is private;
+        half-precision sums are noised in float32; an infinite sensitivity is refused unless z is 0.
+
+    Raises:
+        InvalidType: ``clipped`` is no `ClippedSum`, or another argument of the wrong kind.
+        InvalidValue: z below zero or not finite, or noise for an unbounded sum.
+
+    >>> import torch
+    >>> from decrescendo.clipping import Diagnostics
+    >>> clipped = ClippedSum({"w": torch.tensor([3.0, 6.0])}, math.inf, Diagnostics(3, 0, 0, 0.0))
+    >>> sampling = PoissonSampling(dataset_size=100, expected_batch_size=3)
+    >>> privatise(clipped, 0.0, sampling, torch.Generator()).gradients["w"]
+    tensor([1., 2.])
+    """
+    check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
+    check_instance("sampling", sampling, PoissonSampling)
+    check_instance("generator", generator, torch.Generator)
+    z = check_real("noise_multiplier", noise_multiplier, at_least=0)
+    if z > 0 and clipped.sensitivity == math.inf:
+        raise InvalidValue(
+            "a sum must have a finite sensitivity to be noised, got sensitivity=inf with "
+            f"noise_multiplier={z}. "
+            "Give a finite clip_norm, or noise_multiplier=0 for training without privacy"
+        )
+    std = 0.0 if z == 0 else z * clipped.sensitivity
+    if not math.isfinite(std) or (z > 0 and std == 0):
+        raise InvalidValue(
+            f"noise_multiplier times clip_norm must be a normal number, got {z} x {clipped.sensitivity}"
+        )
+    divisor = sampling.expected_batch_size
+    noisy: dict[str, Tensor] = {}
+    for name in sorted(clipped.gradients):
+        gradient = clipped.gradients[name].detach()
+        dtype = accumulator(gradient.dtype)
+        if std == 0:
+            noisy[name] = gradient.to(dtype) / divisor
+            continue
+        noise = torch.randn(gradient.shape, dtype=dtype, device=generator.device, generator=generator)
+        noisy[name] = noise.mul_(std).to(gradient.device).add_(gradient).div_(divisor)
+    release = Release(sample_rate=sampling.sample_rate, noise_multiplier=z)
+    return NoisyMean({name: noisy[name] for name in clipped.gradients}, release)

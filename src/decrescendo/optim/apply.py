@@ -1,0 +1,110 @@
+"""One step of any ``torch.optim`` optimiser on a noisy mean: the only way gradients reach the weights."""
+
+import inspect
+
+import torch
+from torch import nn
+
+from decrescendo.clipping.clipped import trainable
+from decrescendo.errors import InvalidType, InvalidValue, check_instance
+from decrescendo.noise import NoisyMean
+
+
+def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Let ``optimizer`` step on the noisy mean: sets every ``.grad``, steps, and clears ``.grad`` again.
+
+    Guarantee:
+        post-processing of a release: any optimiser state and learning rate keep the guarantee. A gradient
+        left in a ``.grad`` by someone's ``backward()`` is private; it is overwritten for trained parameters
+        and refused for frozen ones, so that no step can use it.
+
+    Edge cases:
+        everything is checked before anything changes; frozen parameters may be in the optimiser and are not
+        moved.
+
+    Raises:
+        InvalidType: ``noisy`` is no `NoisyMean` (a `ClippedSum` has no noise yet), or an optimiser that
+            calls a closure (LBFGS) or wants sparse gradients (SparseAdam).
+        InvalidValue: names or shapes that are not those of the model's trainable parameters, or an optimiser
+            that holds other parameters than the model's or misses some.
+
+    >>> import torch
+    >>> from decrescendo.ledger import Release
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.fill_(1.0)
+    >>> noisy = NoisyMean({"weight": torch.tensor([[0.5]])}, Release(0.01, 1.0))
+    >>> apply(noisy, model, torch.optim.SGD(model.parameters(), lr=1.0))
+    >>> model.weight.item(), model.weight.grad
+    (0.5, None)
+    """
+    check_instance("noisy", noisy, NoisyMean, "privatise(clipped, ...) makes one from a ClippedSum")
+    parameters = trainable(model)
+    _check_optimizer(optimizer, model, parameters)
+    _check_names(noisy, parameters)
+    try:
+        for name, parameter in parameters.items():
+            parameter.grad = noisy.gradients[name].to(parameter)
+        optimizer.step()
+    finally:
+        for parameter in parameters.values():
+            parameter.grad = None
+
+
+def _check_names(noisy: NoisyMean, parameters: dict[str, nn.Parameter]) -> None:
+    missing = sorted(parameters.keys() - noisy.gradients.keys())
+    unknown = sorted(noisy.gradients.keys() - parameters.keys())
+    if missing or unknown:
+        raise InvalidValue(
+            "noisy.gradients must name the model's trainable parameters, each once, "
+            f"got missing={missing} unknown={unknown}. Was it made from another model, or was a parameter "
+            "frozen in between?"
+        )
+    for name, parameter in parameters.items():
+        shape = noisy.gradients[name].shape
+        if shape != parameter.shape:
+            raise InvalidValue(
+                f"a gradient must have its parameter's shape, got {name} of {tuple(shape)} "
+                f"for {tuple(parameter.shape)}. Was it made from another model?"
+            )
+
+
+def _check_optimizer(
+    optimizer: torch.optim.Optimizer, model: nn.Module, parameters: dict[str, nn.Parameter]
+) -> None:
+    check_instance("optimizer", optimizer, torch.optim.Optimizer)
+    kind = type(optimizer).__name__
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidType(
+            f"optimizer must step on a given gradient, got {kind}, which evaluates the loss again by a "
+            "closure. "
+            "Each evaluation would be another release; use a first-order optimiser"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise InvalidType(
+            f"optimizer must take dense gradients, got {kind}: noise is dense. Use torch.optim.Adam"
+        )
+    held = {id(tensor): tensor for group in optimizer.param_groups for tensor in group["params"]}
+    everything = {id(parameter): name for name, parameter in model.named_parameters()}
+    strangers = sum(key not in everything for key in held)
+    if strangers:
+        raise InvalidValue(
+            f"optimizer must hold parameters of this model only, got {strangers} others. "
+            "Build it from model.parameters()"
+        )
+    missing = sorted(name for name, parameter in parameters.items() if id(parameter) not in held)
+    if missing:
+        raise InvalidValue(
+            f"optimizer must hold every trainable parameter, got missing={missing}. "
+            "Noise would be paid for and not used: add them, or freeze them with requires_grad_(False)"
+        )
+    stale = sorted(
+        everything[key]
+        for key, tensor in held.items()
+        if not tensor.requires_grad and tensor.grad is not None
+    )
+    if stale:
+        raise InvalidValue(
+            f"frozen parameters must have .grad None, got a gradient on {stale}. "
+            "The optimiser would step on it; call optimizer.zero_grad()"
+        )
