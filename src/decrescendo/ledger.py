@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from decrescendo.errors import InvalidValue, check_array, check_instance, check_integer, check_real
 
@@ -142,6 +142,12 @@ class Ledger:
         head = Ledger()
         head._fill(self._sample_rate[:rows], self._noise_multiplier[:rows], self._count[:rows])
         return head
+
+    def where(self, rows: Bool[np.ndarray, " n"]) -> "Ledger":
+        """The rows for which ``rows`` is true, in order."""
+        kept = Ledger()
+        kept._fill(self._sample_rate[rows], self._noise_multiplier[rows], self._count[rows])
+        return kept
 
     def __len__(self) -> int:
         return int(self._count.size)

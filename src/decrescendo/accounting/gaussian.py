@@ -1,0 +1,172 @@
+"""Gaussian differential privacy: the exact privacy curve of Gaussian noise, its inverses, and its composition.
+
+Source: Du et al., Eq. (1); Dong, Roth and Su, *Gaussian Differential Privacy* (2019). The printed form cancels for
+small mu even in logarithms; the form used here does not (MATH.md of this project's design notes, section 2).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import brentq
+from scipy.special import erfcx, ndtr
+
+from decrescendo.budget import Bound
+from decrescendo.errors import AccountingError, check_instance, check_real
+from decrescendo.ledger import Ledger
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+_ROOT_HALF_PI = math.sqrt(math.pi / 2)
+_NODES, _WEIGHTS = (np.asarray(part) for part in np.polynomial.legendre.leggauss(16))
+
+
+def mills(y: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Mills ratio R(y) = Phi(-y) / phi(y), for y > -37.
+
+    >>> float(mills(np.array(0.0)))
+    1.2533141373155001
+    """
+    return _ROOT_HALF_PI * erfcx(y / math.sqrt(2))
+
+
+def _one_minus_y_mills(y: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """1 - y R(y) > 0; beyond 60, where the difference cancels, by its asymptotic series in 1/y^2."""
+    inverse = 1 / np.maximum(y, 60.0) ** 2
+    series = inverse * (1 - inverse * (3 - inverse * (15 - inverse * (105 - inverse * 945))))
+    return np.where(y > 60, series, 1 - y * mills(y))
+
+
+def log_delta(
+    epsilon: Float[np.ndarray, "..."] | float, mu: Float[np.ndarray, "..."] | float
+) -> Float[np.ndarray, "..."]:
+    """log delta(epsilon; mu), Du Eq. (1): delta = Phi(-e/mu + mu/2) - exp(e) Phi(-e/mu - mu/2), for epsilon >= 0.
+
+    With x = epsilon/mu - mu/2 this is -x^2/2 - log(2 pi)/2 + log I, where I = R(x) - R(x + mu) for mu >= 1/2 and
+    I = Int_0^mu (1 - (x+u) R(x+u)) du by Gauss-Legendre below, so that nothing cancels.
+
+    Args:
+        epsilon: >= 0, any shape.
+        mu: > 0, broadcast against ``epsilon``.
+
+    >>> float(np.exp(log_delta(1.0, 1.0)))
+    0.12693673750664397
+    >>> float(np.exp(log_delta(3e-11, 1e-12)))  # the printed form is 580 % off here
+    3.82...e-16
+    """
+    e, m = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+    x = e / m - m / 2
+    result = np.empty(e.shape)
+    negative = x < -1
+    if negative.any():
+        # Phi(-x) is at least 0.84 and mu at least 2: the printed form is the stable one here.
+        xs, ms = x[negative], m[negative]
+        second = np.exp(-(xs**2) / 2) / math.sqrt(2 * math.pi) * mills(xs + ms)
+        result[negative] = np.log(ndtr(-xs) - second)
+    wide = ~negative & (m >= 0.5)
+    if wide.any():
+        integral = mills(x[wide]) - mills(x[wide] + m[wide])
+        result[wide] = -(x[wide] ** 2) / 2 - _HALF_LOG_TWO_PI + np.log(integral)
+    narrow = ~negative & ~wide
+    if narrow.any():
+        xs, ms = x[narrow], m[narrow]
+        integral = np.zeros_like(xs)
+        # 16 points are needed near mu = 1/2; below 1/8 six are already exact to the last bit.
+        nodes, weights = (_NODES, _WEIGHTS) if ms.max() > 0.125 else np.polynomial.legendre.leggauss(6)
+        for node, weight in zip(nodes, weights, strict=True):
+            y = xs + ms * (node + 1) / 2
+            integral += weight / 2 * _one_minus_y_mills(y)
+        result[narrow] = -(xs**2) / 2 - _HALF_LOG_TWO_PI + np.log(ms) + np.log(integral)
+    return result
+
+
+def delta_of(epsilon: float, mu: float) -> float:
+    """delta(epsilon; mu) of Du Eq. (1); 0 for mu = 0.
+
+    >>> round(delta_of(1.0, 1.0), 12)
+    0.126936737507
+    """
+    if mu == 0:
+        return 0.0
+    return float(np.exp(log_delta(epsilon, mu)))
+
+
+def epsilon_of(delta: float, mu: float) -> float:
+    """The epsilon >= 0 with delta(epsilon; mu) = delta; 0 when delta >= 2 Phi(mu/2) - 1; infinite for infinite mu.
+
+    >>> round(epsilon_of(1 / 600_000, 0.28729), 4)
+    1.2
+    """
+    if mu == 0 or delta >= math.erf(mu / math.sqrt(8)):
+        return 0.0
+    if math.isinf(mu):
+        return math.inf
+    target = math.log(delta)
+    high = mu * (mu / 2 + math.sqrt(-2 * target) + 1)  # Chernoff: delta(e; mu) < exp(-(e/mu - mu/2)^2 / 2)
+    root = brentq(lambda e: float(log_delta(e, mu)) - target, 0.0, high, xtol=1e-300, rtol=8.9e-16)
+    return float(root)
+
+
+def mu_of(epsilon: float, delta: float) -> float:
+    """The mu with delta(epsilon; mu) = delta, for epsilon >= 0 and delta in (0, 1).
+
+    >>> [round(mu_of(epsilon, 1 / 600_000), 5) for epsilon in (0.4, 0.6, 1.2)]
+    [0.10363, 0.15117, 0.28729]
+    """
+    target = math.log(delta)
+    low, high = 1e-300, 1.0
+    while log_delta(epsilon, high) < target:
+        high *= 2
+    while high / low > 4:  # monotone in mu: bisect in logarithms, then finish by a root search
+        middle = math.sqrt(low) * math.sqrt(high)
+        low, high = (middle, high) if log_delta(epsilon, middle) < target else (low, middle)
+    return float(brentq(lambda m: float(log_delta(epsilon, m)) - target, low, high, xtol=1e-300, rtol=8.9e-16))
+
+
+@dataclass(frozen=True, slots=True)
+class Gaussian:
+    """Exact accountant for releases that everybody takes part in (sample_rate 1).
+
+    Composition is exact: mu = sqrt(sum_t mu_t^2) with mu_t = 1/z_t.
+
+    Guarantee: exact up to floating point (relative 1e-12).
+
+    Edge cases: an empty ledger costs 0; a release without noise costs infinity; sample_rate < 1 is refused,
+    because the result would be a needlessly loose bound where `Pld` gives a tight one.
+
+    >>> Gaussian().epsilon(Ledger.of([10.0] * 4, sample_rate=1.0), delta=1e-5)
+    Bound(value=0.7250..., kind='exact')
+    """
+
+    @property
+    def name(self) -> str:
+        """Name in tables and guarantees."""
+        return "Gaussian"
+
+    def epsilon(self, ledger: Ledger, delta: float) -> Bound:
+        """Exact epsilon at ``delta``."""
+        return Bound(epsilon_of(check_delta(delta), self.mu(ledger)), "exact")
+
+    def delta(self, ledger: Ledger, epsilon: float) -> Bound:
+        """Exact delta at ``epsilon``."""
+        mu, e = self.mu(ledger), check_real("epsilon", epsilon, at_least=0)
+        return Bound(1.0 if math.isinf(mu) else delta_of(e, mu), "exact")
+
+    def mu(self, ledger: Ledger) -> float:
+        """Total mu of the ledger; infinite if a release has no noise."""
+        check_instance("ledger", ledger, Ledger)
+        sampled = np.flatnonzero(ledger.sample_rate < 1)
+        if sampled.size:
+            first = int(sampled[0])
+            raise AccountingError(
+                f"Gaussian accounts releases with sample_rate=1 only, got release {first + 1} of {len(ledger)} with "
+                f"sample_rate={ledger.sample_rate[first]:.6g}. Use Pld"
+            )
+        if (ledger.noise_multiplier == 0).any():
+            return math.inf
+        return float(np.sqrt(np.sum(ledger.count / ledger.noise_multiplier**2)))
+
+
+def check_delta(delta: object) -> float:
+    """``delta`` as a float in (0, 1)."""
+    return check_real("delta", delta, above=0, below=1)

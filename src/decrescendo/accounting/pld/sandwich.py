@@ -1,0 +1,169 @@
+"""Discrete mechanisms just above and just below the Gaussian mechanism, on dots shared by all steps.
+
+Write e for a privacy loss of the un-subsampled Gaussian mechanism with parameter mu, y = exp(e), and
+D(y; mu) = delta(log y; mu) - max(0, 1 - y) for the excess of its privacy curve over that of a mechanism that says
+nothing. delta is convex in y. Joining its values at the dots (Doroshenko et al. 2022, "connect the dots") gives a
+curve above it, hence a mechanism that dominates it.
+
+*Below*: by d(delta)/d(mu) = phi(e/mu - mu/2) and y^2 d^2(delta)/dy^2 = phi(e/mu - mu/2)/mu, the error of joining the
+dots, at most (step of y)^2/8 times the second derivative, is paid for by lowering mu a little: joining the dots of
+delta(.; mu') stays below delta(.; mu) as soon as, in every cell [a, b] of e,
+
+    (mu - mu') min_{cell, [mu', mu]} phi  >=  (exp(b - a) - 1)^2 / (8 mu') max_cell phi(.; mu').
+
+With dots kappa mu apart this needs mu - mu' of about kappa^2 mu / 8: second order, like the error above.
+
+Poisson subsampling at rate p maps y to 1 - p + p y and multiplies the curve by p: it keeps both orders, the dots, and
+the masses under Q (see `losses`). So nothing here depends on p, nor on which neighbour is the larger.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from decrescendo.accounting.gaussian import log_delta
+from decrescendo.errors import AccountingError
+
+# exp(e) must stay finite at the outermost dot: mu^2/2 + 12 mu < 700.
+LARGEST_MU = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Dots:
+    """Losses e_1 < ... < e_n of the un-subsampled mechanism, symmetric, with e = 0 among them."""
+
+    e: Float[np.ndarray, " n"]
+
+    @property
+    def zero(self) -> int:
+        """Index of the dot e = 0."""
+        return self.e.size // 2
+
+    @property
+    def y_steps(self) -> Float[np.ndarray, " n"]:
+        """exp(e_j) - exp(e_{j-1}), with exp(e_0) = 0."""
+        return np.r_[np.exp(self.e[0]), np.exp(self.e[:-1]) * np.expm1(np.diff(self.e))]
+
+
+def place_dots(mu_low: float, mu_high: float, *, kappa: float, tail: float, reach: float = 9.0) -> Dots:
+    """Dots for every mu in [mu_low, mu_high]: ``kappa mu`` apart within ``reach`` deviations, relatively so beyond.
+
+    Args:
+        mu_low, mu_high: range of the steps' mu, 0 < mu_low <= mu_high.
+        kappa: distance of dots over mu.
+        tail: the outermost dots lie ``tail`` standard deviations from the mean loss mu^2/2 of ``mu_high``.
+        reach: number of deviations over which dots are evenly spaced for the smallest mu.
+    """
+    if mu_high > LARGEST_MU:
+        raise AccountingError(
+            f"Pld accounts noise multipliers from {1 / LARGEST_MU} up, got noise_multiplier={1 / mu_high:.4g}. "
+            "Such a step has an epsilon in the hundreds: add noise"
+        )
+    limit = mu_high * (mu_high / 2 + tail)
+    step = min(kappa * mu_low, 0.25)
+    even = np.arange(1, math.ceil(reach * mu_low / step) + 1) * step
+    positive = [even]
+    if even[-1] < limit:
+        ratio = 1 + kappa / reach
+        count = math.ceil(math.log(limit / even[-1]) / math.log(ratio))
+        positive.append(even[-1] * ratio ** np.arange(1, count + 1))
+    half = np.concatenate(positive)
+    half = half[: int(np.searchsorted(half, limit)) + 1]
+    return Dots(np.r_[-half[::-1], 0.0, half])
+
+
+def excess(e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n"]:
+    """D(exp(e); mu) with small *relative* error in both tails, from D(-e) = exp(-e) D(e) for e > 0."""
+    return np.exp(log_delta(np.abs(e)[None, :], mu[:, None]) + np.minimum(e, 0.0)[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class Masses:
+    """Discrete mechanisms, one a row: masses under Q at y_0 = 0, y_1, .., y_n, and the mass of P at infinity.
+
+    The mass of P at dot j is y_j times that of Q; rows under Q sum to 1.
+    """
+
+    q: Float[np.ndarray, "k n_plus_1"]
+    infinite: Float[np.ndarray, " k"]
+
+
+def _masses(dots: Dots, values: Float[np.ndarray, "k n"]) -> Masses:
+    """The mechanism whose excess is ``values`` at the dots, 0 at y = 0 and linear in y between: its slopes' jumps."""
+    slopes = np.diff(values, axis=1, prepend=0.0) / dots.y_steps
+    q = np.diff(slopes, axis=1, append=0.0)
+    q[:, dots.zero] += 1.0  # the jump of max(0, 1 - y)
+    return Masses(np.concatenate([slopes[:, :1], q], axis=1), values[:, -1])
+
+
+def masses_above(dots: Dots, mu: Float[np.ndarray, " k"]) -> Masses:
+    """Mechanisms that dominate the Gaussian mechanisms of parameters ``mu``."""
+    return _masses(dots, excess(dots.e, mu))
+
+
+def masses_below(
+    dots: Dots,
+    mu: Float[np.ndarray, " k"],
+    *,
+    tail: float,
+    minus: Float[np.ndarray, " k"] | None = None,
+    weight: Float[np.ndarray, " k"] | None = None,
+) -> Masses:
+    """Mechanisms below the curves (1 + weight) D(mu) - weight D(minus), by default below D(mu); none infinite.
+
+    A curve is given up where it falls below its value ``tail`` deviations out: max(0, curve - that value) is still
+    convex, and the module's inequality has to hold in fewer cells.
+
+    Args:
+        mu: the node whose curve is lowered so that joining dots stays below it.
+        minus: a smaller mu, whose curve joined at the dots stays above it, which is the safe side here.
+        weight: >= 0.
+        tail: in standard deviations.
+    """
+    lowered, relevant = _lowered(dots, mu, tail)
+    values = excess(dots.e, lowered)
+    if minus is not None and weight is not None:
+        values = (1 + weight)[:, None] * values - weight[:, None] * excess(dots.e, minus)
+    cut = np.exp(log_delta(mu * (mu / 2 + tail), mu))
+    values = np.maximum(values - cut[:, None], 0.0)
+    positive = values > 0
+    used = positive[:, 1:] | positive[:, :-1]
+    if np.any(used & ~relevant) or positive[:, 0].any() or positive[:, -1].any():
+        raise AccountingError("the dots of a lower bound do not reach its tails; this is a bug, please report it")
+    return _masses(dots, values)
+
+
+def _lowered(
+    dots: Dots, mu: Float[np.ndarray, " k"], tail: float
+) -> tuple[Float[np.ndarray, " k"], Bool[np.ndarray, "k cells"]]:
+    """The mu' < mu of the module's inequality, and the cells in which it was checked."""
+    left, right = dots.e[None, :-1], dots.e[None, 1:]
+    growth = np.expm1(right - left) ** 2 / 8
+    high = mu[:, None]
+    lowered = mu * (1 - 1e-9)
+    for _ in range(60):
+        low = lowered[:, None]
+        x = [left / low - low / 2, right / low - low / 2, left / high - high / 2, right / high - high / 2]
+        squares = [corner**2 for corner in x]
+        peak = (x[0] < 0) & (x[1] > 0)  # phi is largest inside the cell
+        largest = np.where(peak, 0.0, np.minimum(squares[0], squares[1]))
+        relevant = np.minimum(np.abs(x[0]), np.abs(x[1])) < tail + 0.5
+        fall = np.where(relevant, (np.maximum.reduce(squares) - largest) / 2, 0.0)
+        needed = np.where(relevant, growth / low * np.exp(np.minimum(fall, 600.0)), 0.0).max(axis=1)
+        if np.all(mu - lowered >= needed):
+            return lowered, relevant
+        lowered = np.where(mu - lowered >= needed, lowered, np.maximum(mu - 1.02 * needed, mu / 2))
+    raise AccountingError("the dots are too far apart for a lower bound; ask for a smaller rtol")
+
+
+def losses(dots: Dots, sample_rate: float) -> Float[np.ndarray, " n_plus_1"]:
+    """Privacy losses log(1 - p + p y_j) of the subsampled mechanisms at y_0 = 0, y_1, ..; the first is -inf for p = 1."""
+    p = sample_rate
+    change = p * np.expm1(dots.e)
+    with np.errstate(divide="ignore"):
+        floor = np.log1p(-p) if p < 1 else -np.inf
+        far = np.logaddexp(floor, math.log(p) + dots.e)
+    near = np.log1p(np.maximum(change, -0.5))
+    return np.r_[floor, np.where(np.abs(change) < 0.5, near, far)]

@@ -1,0 +1,148 @@
+"""Thousands of different steps as mixtures of a few dozen node mechanisms, with an error of second order.
+
+Write s = 2 Phi(mu/2) - 1 for the total variation of a Gaussian step. By d(delta)/d(mu) = phi(e/mu - mu/2),
+
+    d^2 delta(e) / ds^2  =  phi(e/mu - mu/2) (e^2/mu^3) / phi(mu/2)^2  >=  0    for every e,
+
+so the privacy curve is convex in s. Hence a step between two nodes, s = (1 - w) s_a + w s_b,
+
+* is dominated by the mechanism that tosses a public coin and runs node a or b (mixture, 0 <= w <= 1);
+* dominates (1 + w) delta_0 - w delta_-, extrapolated from two nodes s_- < s_0 <= s, s = s_0 + w (s_0 - s_-), which is
+  the curve of a mechanism as long as its masses are not negative (checked).
+
+Subsampling is linear in the curve, so both survive it. The characteristic function of such a step is *linear* in w.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy.special import ndtr
+
+from decrescendo.accounting.pld.sandwich import Dots, Masses, masses_above, masses_below, place_dots
+
+# log(1 + x) is summed up to x^ORDER / ORDER.
+ORDER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Node mechanisms at ``mu`` (ascending); ``above`` and ``below`` are rows of masses on common dots."""
+
+    dots: Dots
+    mu: Float[np.ndarray, " k"]
+    above: Masses
+    below: Masses
+    tail: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mixtures:
+    """Groups of steps: member t of group i has masses base_i + w_t difference_i, for |w_t| <= largest_i.
+
+    ``power_sums[i, k]`` is the sum over members of count_t w_t^k, which is all that composition needs of them.
+    """
+
+    base: Float[np.ndarray, "g n"]
+    difference: Float[np.ndarray, "g n"]
+    base_infinite: Float[np.ndarray, " g"]
+    difference_infinite: Float[np.ndarray, " g"]
+    largest: Float[np.ndarray, " g"]
+    power_sums: Float[np.ndarray, "g powers"]
+
+    @property
+    def counts(self) -> Float[np.ndarray, " g"]:
+        """Number of steps in each group."""
+        return self.power_sums[:, 0]
+
+
+def build_nodes(
+    mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], *, nodes: int, kappa: float, tail: float
+) -> Nodes:
+    """Nodes for distinct ascending ``mu``: the values themselves if few, else where they bend the bound most."""
+    places = mu if mu.size <= nodes else _spread(mu, count, nodes)
+    dots = place_dots(float(places[0]), float(places[-1]), kappa=kappa, tail=tail + max(0.1, 5 * kappa))
+    return Nodes(dots, places, masses_above(dots, places), masses_below(dots, places, tail=tail), tail)
+
+
+def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: int) -> Float[np.ndarray, " k"]:
+    """Node places: spacing to the power -1/3 of the second-order cost, exp(mu^2) mu^2 (2 + 4 mu^2) a log mu."""
+    log_mu = np.log(mu)
+    edges = np.linspace(log_mu[0], log_mu[-1], 513)
+    centre = np.exp((edges[:-1] + edges[1:]) / 2)
+    weight, _ = np.histogram(log_mu, bins=edges, weights=count.astype(np.float64))
+    cost = weight * np.exp(np.minimum(centre**2, 600.0)) * centre**2 * (2 + 4 * centre**2)
+    density = np.cbrt(cost / cost.sum())
+    density = density / density.sum() + 0.25 / density.size  # and some everywhere: spacings stay comparable
+    cumulative = np.r_[0.0, np.cumsum(density)]
+    inner = np.interp(np.linspace(0, cumulative[-1], nodes - 1), cumulative, edges)
+    # One more below the smallest, for the extrapolation; the outermost must cover the extreme steps exactly.
+    places = np.exp(np.r_[2 * inner[0] - inner[1], inner])
+    places[1], places[-1] = mu[0], mu[-1]
+    return places
+
+
+def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
+    """Every step as a mixture of its two neighbouring nodes, written round the middle: |w| <= 1/2."""
+    q, infinite = nodes.above.q, nodes.above.infinite
+    if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
+        return _exactly(nodes.above, count)
+    left = np.clip(np.searchsorted(nodes.mu, mu) - 1, 0, nodes.mu.size - 2)
+    share = _shares(nodes.mu, mu, left)
+    return Mixtures(
+        base=(q[1:] + q[:-1]) / 2,
+        difference=q[1:] - q[:-1],
+        base_infinite=(infinite[1:] + infinite[:-1]) / 2,
+        difference_infinite=infinite[1:] - infinite[:-1],
+        largest=np.full(nodes.mu.size - 1, 0.5),
+        power_sums=_power_sums(left, np.clip(share, 0.0, 1.0) - 0.5, count, nodes.mu.size - 1),
+    )
+
+
+def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
+    """Every step extrapolated from the two nodes at or below it; from the one below where masses would be negative.
+
+    A group's masses are those of weight 0 and of its largest weight, mixed: both ends are curves of mechanisms.
+    """
+    if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
+        return _exactly(nodes.below, count)
+    groups = nodes.mu.size - 1
+    group = np.clip(np.searchsorted(nodes.mu, mu, side="right") - 2, 0, groups - 1)
+    weight = np.maximum(_shares(nodes.mu, mu, group) - 1.0, 0.0)
+    largest = np.full(groups, 1e-6)
+    np.maximum.at(largest, group, weight)
+    base = nodes.below.q[1:]
+    end = masses_below(nodes.dots, nodes.mu[1:], tail=nodes.tail, minus=nodes.mu[:-1], weight=largest).q
+    valid = end.min(axis=1) >= 0
+    weight, largest = np.where(valid[group], weight, 0.0), np.where(valid, largest, 0.0)
+    difference = np.where(valid[:, None], (end - base) / np.where(valid, largest, 1.0)[:, None], 0.0)
+    none = np.zeros(groups)
+    return Mixtures(base, difference, none, none, largest, _power_sums(group, weight, count, groups))
+
+
+def _exactly(masses: Masses, count: Int[np.ndarray, " n"]) -> Mixtures:
+    """One group a step: nothing to mix."""
+    none = np.zeros(count.size)
+    sums = np.zeros((count.size, ORDER))
+    sums[:, 0] = count
+    return Mixtures(masses.q, np.zeros_like(masses.q), masses.infinite, none, none, sums)
+
+
+def _shares(
+    nodes: Float[np.ndarray, " k"], mu: Float[np.ndarray, " n"], left: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, " n"]:
+    """(s - s_left)/(s_right - s_left) with s the total variation 2 Phi(mu/2) - 1, without cancelling for large mu."""
+    upper_tail = ndtr(-nodes / 2)
+    return (upper_tail[left] - ndtr(-mu / 2)) / (upper_tail[left] - upper_tail[left + 1])
+
+
+def _power_sums(
+    group: Int[np.ndarray, " n"], weight: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], groups: int
+) -> Float[np.ndarray, "g powers"]:
+    """Sum over the members of each group of count times weight^k, k = 0 .. ORDER - 1."""
+    terms = count.astype(np.float64)
+    sums: list[Float[np.ndarray, " g"]] = []
+    for _ in range(ORDER):
+        sums.append(np.bincount(group, weights=terms, minlength=groups))
+        terms = terms * weight
+    return np.stack(sums, axis=1)
