@@ -1,6 +1,7 @@
 """From a model, a loss and a batch to a `ClippedSum`: the only way gradients leave the private side."""
 
 from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
+from decrescendo.clipping.engine import Engine, EngineSettings
 from decrescendo.clipping.reference import Reference
 
-__all__ = ["Batch", "ClippedSum", "Clipper", "Diagnostics", "Loss", "Reference"]
+__all__ = ["Batch", "ClippedSum", "Clipper", "Diagnostics", "Engine", "EngineSettings", "Loss", "Reference"]

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -91,6 +91,7 @@ class ClippedSum:
         return f"ClippedSum({count} parameter{'' if count == 1 else 's'}, sensitivity {self.sensitivity:g})"
 
 
+@runtime_checkable
 class Clipper(Protocol):
     """Whatever turns a batch into a clipped sum; all pass tests/contracts/test_clippers.py."""
 

@@ -1,0 +1,74 @@
+"""Proof that no use of a trainable parameter was missed: a walk over the autograd graph of the losses."""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, Node
+
+from decrescendo.clipping.recording import Use
+from decrescendo.errors import UnsupportedModel
+
+
+def check_coverage(losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor]) -> None:
+    """Every path from the losses to a trainable parameter must pass a recorded operation as its parameter.
+
+    Uses that are not seen as torch functions (inside a custom ``autograd.Function`` or a fused kernel) are
+    found here, whatever the values are: this depends on the structure of the graph only.
+
+    Raises:
+        UnsupportedModel: a parameter is reached past the recorded operations.
+    """
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    recorded = {use.edge.node: use for use in uses}
+    seen: set[Node] = set()
+    stack: list[tuple[Node, Node]] = []
+
+    def push(node: Node | None, above: Node) -> None:
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack.append((node, above))
+
+    start = losses.grad_fn
+    if start is None:
+        return
+    push(start, start)
+    while stack:
+        node, above = stack.pop()
+        use = recorded.get(node)
+        if use is not None:
+            for edge in use.outer:
+                push(edge.node, node)
+            _check_inside(node, use, names)
+            continue
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor) and id(variable) in names:
+            raise UnsupportedModel(_message(names[id(variable)], above))
+        for following, _ in node.next_functions:
+            push(following, node)
+
+
+def _check_inside(top: Node, use: Use, names: Mapping[int, str]) -> None:
+    """From a recorded output to its arguments: only the parameters it was recorded with are in between."""
+    allowed: set[Node] = {_node(edge) for edge in (*use.inner, *use.outer)}
+    seen: set[Node] = {top}
+    stack: list[tuple[Node, Node]] = [(following, top) for following, _ in top.next_functions if following]
+    while stack:
+        node, above = stack.pop()
+        if node in seen or node in allowed:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor) and id(variable) in names:
+            raise UnsupportedModel(_message(names[id(variable)], above))
+        stack.extend((following, node) for following, _ in node.next_functions if following is not None)
+
+
+def _node(edge: GradientEdge) -> Node:
+    return edge.node
+
+
+def _message(name: str, above: Node) -> str:
+    return (
+        f"every use of a trainable parameter must be visible as a torch function, got {name} used by "
+        f"{above.name()} unseen. Freeze it, or write that part with ordinary torch operations"
+    )

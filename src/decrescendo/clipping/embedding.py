@@ -1,0 +1,121 @@
+"""The rule for embeddings: ids are sorted within an example and their segments summed.
+
+The gradient of example i is, for each id v that it contains, sum of d_{i,s} over its positions s with that
+id. Nothing of size (batch, vocabulary, dim) is made.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows
+from decrescendo.errors import UnsupportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Sums of output gradients over equal ids within an example: one row for each (example, id) pair."""
+
+    sums: Float[Tensor, "pairs dim"]
+    example: Int[Tensor, " pairs"]
+    identity: Int[Tensor, " pairs"]
+
+
+@dataclass(slots=True)
+class EmbeddingKernel:
+    """``weight[ids]``, with no gradient at ``padding``."""
+
+    parameters: tuple[Tensor, ...]
+    saved: tuple[Tensor, ...]
+    ids: Int[Tensor, "batch positions"]
+    padding: int | None
+    segments: Segments | None = field(default=None)
+
+    def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
+        found = self._segments(d)
+        total = torch.zeros(d.shape[0], dtype=d.dtype, device=d.device)
+        return total.index_add_(0, found.example, square_rows(found.sums))
+
+    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+        found = self._segments(d)
+        total = torch.zeros(self.parameters[slot].shape, dtype=d.dtype, device=d.device)
+        scaled = found.sums * weights.to(d.dtype)[found.example].unsqueeze(1)
+        return total.index_add_(0, found.identity, scaled)
+
+    def per_example(self, slot: int, d: Tensor) -> Tensor:
+        found = self._segments(d)
+        total = torch.zeros(d.shape[0], *self.parameters[slot].shape, dtype=d.dtype, device=d.device)
+        total[found.example, found.identity] = found.sums
+        return total
+
+    def without(self, rows: Bool[Tensor, " batch"]) -> "EmbeddingKernel":  # noqa: ARG002
+        return EmbeddingKernel(self.parameters, (), self.ids, self.padding)
+
+    def _segments(self, d: Tensor) -> Segments:
+        if self.segments is None:
+            self.segments = sum_segments(self.ids, d.reshape(*self.ids.shape, -1), self.padding)
+        return self.segments
+
+
+def sum_segments(
+    ids: Int[Tensor, "batch positions"], d: Float[Tensor, "batch positions dim"], padding: int | None
+) -> Segments:
+    """The sum of ``d`` over the positions of each distinct id of each example.
+
+    >>> found = sum_segments(torch.tensor([[5, 2, 5]]), torch.tensor([[[1.0], [2.0], [4.0]]]), None)
+    >>> found.identity.tolist(), found.sums.flatten().tolist()
+    ([2, 5], [2.0, 5.0])
+    """
+    batch, positions = ids.shape
+    ordered, order = torch.sort(ids, dim=1)
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    starts = first.flatten().nonzero().squeeze(1)
+    source = (order + torch.arange(batch, device=ids.device).unsqueeze(1) * positions).flatten()
+    # A bag sum gathers and adds in one pass, without a sorted copy of d.
+    sums = functional.embedding_bag(source, d.reshape(batch * positions, -1), starts, mode="sum")
+    identity = ordered.flatten()[starts]
+    example = torch.div(starts, positions, rounding_mode="floor")
+    if padding is not None:
+        real = identity != padding
+        sums, identity, example = sums[real], identity[real], example[real]
+    return Segments(sums, example, identity)
+
+
+def _embedding(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
+    ids, weight = bound["input"], bound["weight"]
+    if not call.layout.holds(ids) or call.is_tracked(ids):
+        return None
+    padding = bound.get("padding_idx")
+    if padding is not None and padding < 0:
+        padding += weight.shape[0]
+    split = call.layout.split(ids)
+    return EmbeddingKernel((weight,), (ids,), split.reshape(split.shape[0], -1).long(), padding)
+
+
+def check_embedding(bound: Mapping[str, Any]) -> None:
+    """Refuse the options that look at, or change, what other examples share."""
+    if bound.get("max_norm") is not None:
+        raise UnsupportedModel(
+            "an embedding must not rescale its weights in the forward pass, got max_norm set. "
+            "The rescaling shows which ids were in the batch, without noise; construct it with max_norm=None"
+        )
+    if bound.get("scale_grad_by_freq"):
+        raise UnsupportedModel(
+            "an embedding must not scale gradients by counts over the batch, got scale_grad_by_freq=True. "
+            "The counts mix examples; construct it with scale_grad_by_freq=False"
+        )
+
+
+RULES = {
+    functional.embedding: Rule(
+        ("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "sparse"),
+        _embedding,
+    ),
+    torch.embedding: Rule(("weight", "input", "padding_idx", "scale_grad_by_freq", "sparse"), _embedding),
+}

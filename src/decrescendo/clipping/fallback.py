@@ -1,0 +1,168 @@
+"""Operations without a rule: ``torch.func.vmap`` over the backward pass of that one operation."""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from decrescendo.clipping.layout import Layout
+from decrescendo.clipping.rules import Call, square_rows, weigh, zero_rows
+from decrescendo.errors import UnsupportedModel
+
+# Broadcasting operations: an argument with fewer dimensions than the output has no batch dimension.
+_BROADCAST = (
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "true_divide",
+    "radd",
+    "rsub",
+    "rmul",
+    "rtruediv",
+    "truediv",
+    "where",
+)
+
+
+@dataclass(slots=True)
+class FallbackKernel:
+    """One operation, run again for each example on its own rows under vmap."""
+
+    name: str
+    run: Callable[[list[Tensor], list[Tensor]], Tensor]
+    parameters: tuple[Tensor, ...]
+    saved: tuple[Tensor, ...]
+    rows: list[Float[Tensor, "batch *rest"]]
+    layout: Layout
+    bad: Bool[Tensor, " batch"] | None = None
+    gradients: tuple[Tensor, ...] | None = field(default=None)
+
+    def squared_norms(self, slot: int, d: Tensor) -> Tensor:
+        return square_rows(self.per_example(slot, d))
+
+    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+        return weigh(self.per_example(slot, d), weights)
+
+    def per_example(self, slot: int, d: Tensor) -> Tensor:
+        if self.gradients is None:
+            self.gradients = self._all(d)
+        return self.gradients[slot].to(d.dtype)
+
+    def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
+        return FallbackKernel(self.name, self.run, self.parameters, (), self.rows, self.layout, rows)
+
+    def _all(self, d: Tensor) -> tuple[Tensor, ...]:
+        parameters = [parameter.detach() for parameter in self.parameters]
+        axis = 1 if self.layout.kind == "columns" else 0
+        merged = self.layout.kind in ("folded", "interleaved")
+
+        def one(rows: list[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
+            # The example keeps a batch dimension of one, so that the operation's own axes still mean the
+            # same.
+            single = rows if merged else [row.unsqueeze(axis) for row in rows]
+            whole = gradient if merged else gradient.unsqueeze(axis)
+
+            def forward(*values: Tensor) -> Tensor:
+                return self.run(list(values), single)
+
+            output, pull = cast("Any", torch.func.vjp(forward, *parameters))
+            return tuple(pull(whole.to(output.dtype).reshape(output.shape)))
+
+        try:
+            with warnings.catch_warnings():
+                # Operations that vmap runs one by one are slow, not wrong.
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                found = torch.func.vmap(one, in_dims=(0, 0), randomness="error")(self.rows, d)
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UnsupportedModel(
+                f"every operation on a trainable parameter must work on one example alone, got {self.name}, "
+                f"which does not ({reason}). Freeze its parameters, or write it with operations that do"
+            ) from error
+        if self.bad is not None:
+            found = tuple(zero_rows(gradient, self.bad) for gradient in found)
+        return tuple(found)
+
+
+def fallback(call: Call) -> FallbackKernel | None:
+    """The kernel for any operation, or ``None`` where no argument has the rows of the batch."""
+    parameters: list[Tensor] = []
+    rows: list[Tensor] = []
+    constants: list[Tensor] = []
+    dimensions = len(call.output)
+    broadcast = call.name.strip("_").lstrip("i") in _BROADCAST or call.name.strip("_") in _BROADCAST
+
+    def is_row(value: Tensor) -> bool:
+        if broadcast and value.dim() < dimensions:
+            return False
+        if call.layout.kind in ("folded", "interleaved") and value.shape[:1] != call.output[:1]:
+            return False
+        return call.layout.holds(value)
+
+    def encode(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if call.is_tracked(value):
+                parameters.append(value)
+                return _Hole("parameters", len(parameters) - 1)
+            if is_row(value):
+                rows.append(value)
+                return _Hole("rows", len(rows) - 1)
+            constants.append(value)
+            return value.detach()
+        if isinstance(value, (list, tuple)):
+            items = [encode(item) for item in cast("list[Any]", value)]
+            return items if isinstance(value, list) else tuple(items)
+        return value
+
+    args = [encode(value) for value in call.args]
+    kwargs = {key: encode(value) for key, value in call.kwargs.items()}
+    if not rows:
+        return None
+    in_place = is_in_place(call.name)
+
+    def run(values: list[Tensor], single: list[Tensor]) -> Tensor:
+        def decode(value: Any) -> Any:
+            if isinstance(value, _Hole):
+                return (values if value.kind == "parameters" else single)[value.index]
+            if isinstance(value, (list, tuple)):
+                items = [decode(item) for item in cast("list[Any]", value)]
+                return items if isinstance(value, list) else tuple(items)
+            return value
+
+        filled = [decode(value) for value in args]
+        if in_place:
+            filled[0] = filled[0].clone()
+        return call.function(*filled, **{key: decode(value) for key, value in kwargs.items()})
+
+    return FallbackKernel(
+        name=call.name,
+        run=run,
+        parameters=tuple(parameters),
+        saved=(*rows, *constants, *parameters),
+        rows=[call.layout.split(value.detach()) for value in rows],
+        layout=call.layout,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """Where a tensor goes when the operation is run again."""
+
+    kind: str
+    index: int
+
+
+def is_in_place(name: str) -> bool:
+    """Whether an operation writes into its first argument, by torch's naming.
+
+    >>> [is_in_place(name) for name in ("add_", "__iadd__", "add", "__add__", "__invert__")]
+    [True, True, False, False, False]
+    """
+    if name.startswith("__") and name.endswith("__"):
+        return name[2:-2] in ("iadd", "isub", "imul", "itruediv", "idiv", "ipow", "imatmul")
+    return name.endswith("_") and not name.endswith("__")

@@ -1,0 +1,156 @@
+"""From recorded uses and one backward pass to per-example norms and weighted sums, parameter by parameter."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.recording import Tracked, Use
+from decrescendo.clipping.rules import Kernel, square_rows, weigh, zero_rows
+
+
+@dataclass(slots=True)
+class Part:
+    """What one operation contributes to the gradient of one tracked tensor."""
+
+    kernel: Kernel
+    slot: int
+    source: Tracked
+    d: Float[Tensor, "batch *rest"]
+
+
+@dataclass(slots=True)
+class Measured:
+    """Per-example gradients of one batch, held in whatever form each operation's rule keeps them.
+
+    Args:
+        parameters: the trainable ones, by name.
+        batch: number of examples.
+        parts: what each recorded operation contributes.
+        dtype: of the norms.
+    """
+
+    parameters: Mapping[str, Tensor]
+    batch: int
+    parts: list[Part]
+    dtype: torch.dtype
+    bad: Bool[Tensor, " batch"] | None = None
+    whole: dict[str, Float[Tensor, "batch *shape"]] = field(default_factory=dict)
+
+    def squared_norms(self) -> dict[str, Float[Tensor, " batch"]]:
+        """|g_i|^2 for each parameter, by name."""
+        alone = self._alone()
+        self._materialise({name for name in self.parameters if name not in alone})
+        found: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            part = alone.get(name)
+            if part is not None:
+                square = part.kernel.squared_norms(part.slot, part.d)
+            elif name in self.whole:
+                square = square_rows(self.whole[name])
+            else:
+                square = torch.zeros(self.batch, dtype=self.dtype, device=parameter.device)
+            found[name] = square.to(self.dtype)
+        return found
+
+    def weighted_sums(self, weights: Float[Tensor, " batch"]) -> dict[str, Tensor]:
+        """sum_i w_i g_i for each parameter, by name."""
+        alone = self._alone()
+        found: dict[str, Tensor] = {}
+        for name, parameter in self.parameters.items():
+            part = alone.get(name)
+            local = weights.to(parameter.device)
+            if part is not None:
+                total = _to_root(part, part.kernel.weighted_sum(part.slot, part.d, local), parameter)
+            elif name in self.whole:
+                total = weigh(self.whole[name], local)
+            else:
+                total = torch.zeros(
+                    parameter.shape, dtype=accumulator(parameter.dtype), device=parameter.device
+                )
+            found[name] = total.to(accumulator(parameter.dtype))
+        return found
+
+    def without(self, bad: Bool[Tensor, " batch"]) -> "Measured":
+        """The same with the gradients of these examples zero, whatever they were."""
+        parts = [
+            Part(part.kernel.without(bad.to(part.d.device)), part.slot, part.source, _zeroed(part.d, bad))
+            for part in self.parts
+        ]
+        whole = {name: _zeroed(gradient, bad) for name, gradient in self.whole.items()}
+        return replace(self, parts=parts, bad=bad, whole=whole)
+
+    def _alone(self) -> dict[str, Part]:
+        """Parameters with one contribution that is theirs alone, up to a reshaping: closed forms apply."""
+        by_root: dict[str, list[Part]] = {}
+        for part in self.parts:
+            for root in part.source.roots:
+                by_root.setdefault(root, []).append(part)
+        return {
+            root: parts[0] for root, parts in by_root.items() if len(parts) == 1 and parts[0].source.isometric
+        }
+
+    def _materialise(self, names: set[str]) -> None:
+        """Per-example gradients of parameters that several operations use, or one in another form."""
+        by_source: dict[int, list[Part]] = {}
+        for part in self.parts:
+            if names.intersection(part.source.roots):
+                by_source.setdefault(id(part.source.tensor), []).append(part)
+        for parts in by_source.values():
+            source = parts[0].source
+            total = parts[0].kernel.per_example(parts[0].slot, parts[0].d)
+            for part in parts[1:]:
+                total = total + part.kernel.per_example(part.slot, part.d)
+            for name, gradient in self._pull(source, total).items():
+                known = self.whole.get(name)
+                self.whole[name] = gradient if known is None else known + gradient
+
+    def _pull(self, source: Tracked, total: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
+        """Per-example gradients of the parameters that a tensor was made from, by the chain rule."""
+        roots = [self.parameters[name] for name in source.roots]
+        if len(roots) == 1 and roots[0] is source.tensor:
+            return {source.roots[0]: total}
+        pulled: tuple[Tensor | None, ...] = torch.autograd.grad(
+            source.tensor,
+            roots,
+            total.to(source.tensor.dtype).reshape(self.batch, *source.tensor.shape),
+            retain_graph=True,
+            is_grads_batched=True,
+            allow_unused=True,
+        )
+        return {
+            name: gradient.to(accumulator(gradient.dtype))
+            for name, gradient in zip(source.roots, pulled, strict=True)
+            if isinstance(gradient, Tensor)
+        }
+
+
+def _zeroed(rows: Tensor, bad: Tensor) -> Tensor:
+    return zero_rows(rows, bad.to(rows.device))
+
+
+def _to_root(part: Part, total: Tensor, parameter: Tensor) -> Tensor:
+    """A sum in the shape of a reshaped parameter, back in the parameter's own shape."""
+    source = part.source.tensor
+    if source is parameter:
+        return total.reshape(parameter.shape)
+    (pulled,) = torch.autograd.grad(
+        source, parameter, total.to(source.dtype).reshape(source.shape), retain_graph=True
+    )
+    return pulled
+
+
+def parts_of(uses: Sequence[Use], gradients: Sequence[Tensor | None]) -> list[Part]:
+    """Each recorded use with its output gradient, as (batch, ...) of at least float32."""
+    parts: list[Part] = []
+    for use, gradient in zip(uses, gradients, strict=True):
+        if gradient is None:
+            continue
+        use.check_saved()
+        d = use.layout.split(gradient)
+        d = d.to(accumulator(d.dtype))
+        parts.extend(Part(use.kernel, slot, source, d) for slot, source in enumerate(use.parameters))
+    return parts

@@ -1,0 +1,115 @@
+"""One forward pass with the recorder on, and one backward pass to the recorded outputs."""
+
+import sys
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable
+from decrescendo.clipping.coverage import check_coverage
+from decrescendo.clipping.measured import Measured, parts_of
+from decrescendo.clipping.recording import Decision, Recorder, Use
+from decrescendo.clipping.reference import check_losses
+from decrescendo.errors import UnsupportedModel
+
+# The operations of a forward pass in order: name, parameters, layout.
+Form: TypeAlias = tuple[tuple[str, tuple[str, ...], str], ...]
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one forward and backward pass left: the losses, and per-example gradients in the rules' forms."""
+
+    losses: Float[Tensor, " batch"]
+    measured: Measured
+    decisions: tuple[Decision, ...]
+    known: dict[str, Tensor] | None = field(default=None)
+
+    @property
+    def form(self) -> Form:
+        """Which operations used which parameters, in order: a new form has to be checked again."""
+        return tuple((decision.name, decision.roots, decision.kind) for decision in self.decisions)
+
+    def squares(self) -> dict[str, Float[Tensor, " batch"]]:
+        """|g_i|^2 by parameter, computed once."""
+        if self.known is None:
+            self.known = self.measured.squared_norms()
+        return self.known
+
+
+@dataclass(slots=True)
+class Forward:
+    """A recorded forward pass, its graph still alive."""
+
+    losses: Float[Tensor, " batch"]
+    uses: list[Use]
+    decisions: tuple[Decision, ...]
+    parameters: dict[str, nn.Parameter]
+
+
+def forward(
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+) -> Forward:
+    """Run ``loss(model, batch)`` and record each use of a trainable parameter."""
+    parameters = trainable(model)
+    buffers = dict(model.named_buffers())
+    constants = frozenset(map(id, (*buffers.values(), *model.parameters())))
+    recorder = Recorder(parameters, constants, rows, hints, budget)
+    with torch.enable_grad(), eager(), unchanged(model, buffers), recorder:
+        losses = loss(model, batch)
+    losses = check_losses(losses, rows)
+    check_coverage(losses, recorder.uses, parameters)
+    return Forward(losses, recorder.uses, tuple(recorder.decisions), parameters)
+
+
+def run(
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+) -> Pass:
+    """One recorded forward pass and one backward pass."""
+    seen = forward(model, loss, batch, rows, hints, budget)
+    return finish(seen, rows, output_gradients(seen.losses.sum(), seen.uses))
+
+
+def output_gradients(total: Tensor, uses: list[Use], *, keep: bool = False) -> list[Tensor | None]:
+    """Gradients of ``total`` at the outputs of the recorded operations; no parameter gradient is computed."""
+    if not uses:
+        return []
+    edges = [use.edge for use in uses]
+    return list(torch.autograd.grad(total, edges, allow_unused=True, retain_graph=keep))
+
+
+def finish(seen: Forward, rows: int, gradients: list[Tensor | None]) -> Pass:
+    """The per-example gradients that follow from the output gradients."""
+    dtype = norm_accumulator(seen.parameters)
+    measured = Measured(seen.parameters, rows, parts_of(seen.uses, gradients), dtype)
+    return Pass(seen.losses.detach(), measured, seen.decisions)
+
+
+@contextmanager
+def unchanged(model: nn.Module, before: dict[str, Tensor]) -> Generator[None]:
+    """Refuse a forward pass that writes to a buffer: what it keeps of the data leaves without noise."""
+    versions = {name: buffer._version for name, buffer in before.items()}
+    yield
+    after = dict(model.named_buffers())
+    changed = sorted(
+        name
+        for name in before.keys() | after.keys()
+        if after.get(name) is not before.get(name) or after[name]._version != versions[name]
+    )
+    if changed:
+        raise UnsupportedModel(
+            f"a forward pass must not change the model's buffers, got a change of {', '.join(changed)}. "
+            "They would hold the data without noise; call .eval() on that module, or leave it out"
+        )
+
+
+def eager() -> AbstractContextManager[object]:
+    """Ignore torch.compile inside: a compiled region hides its operations."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")

@@ -1,0 +1,269 @@
+"""Seeing every use of a trainable parameter in a forward pass, without touching the model."""
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from decrescendo.clipping import conv, embedding, linear, norm
+from decrescendo.clipping.fallback import fallback, is_in_place
+from decrescendo.clipping.layout import Kind, Layout, candidates
+from decrescendo.clipping.rules import Call, Kernel, Rule
+from decrescendo.errors import UnsupportedModel
+
+RULES: dict[Callable[..., Any], Rule] = {**linear.RULES, **conv.RULES, **embedding.RULES, **norm.RULES}
+# Looked at whether or not a trainable parameter takes part.
+CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
+    functional.batch_norm: (norm.BATCH_NORM, norm.check_batch_norm),
+    functional.instance_norm: (norm.INSTANCE_NORM, norm.check_instance_norm),
+    functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
+}
+# Views of one tensor with the same entries: norms do not change under them.
+ISOMETRIES = frozenset({
+    "t", "T", "mT", "transpose", "permute", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
+    "contiguous", "clone", "swapaxes", "movedim",
+})  # fmt: skip
+EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """A tensor that is made from trainable parameters alone: which, and whether it only reshapes one."""
+
+    tensor: Tensor
+    roots: tuple[str, ...]
+    isometric: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One recorded operation: its kernel, and where in the autograd graph its output and arguments are."""
+
+    name: str
+    kernel: Kernel
+    layout: Layout
+    edge: GradientEdge
+    parameters: tuple[Tracked, ...]
+    versions: tuple[int, ...]
+    inner: tuple[GradientEdge, ...]
+    outer: tuple[GradientEdge, ...]
+
+    def check_saved(self) -> None:
+        """Refuse if anything the kernel is going to read was written to after it was recorded."""
+        for tensor, version in zip(self.kernel.saved, self.versions, strict=True):
+            if tensor._version != version:
+                names = ", ".join(sorted({root for parameter in self.parameters for root in parameter.roots}))
+                raise UnsupportedModel(
+                    f"an input of an operation must not be overwritten after its use, got {self.name} with "
+                    f"{names}, whose input was changed in place. Use the out-of-place form of what follows it"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Which layout was taken for an operation, and which its shape would have allowed."""
+
+    name: str
+    roots: tuple[str, ...]
+    kind: Kind
+    options: tuple[Kind, ...]
+    use: int | None
+
+
+@dataclass(slots=True)
+class Recorder(TorchFunctionMode):
+    """Active during one forward pass; every operation that sees a tracked tensor becomes a `Use`.
+
+    Args:
+        parameters: the trainable ones, by name.
+        constants: ids of the model's buffers: tensors that are the same for every batch.
+        batch: number of examples.
+        hints: decisions of an earlier pass that were checked; taken again where the operation is the same.
+        budget: bytes for kept per-example gradients.
+    """
+
+    parameters: Mapping[str, Tensor]
+    constants: frozenset[int]
+    batch: int
+    hints: "tuple[Decision, ...]"
+    budget: int
+    uses: list[Use] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    tracked: dict[int, Tracked] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        TorchFunctionMode.__init__(self)
+        for name, parameter in self.parameters.items():
+            self.tracked[id(parameter)] = Tracked(parameter, (name,), True)
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in CHECKS:
+            names, check = CHECKS[func]
+            check(dict(zip(names, args, strict=False)) | kwargs)
+        if not torch.is_grad_enabled():
+            return func(*args, **kwargs)
+        found = [
+            self.tracked[id(tensor)] for tensor in tensors_in(args, kwargs) if id(tensor) in self.tracked
+        ]
+        if not found:
+            return func(*args, **kwargs)
+        if func not in RULES and is_composite(func):
+            with self:
+                return opened(func)(*args, **kwargs)
+        return self._record(func, args, kwargs, found)
+
+    def _record(
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]
+    ) -> Any:
+        name = name_of(func)
+        others = [tensor for tensor in tensors_in(args, kwargs) if id(tensor) not in self.tracked]
+        outer = tuple(get_gradient_edge(tensor) for tensor in others if tensor.requires_grad)
+        before = args
+        if is_in_place(name) and others and args[0] is others[0]:
+            before = (args[0].detach().clone(), *args[1:])
+        inner = tuple(get_gradient_edge(item.tensor) for item in found)
+        output = func(*args, **kwargs)
+        made = [tensor for tensor in tensors_in((output,), {}) if tensor.requires_grad]
+        if not made:
+            return output
+        data = [tensor for tensor in others if id(tensor) not in self.constants]
+        rooted = tuple(sorted({root for item in found for root in item.roots}))
+        single = isinstance(output, Tensor)
+        expansion = name in EXPANSIONS and single and self._expands(name, found[0].tensor, output)
+        if not data and not expansion:
+            self._derive(made, name, found, rooted)
+            return output
+        if not single:
+            raise UnsupportedModel(
+                "an operation that mixes a trainable parameter with data must return one tensor, got "
+                f"{name} with "
+                f"{', '.join(rooted)}, which returns {len(made)}. Freeze these parameters, or use layers "
+                "made of "
+                "linear, convolution, embedding and normalisation"
+            )
+        self._use(func, name, before, kwargs, output, found, rooted, inner, outer, expansion)
+        return output
+
+    def _expands(self, name: str, source: Tensor, output: Tensor) -> bool:
+        """Whether the output is one copy of the source for each example (a class token, an initial state)."""
+        fresh = source.dim() < output.dim() or source.shape[0] == 1
+        rest = tuple(output.shape[1:])
+        whole = name != "repeat" or tuple(source.shape)[source.dim() - len(rest) :] == rest
+        return fresh and whole and output.dim() > 0 and output.shape[0] == self.batch
+
+    def _derive(self, made: list[Tensor], name: str, found: list[Tracked], roots: tuple[str, ...]) -> None:
+        isometric = name in ISOMETRIES and len(made) == 1 and len(found) == 1 and found[0].isometric
+        for tensor in made:
+            self.tracked[id(tensor)] = Tracked(tensor, roots, isometric)
+
+    def _use(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Tensor,
+        found: list[Tracked],
+        roots: tuple[str, ...],
+        inner: tuple[GradientEdge, ...],
+        outer: tuple[GradientEdge, ...],
+        expansion: bool,
+    ) -> None:
+        rule = RULES.get(func)
+        allowed = candidates(output, self.batch)
+        options: tuple[Kind, ...] = allowed
+        if rule is not None:
+            options = tuple(filter(rule.layouts.__contains__, allowed))
+        order = len(self.decisions)
+        if order < len(self.hints):
+            hint = self.hints[order]
+            if (hint.name, hint.roots) == (name, roots) and hint.kind in options:
+                options = options[options.index(hint.kind) :]
+        tracked = {id(item.tensor): item.tensor for item in found}
+        for position, kind in enumerate(options):
+            if kind == "shared":
+                break
+            layout = Layout(kind, self.batch)
+            call = Call(name, func, args, kwargs, tuple(output.shape), layout, tracked, self.budget)
+            kernel = expand_kernel(call) if expansion else None
+            if kernel is None and rule is not None:
+                kernel = rule.build(call, call.bind(rule.names))
+            if kernel is None or _answers(kernel) != tracked.keys():
+                kernel = fallback(call)
+            if kernel is None or _answers(kernel) != tracked.keys():
+                continue
+            self.decisions.append(Decision(name, roots, kind, options[position:], len(self.uses)))
+            parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
+            versions = tuple(tensor._version for tensor in kernel.saved)
+            edge = get_gradient_edge(output)
+            self.uses.append(Use(name, kernel, layout, edge, parameters, versions, inner, outer))
+            return
+        self.decisions.append(Decision(name, roots, "shared", ("shared",), None))
+        self._derive([output], "", found, roots)
+
+
+def _answers(kernel: Kernel) -> set[int]:
+    return {id(tensor) for tensor in kernel.parameters}
+
+
+def expand_kernel(call: Call) -> Kernel | None:
+    """One copy of a parameter for each example is adding it to zeros of that shape."""
+    source = next(iter(call.tracked.values()))
+    zeros = torch.zeros(call.output, dtype=source.dtype, device=source.device)
+    return fallback(Call(
+        "add", torch.add, (zeros, source), {}, call.output, call.layout, call.tracked, call.budget
+    ))  # fmt: skip
+
+
+def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+    """All tensors among the arguments, through lists and tuples."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(cast("list[Any]", value), {})
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """The operation's name for messages; a property is named after itself."""
+    name = getattr(func, "__name__", "")
+    if name in ("__get__", "__set__"):
+        return str(getattr(getattr(func, "__self__", None), "__name__", name))
+    return str(name or func)
+
+
+def is_composite(func: Callable[..., Any]) -> bool:
+    """Whether ``func`` is one of torch's Python functions, whose operations can be seen one by one."""
+    return isinstance(func, types.FunctionType) and func.__module__ in (
+        "torch.nn.functional",
+        "torch.functional",
+    )
+
+
+def opened(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a composite that does not hand itself to the active mode, so that inner calls are seen."""
+    function = cast("types.FunctionType", func)
+
+    def no(*_: object) -> bool:
+        return False
+
+    ungated = {key: no for key in function.__globals__ if key.startswith("has_torch_function")}
+    copy = types.FunctionType(
+        function.__code__, {**function.__globals__, **ungated}, function.__name__, function.__defaults__,
+        function.__closure__,
+    )  # fmt: skip
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

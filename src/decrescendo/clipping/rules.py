@@ -1,0 +1,122 @@
+"""What a rule is, and which operation has which: the seam that new layers plug into."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from decrescendo.clipping.layout import Kind, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One use of trainable parameters by one operation, as seen in the forward pass.
+
+    Args:
+        name: of the operation, for messages.
+        function: what was called.
+        args, kwargs: with what; of an operation that writes into its first argument, a copy from before.
+        output: the shape of what it returned.
+        layout: where the examples are in its output.
+        tracked: the arguments that are trainable parameters or made from them alone, by ``id``.
+        budget: bytes that per-example gradients kept for a second use may take.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    output: tuple[int, ...]
+    layout: Layout
+    tracked: Mapping[int, Tensor]
+    budget: int
+
+    def bind(self, names: tuple[str, ...]) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
+
+    def is_tracked(self, value: object) -> bool:
+        """Whether an argument is a trainable parameter, or made from them alone."""
+        return id(value) in self.tracked
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """One recorded operation that can turn its output gradient d into per-example parameter gradients.
+
+    ``d`` is (batch, ...) as `Layout.split` makes it, of at least float32. ``slot`` counts ``parameters``.
+    """
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """The tracked tensors it answers for; the same one may come twice."""
+        ...
+
+    @property
+    def saved(self) -> tuple[Tensor, ...]:
+        """Tensors it reads after the forward pass; nobody may have written to them in between."""
+        ...
+
+    def squared_norms(self, slot: int, d: Float[Tensor, "batch *rest"]) -> Float[Tensor, " batch"]:
+        """|g_i|^2 of one parameter for each example i; never below the true value by more than rounding."""
+        ...
+
+    def weighted_sum(
+        self, slot: int, d: Float[Tensor, "batch *rest"], weights: Float[Tensor, " batch"]
+    ) -> Float[Tensor, "*shape"]:
+        """sum_i w_i g_i of one parameter, in its shape."""
+        ...
+
+    def per_example(self, slot: int, d: Float[Tensor, "batch *rest"]) -> Float[Tensor, "batch *shape"]:
+        """g_i of one parameter for each example i."""
+        ...
+
+    def without(self, rows: Bool[Tensor, " batch"]) -> "Kernel":
+        """The same kernel with the inputs of these examples zero, so that 0 times infinity does not arise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How an operation is turned into a `Kernel`.
+
+    Args:
+        names: of its positional arguments.
+        build: makes the kernel; ``None`` where this use is not one the rule covers (the fallback takes it).
+        layouts: which layouts of its output it understands.
+    """
+
+    names: tuple[str, ...]
+    build: Callable[[Call, Mapping[str, Any]], Kernel | None]
+    layouts: tuple[Kind, ...] = ("rows", "folded", "interleaved", "columns", "shared")
+
+
+def zero_rows(tensor: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:
+    """``tensor`` (batch, ...) with the given rows zero."""
+    return tensor.masked_fill(rows.reshape(-1, *[1] * (tensor.dim() - 1)), 0)
+
+
+def weigh(
+    per_example: Float[Tensor, "batch *shape"], weights: Float[Tensor, " batch"]
+) -> Float[Tensor, "*shape"]:
+    """sum_i w_i g_i from materialised gradients.
+
+    >>> import torch
+    >>> weigh(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, 0.5]))
+    tensor([2.5000, 4.0000])
+    """
+    flat = per_example.reshape(per_example.shape[0], -1)
+    return (weights.to(flat.dtype) @ flat).reshape(per_example.shape[1:])
+
+
+def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
+    """Sum of squares of each row.
+
+    >>> import torch
+    >>> square_rows(torch.tensor([[[1.0, 2.0]], [[3.0, 0.0]]]))
+    tensor([5., 9.])
+    """
+    flat = rows.reshape(rows.shape[0], -1)
+    return (flat * flat).sum(1)

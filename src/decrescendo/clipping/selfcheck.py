@@ -1,0 +1,201 @@
+"""The self-check: recorded gradients are autograd's, and no example sees another."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from decrescendo.clipping.batches import count_rows, map_rows, select_rows
+from decrescendo.clipping.clipped import Batch, Loss
+from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
+from decrescendo.clipping.quiet import Quiet
+from decrescendo.clipping.recording import Decision
+from decrescendo.errors import UnsupportedModel
+
+_REMEDY = (
+    "Replace batch normalisation by GroupNorm, pad to a fixed length, and let row i of the losses depend "
+    "on row i "
+    "of the batch only"
+)
+
+
+def self_check(
+    model: nn.Module, loss: Loss, batch: Batch, hints: tuple[Decision, ...], budget: int
+) -> Pass | None:
+    """Refuse a model that the engine would get wrong; return the accepted pass, or ``None`` if undecided.
+
+    Undecided: some gradient is not finite, or there is one example only, so that there is nobody to mix it
+    with. Buffers and random states are restored; nothing of the model is changed.
+
+    Raises:
+        UnsupportedModel: a sum that is not autograd's, or examples that see each other.
+    """
+    rows = count_rows(batch)
+    with restored(model):
+        seen, gradients = _resolved(model, loss, batch, rows, hints, budget)
+        done = finish(seen, rows, gradients)
+        norms = done.squares()
+        finite = torch.stack([torch.isfinite(square).cpu() for square in norms.values()]).all(0)
+        if bool(finite.all()):
+            _check_sums(seen, done, norms)
+            if rows > 1:
+                _check_losses_alone(model, loss, batch, rows)
+            return done
+    # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
+    if int(finite.sum()) < 2:
+        return None
+    return self_check(model, loss, select_rows(batch, finite.nonzero().squeeze(1)), hints, budget)
+
+
+def _resolved(
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+) -> tuple[Forward, list[Tensor | None]]:
+    """A pass in which weighting the losses weights the rows of output gradients: the layouts are right."""
+    while True:
+        with random_state_kept(model):
+            seen = forward(model, loss, _copied(batch), rows, hints, budget)
+        plain = output_gradients(seen.losses.sum(), seen.uses, keep=True)
+        if rows == 1:
+            return seen, plain
+        weights = _weights(rows, seen.losses)
+        weighted = output_gradients((seen.losses * weights).sum(), seen.uses, keep=True)
+        wrong = [
+            order
+            for order, decision in enumerate(seen.decisions)
+            if decision.use is not None
+            and not _scaled(seen, decision.use, plain[decision.use], weighted[decision.use], weights)
+        ]
+        if not wrong:
+            return seen, plain
+        # The first in forward order: what is wrong upstream may be a consequence of it only downstream.
+        hints = _next(seen.decisions, wrong)
+
+
+def _next(decisions: tuple[Decision, ...], wrong: list[int]) -> tuple[Decision, ...]:
+    """The same decisions with the next possible layout for one wrong operation."""
+    for order in wrong:
+        decision = decisions[order]
+        if len(decision.options) > 1:
+            following = decision.options[1]
+            moved = Decision(decision.name, decision.roots, following, decision.options[1:], None)
+            return (*decisions[:order], moved)
+    decision = decisions[wrong[0]]
+    raise UnsupportedModel(
+        f"no example's loss may depend on another example, got rows that interact behind {decision.name} "
+        "with "
+        f"{', '.join(decision.roots)}. {_REMEDY}"
+    )
+
+
+def _scaled(seen: Forward, use: int, plain: Tensor | None, weighted: Tensor | None, weights: Tensor) -> bool:
+    if plain is None or weighted is None:
+        return plain is None and weighted is None
+    layout = seen.uses[use].layout
+    first, second = layout.split(plain), layout.split(weighted)
+    expected = first * weights.to(first.dtype).reshape(-1, *[1] * (first.dim() - 1))
+    if not bool(torch.isfinite(second).all()):
+        return True
+    error = (second - expected).abs().max() if second.numel() else torch.zeros(())
+    scale = expected.abs().max() if second.numel() else torch.zeros(())
+    return bool(error <= _tolerance(second.dtype) * scale)
+
+
+def _check_sums(seen: Forward, done: Pass, norms: dict[str, Tensor]) -> None:
+    parameters = seen.parameters
+    expected = torch.autograd.grad(
+        seen.losses.sum(), list(parameters.values()), materialize_grads=True, retain_graph=True
+    )
+    ones = torch.ones(seen.losses.shape[0], dtype=done.measured.dtype, device=seen.losses.device)
+    recorded = done.measured.weighted_sums(ones)
+    for (name, parameter), gradient in zip(parameters.items(), expected, strict=True):
+        error = float((recorded[name] - gradient).norm())
+        scale = float(norms[name].sqrt().sum()) + float(gradient.norm())
+        if not error <= _tolerance(parameter.dtype) * scale:
+            raise UnsupportedModel(
+                f"the recorded gradient of every parameter must equal autograd's, got {name} with a "
+                "relative error of "
+                f"{error / max(scale, 1e-300):.1e}. A hook on it, or an operation that the engine misreads? "
+                "Freeze it, or write that part with ordinary torch operations"
+            )
+
+
+def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int) -> None:
+    """Losses of some rows must not move when the other rows are exchanged, or left away."""
+    index = torch.arange(rows)
+    half = (rows + 1) // 2
+    whole = _losses(model, loss, batch)
+    for kept in (index < half, index >= half):
+        chosen = index[kept]
+        exchanged = torch.where(kept, index, chosen[index % len(chosen)])
+        # The same random numbers for the same shapes: a model with dropout is compared with itself.
+        other = _losses(model, loss, select_rows(batch, exchanged))
+        _compare(whole[chosen], other[chosen], "the other rows were exchanged")
+    with Quiet():
+        calm = _losses(model, loss, batch)
+        with random_state_kept(model):
+            torch.manual_seed(20_260_101)
+            again = _losses(model, loss, batch, keep=False)
+        if not torch.equal(calm, again):
+            return  # random beyond dropout: a smaller batch draws other numbers and cannot be compared
+        chosen = index[:half]
+        _compare(
+            calm[chosen], _losses(model, loss, select_rows(batch, chosen)), "the other rows were left away"
+        )
+
+
+def _compare(whole: Float[Tensor, " kept"], other: Float[Tensor, " kept"], change: str) -> None:
+    scale = whole.abs() + whole.abs().mean()
+    error = (whole - other).abs()
+    both = torch.isfinite(whole) & torch.isfinite(other)
+    if bool((error[both] > _tolerance(whole.dtype) * scale[both]).any()):
+        worst = float((error[both] / scale[both].clamp(min=1e-300)).max())
+        raise UnsupportedModel(
+            f"no example's loss may depend on another example, got losses that moved by {worst:.1e} when "
+            f"{change}. "
+            f"{_REMEDY}"
+        )
+
+
+def _losses(model: nn.Module, loss: Loss, batch: Batch, *, keep: bool = True) -> Float[Tensor, " batch"]:
+    with torch.no_grad(), eager():
+        if not keep:
+            return loss(model, _copied(batch)).detach()
+        with random_state_kept(model):
+            return loss(model, _copied(batch)).detach()
+
+
+def _copied(batch: Batch) -> Batch:
+    return map_rows(torch.clone, batch)
+
+
+def _weights(rows: int, losses: Tensor) -> Float[Tensor, " batch"]:
+    generator = torch.Generator().manual_seed(7)
+    return (torch.rand(rows, generator=generator) + 0.5).to(losses)
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    return {torch.float64: 1e-8, torch.float32: 2e-4}.get(dtype, 5e-2)
+
+
+@contextmanager
+def random_state_kept(model: nn.Module) -> Generator[None]:
+    """The global random states afterwards are those from before: a check is not part of the training."""
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+@contextmanager
+def restored(model: nn.Module) -> Generator[None]:
+    """Buffers afterwards hold what they held before, also after a refusal."""
+    before = {name: (buffer, buffer.detach().clone()) for name, buffer in model.named_buffers()}
+    with random_state_kept(model):
+        try:
+            yield
+        finally:
+            for buffer, value in before.values():
+                if not torch.equal(buffer, value):
+                    with torch.no_grad():
+                        buffer.copy_(value)
