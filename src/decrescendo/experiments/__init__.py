@@ -1,0 +1,1 @@
+"""Named schedules, tasks with the papers' settings, and the demonstration."""

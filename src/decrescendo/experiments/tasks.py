@@ -1,0 +1,170 @@
+"""Image tasks with their data, model and the paper's settings, and one function that trains any of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.clipping import Batch
+from decrescendo.data import Dataset, digits, fashion_mnist, mnist
+from decrescendo.errors import InvalidValue, check_real
+from decrescendo.evaluate import accuracy
+from decrescendo.models import digits_cnn, paper_cnn
+from decrescendo.plan import Plan
+from decrescendo.progress import Callback, Progress
+from decrescendo.run import Run
+from decrescendo.training import train
+
+Decay = Literal["none", "linear", "cosine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A data set, a model and the settings to start from.
+
+    Args:
+        name: as the command line says it.
+        load: fetches the data.
+        build: from a seed to a fresh model.
+        clip: C_0.
+        learning_rate: of plain SGD.
+        batch: expected batch size B.
+        epochs: expected passes over the data, steps = epochs N / B.
+        rows: number of train rows N, known without loading.
+        source: where the settings are from.
+    """
+
+    name: str
+    load: Callable[[], Dataset]
+    build: Callable[[int], nn.Module]
+    clip: float
+    learning_rate: float
+    batch: float
+    epochs: float
+    rows: int
+    source: str
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+        return round(self.epochs * self.rows / self.batch)
+
+    @property
+    def delta(self) -> float:
+        """1 / (10 N)."""
+        return 1 / (10 * self.rows)
+
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("digits", digits, digits_cnn, 1.0, 1.0, 256, 35, 1438, "chosen here"),
+        Task("mnist", mnist, paper_cnn, 1.5, 0.15, 250, 20, 60_000, "Du et al."),
+        Task("fashion-mnist", fashion_mnist, paper_cnn, 4.0, 0.15, 250, 20, 60_000, "Du et al."),
+    )
+}
+
+OPTIMIZERS = ("sgd", "adam")
+
+
+def find_task(name: str) -> Task:
+    """The task called ``name``.
+
+    >>> find_task("mnist").steps
+    4800
+    """
+    if name not in TASKS:
+        raise InvalidValue(f"task must be one of {', '.join(TASKS)}, got task={name!r}")
+    return TASKS[name]
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """One cross-entropy loss an example, for batches (inputs, classes)."""
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def make_optimizer(
+    model: nn.Module, name: str, learning_rate: float, momentum: float = 0.0
+) -> torch.optim.Optimizer:
+    """``sgd`` or ``adam`` over the model's parameters.
+
+    Raises:
+        InvalidValue: another name, a learning rate that is not above 0, a momentum outside [0, 1).
+    """
+    rate = check_real("learning_rate", learning_rate, above=0)
+    inertia = check_real("momentum", momentum, at_least=0, below=1)
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=rate, momentum=inertia)
+    if name == "adam":
+        if inertia:
+            raise InvalidValue(f"momentum must be 0 with adam, which has its own, got momentum={inertia}")
+        return torch.optim.Adam(model.parameters(), lr=rate)
+    raise InvalidValue(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got optimizer={name!r}")
+
+
+def decay_scheduler(
+    optimizer: torch.optim.Optimizer, decay: str, steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """Learning rate constant (``none``), or falling to zero over ``steps`` along a line or half a cosine.
+
+    >>> sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> decay_scheduler(sgd, "linear", 4).get_last_lr()
+    [1.0]
+    """
+    if decay == "none":
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    if decay == "linear":
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
+    if decay == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+    raise InvalidValue(f"lr_decay must be none, linear or cosine, got lr_decay={decay!r}")
+
+
+def train_task(
+    task: Task,
+    plan: Plan,
+    *,
+    seed: int,
+    optimizer: str = "sgd",
+    learning_rate: float | None = None,
+    momentum: float = 0.0,
+    lr_decay: str = "none",
+    callback: Callback | None = None,
+    progress: bool = False,
+) -> Run:
+    """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has its test accuracy.
+
+    Args:
+        task: from `find_task`.
+        plan: for as many rows as the task has.
+        seed: whole number >= 0; as sensitive as the data.
+        optimizer: ``sgd`` or ``adam``.
+        learning_rate: > 0; the task's by default.
+        momentum: in [0, 1), for sgd.
+        lr_decay: ``none``, ``linear`` or ``cosine``.
+        callback: called after each step.
+        progress: draw a progress bar on standard error.
+    """
+    data, model = task.load(), task.build(seed)
+    rate = task.learning_rate if learning_rate is None else learning_rate
+    chosen = make_optimizer(model, optimizer, rate, momentum)
+    scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
+
+    def after_step(state: Progress) -> bool | None:
+        scheduler.step()
+        return None if callback is None else callback(state)
+
+    run = train(
+        model,
+        cross_entropy,
+        data.train,
+        plan,
+        chosen,
+        seed=seed,
+        callback=after_step,
+        progress=progress,
+    )
+    return run.with_metrics({"test_accuracy": accuracy(model, *data.test)})

@@ -1,0 +1,1 @@
+"""What people look at: tables and figures made from plans, runs and scores."""

@@ -1,0 +1,162 @@
+"""Figures: the schedules of plans, and accuracy over steps. PNG files, drawn without any global state."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.errors import InvalidValue
+from decrescendo.extras import require
+from decrescendo.plan import Plan
+from decrescendo.spent import Spent
+
+# Okabe and Ito's palette: told apart by people with any kind of colour vision, and in grey by the line
+# styles.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+DPI = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """A score over steps for one method.
+
+    Args:
+        steps: where it was measured, ascending.
+        values: one row a seed, one column a step.
+
+    >>> Scores([10, 20], [[0.5, 0.7], [0.6, 0.8]]).mean
+    array([0.55, 0.75])
+    """
+
+    steps: Sequence[int]
+    values: Sequence[Sequence[float]]
+
+    @property
+    def mean(self) -> Float[np.ndarray, " steps"]:
+        """Over the seeds."""
+        return np.mean(np.asarray(self.values, dtype=np.float64), axis=0)
+
+    @property
+    def spread(self) -> tuple[Float[np.ndarray, " steps"], Float[np.ndarray, " steps"]]:
+        """Lowest and highest over the seeds."""
+        values = np.asarray(self.values, dtype=np.float64)
+        return values.min(axis=0), values.max(axis=0)
+
+
+def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, checkpoints: int = 25) -> None:
+    """Three panels over the steps: clip norm C_t, noise multiplier z_t, and the certified epsilon spent so
+    far.
+
+    Args:
+        plans: by the name shown in the legend; at least one.
+        path: the PNG file to write.
+        checkpoints: how many values of epsilon are computed for each plan.
+
+    Raises:
+        InvalidValue: no plan.
+        MissingExtra: matplotlib is not installed.
+    """
+    if not plans:
+        raise InvalidValue("plans must hold at least one plan, got none")
+    figure, panels = _figure(columns=3, width=11.5, height=3.9)
+    budgets = {(plan.budget.epsilon, plan.budget.delta) for plan in plans.values()}
+    for i, (name, plan) in enumerate(plans.items()):
+        style = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINES[i % len(LINES)], "label": name}
+        steps = np.arange(1, plan.steps + 1)
+        panels[0].plot(steps, plan.schedule.clip_norm, **style)
+        panels[1].plot(steps, plan.schedule.noise_multiplier, **style)
+        spent = Spent(plan.ledger, plan.budget.delta, checkpoints=checkpoints)
+        panels[2].plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], **style)
+    for epsilon, _ in sorted(budgets):
+        panels[2].axhline(epsilon, color="0.45", linewidth=0.9)
+        panels[2].annotate(
+            f"budget {epsilon:g}", (0.02, epsilon), xycoords=("axes fraction", "data"),
+            xytext=(0, 3), textcoords="offset points", color="0.35", fontsize=8,
+        )  # fmt: skip
+    deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
+    _label(panels[0], "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
+    _label(panels[1], "How much noise, relative to the clip", "noise multiplier $z_t$ = std / $C_t$")
+    _label(panels[2], "What has been spent", f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}")
+    for panel in panels:
+        panel.set_xlim(left=0)
+        panel.set_ylim(
+            0, panel.dataLim.y1 * 1.12
+        )  # from zero, so that heights compare; room for the topmost line
+    _legend(figure, panels[0], columns=4)
+    _save(figure, Path(path))
+
+
+def draw_scores(
+    scores: Mapping[str, Scores], path: str | os.PathLike[str], *, title: str, percent: bool = True
+) -> None:
+    """One line a method, the mean over seeds; the band is from the lowest to the highest seed.
+
+    Args:
+        scores: by the name shown in the legend; at least one.
+        path: the PNG file to write.
+        title: what was measured, on what data.
+        percent: show values in [0, 1] as per cent.
+
+    Raises:
+        InvalidValue: no scores.
+        MissingExtra: matplotlib is not installed.
+    """
+    if not scores:
+        raise InvalidValue("scores must hold at least one method, got none")
+    figure, (panel,) = _figure(columns=1, width=7.0, height=4.4)
+    factor = 100.0 if percent else 1.0
+    seeds = max(len(score.values) for score in scores.values())
+    for i, (name, score) in enumerate(scores.items()):
+        colour = COLOURS[i % len(COLOURS)]
+        low, high = score.spread
+        panel.plot(
+            score.steps, score.mean * factor, color=colour, linestyle=LINES[i % len(LINES)], label=name
+        )
+        if len(score.values) > 1:
+            panel.fill_between(
+                score.steps, low * factor, high * factor, color=colour, alpha=0.18, linewidth=0
+            )
+    band = f"mean of {seeds} seeds, band from lowest to highest" if seeds > 1 else "one seed"
+    _label(panel, f"{title}\n({band})", "test accuracy (%)" if percent else "score")
+    panel.set_xlim(left=0)
+    if percent:
+        panel.set_ylim(top=min(100.0, panel.get_ylim()[1]))
+    _legend(figure, panel, columns=2)
+    _save(figure, Path(path))
+
+
+def _figure(*, columns: int, width: float, height: float) -> tuple[Any, list[Any]]:
+    # Figure objects and not pyplot: pyplot keeps every figure in a global list and picks a screen backend.
+    matplotlib_figure = require("matplotlib.figure")
+    figure = matplotlib_figure.Figure(figsize=(width, height), layout="constrained", dpi=DPI)
+    return figure, list(np.atleast_1d(figure.subplots(1, columns)))
+
+
+def _label(panel: Any, title: str, y: str) -> None:
+    panel.set_title(title, fontsize=10)
+    panel.set_xlabel("step")
+    panel.set_ylabel(y)
+    panel.grid(True, color="0.9", linewidth=0.7)
+    panel.set_axisbelow(True)
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+
+
+def _legend(figure: Any, panel: Any, *, columns: int) -> None:
+    handles, labels = panel.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
+
+
+def _save(figure: Any, path: Path) -> None:
+    require("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Written beside and renamed, so that a crash leaves no half picture. No date in it: the same plan, the
+    # same file.
+    beside = path.with_name(f".{path.name}.part")
+    figure.savefig(beside, format="png", metadata={"Software": None})
+    os.replace(beside, path)

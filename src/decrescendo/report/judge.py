@@ -1,0 +1,76 @@
+"""What every accountant says of one ledger, side by side, and where each says nothing."""
+
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from decrescendo import accounting
+from decrescendo.budget import Bound
+from decrescendo.errors import AccountingError
+from decrescendo.ledger import Ledger
+
+WORDS = {
+    "upper": "upper bound",
+    "lower": "lower bound",
+    "exact": "exact",
+    "estimate": "estimate, not a bound",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One accountant's answer: a bound, or the reason why there is none.
+
+    Args:
+        accountant: its name.
+        bound: epsilon at the asked delta, or ``None``.
+        lower: the certified lower end, where the accountant has one.
+        reason: why it does not apply.
+    """
+
+    accountant: str
+    bound: Bound | None
+    lower: float | None = None
+    reason: str = ""
+
+
+def verdicts(ledger: Ledger, delta: float) -> list[Verdict]:
+    """Every accountant's epsilon for ``ledger`` at ``delta``, the certified one first.
+
+    >>> [verdict.accountant for verdict in verdicts(Ledger.of([2.0], 0.1), 1e-5)][0]
+    'Pld'
+    """
+    pld = accounting.Pld()
+    lower, upper = pld.bracket(ledger, delta)
+    found = [Verdict(pld.name, Bound(upper, "upper"), lower)]
+    others = (
+        accounting.Gaussian(),
+        accounting.Rdp(),
+        accounting.Zcdp(),
+        accounting.Tcdp(),
+        accounting.GdpClt(),
+    )
+    for accountant in others:
+        try:
+            found.append(Verdict(accountant.name, accountant.epsilon(ledger, delta)))
+        except AccountingError as error:
+            found.append(Verdict(accountant.name, None, reason=str(error)))
+    return found
+
+
+def verdict_table(found: list[Verdict], ledger: Ledger, delta: float) -> Table:
+    """The verdicts as a table for the terminal."""
+    table = Table(title=f"{ledger.steps} releases at delta {delta:g}", title_justify="left")
+    table.add_column("accountant")
+    table.add_column("epsilon", justify="right")
+    table.add_column("what it is", overflow="fold")
+    for verdict in found:
+        if verdict.bound is None:
+            table.add_row(verdict.accountant, "-", f"not applicable: {verdict.reason}", style="dim")
+            continue
+        words = WORDS[verdict.bound.kind]
+        if verdict.lower is not None:
+            words += f"; the true epsilon is at least {verdict.lower:.5g}"
+        style = "yellow" if verdict.bound.kind == "estimate" else None
+        table.add_row(verdict.accountant, f"{verdict.bound.value:.5g}", words, style=style)
+    return table

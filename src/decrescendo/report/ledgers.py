@@ -1,0 +1,102 @@
+"""Ledgers from files that people have: a plan, or noise multipliers as JSON or CSV."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
+from decrescendo.ledger import Ledger, Release
+from decrescendo.plan import Plan
+
+COLUMNS = ("noise_multiplier", "sample_rate", "count")
+
+
+def read_ledger(
+    path: str | os.PathLike[str], *, sample_rate: float | None = None
+) -> tuple[Ledger, float | None]:
+    """The ledger in a file, and the delta it was planned for (``None`` where the file has none).
+
+    Args:
+        path: a plan; a JSON list of noise multipliers, one a step; or CSV: one noise multiplier a line, or
+            columns named noise_multiplier, sample_rate, count (the last two optional) in a first line.
+        sample_rate: in (0, 1], for files that do not say it.
+
+    Raises:
+        FileRefused: not readable as any of these.
+        InvalidValue: a sample rate is needed and missing, or given although the file says it; a number
+            outside its range.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileRefused(f"{path} must be a readable text file, got {error}") from None
+    if text.lstrip().startswith("{"):
+        _check_rate_is_free(path, sample_rate)
+        plan = Plan.load(Path(path))
+        return plan.ledger, plan.budget.delta
+    if text.lstrip().startswith("["):
+        return _from_json(path, text, sample_rate), None
+    return _from_csv(path, text, sample_rate), None
+
+
+def _check_rate_is_free(path: object, sample_rate: float | None) -> None:
+    if sample_rate is not None:
+        raise InvalidValue(
+            f"sample_rate must not be given for {path}, which says it, got sample_rate={sample_rate}"
+        )
+
+
+def _needed(path: object, sample_rate: float | None) -> float:
+    if sample_rate is None:
+        raise InvalidValue(
+            f"sample_rate must be given for {path}, which has noise multipliers only, got none"
+        )
+    return sample_rate
+
+
+def _from_json(path: object, text: str, sample_rate: float | None) -> Ledger:
+    try:
+        values: Any = json.loads(text)
+    except ValueError as error:
+        raise FileRefused(f"{path} must be a JSON list of noise multipliers, got {error}") from None
+    try:
+        return Ledger.of(values, _needed(path, sample_rate))
+    except TypeError as error:
+        raise FileRefused(f"{path} must be a JSON list of numbers, one a step, got {error}") from None
+
+
+def _from_csv(path: object, text: str, sample_rate: float | None) -> Ledger:
+    lines = [row for row in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in row)]
+    if not lines:
+        raise FileRefused(f"{path} must hold noise multipliers, got an empty file")
+    names = [cell.strip() for cell in lines[0]]
+    if names[0] in COLUMNS:
+        unknown = sorted(set(names) - set(COLUMNS))
+        if unknown or len(set(names)) != len(names) or "noise_multiplier" not in names:
+            raise FileRefused(f"{path} must have columns {', '.join(COLUMNS)}, got {', '.join(names)}")
+        body = lines[1:]
+    else:
+        names, body = ["noise_multiplier"], lines
+    if "sample_rate" in names:
+        _check_rate_is_free(path, sample_rate)
+    releases: list[Release] = []
+    for number, row in enumerate(body, start=1):
+        if len(row) != len(names):
+            raise FileRefused(f"{path} must have {len(names)} values a line, got {len(row)} in row {number}")
+        cells = dict(zip(names, row, strict=True))
+        try:
+            releases.append(
+                Release(
+                    float(cells["sample_rate"]) if "sample_rate" in cells else _needed(path, sample_rate),
+                    float(cells["noise_multiplier"]),
+                    int(cells.get("count", "1")),
+                )
+            )
+        except DecrescendoError:
+            raise
+        except ValueError as error:
+            raise FileRefused(f"{path} must hold numbers, got {error} in row {number}") from None
+    return Ledger(releases)
