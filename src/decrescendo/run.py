@@ -1,0 +1,311 @@
+"""What a finished training is: what was planned, what happened, what it cost, and the weights."""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from decrescendo.accounting import Pld
+from decrescendo.budget import Budget, Guarantee, check_unit
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_array, check_real
+from decrescendo.ledger import Ledger, Release
+from decrescendo.plan import Plan
+
+FORMAT, VERSION = "decrescendo-run", 1
+RUN, PLAN, WEIGHTS, DIAGNOSTICS = "run.json", "plan.json", "weights.safetensors", "diagnostics-private.json"
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the clipping saw at each step. These numbers come from private data and are covered by no
+    guarantee:
+    they are for whoever holds the data, and are saved only on request.
+
+    Args:
+        examples: realised batch size.
+        nonfinite: examples whose gradient was not finite and counted as zero.
+        clipped: examples whose gradient was longer than the clip norm.
+        loss_sum: sum of the losses.
+    """
+
+    examples: tuple[int, ...] = ()
+    nonfinite: tuple[int, ...] = ()
+    clipped: tuple[int, ...] = ()
+    loss_sum: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A finished training.
+
+    The seed is not part of it: whoever knows the seed knows the noise, so a seed is as sensitive as the data.
+
+    Guarantee:
+        `guarantee` is what `accounting.Pld` says of `ledger`, the releases that happened, and not of the
+        plan. It covers `weights` and whatever is computed from them; it does not cover `diagnostics`, nor
+        `metrics` unless they were measured on public data.
+
+    Args:
+        plan: what was decided before the start.
+        ledger: what was released; shorter than the plan's if training ended early.
+        guarantee: what the ledger costs at the budget's delta.
+        weights: the trained state dict, on the CPU.
+        metrics: named scores measured on declared public data.
+        seconds: wall-clock time of the training, >= 0.
+        versions: of Python and the packages that computed it.
+        diagnostics: private; see `History`.
+
+    >>> round(judged(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
+    1.99
+    """
+
+    plan: Plan
+    ledger: Ledger
+    guarantee: Guarantee
+    weights: Mapping[str, Tensor]
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    seconds: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=lambda: versions())
+    diagnostics: History | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", check_real("seconds", self.seconds, at_least=0))
+        for name, value in self.metrics.items():
+            check_real(f"metrics[{name!r}]", value)
+
+    @property
+    def steps(self) -> int:
+        """Steps taken."""
+        return self.ledger.steps
+
+    def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
+        """The same run with more ``metrics`` (they must come from public data); a new value replaces an old
+        one."""
+        return replace(self, metrics={**self.metrics, **metrics})
+
+    def describe(self) -> str:
+        """A few lines: what was promised, what happened, the scores."""
+        early = "" if self.steps == self.plan.steps else f" of {self.plan.steps} planned; it ended early"
+        lines = [
+            str(self.guarantee),
+            f"promised: epsilon {self.plan.budget.epsilon:g} at delta {self.plan.budget.delta:g}",
+            f"steps: {self.steps}{early}",
+            *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
+            f"time: {self.seconds:.1f} s",
+        ]
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        scores = "".join(f" · {name} {value:.4g}" for name, value in self.metrics.items())
+        return f"{self.guarantee} · {self.steps} of {self.plan.steps} steps{scores}"
+
+    def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
+        """Write ``run.json``, ``plan.json`` and ``weights.safetensors`` into a new ``folder``, all or
+        nothing.
+
+        Args:
+            folder: must not exist yet, or be empty; its parents are made.
+            include_diagnostics: also write ``diagnostics-private.json``, which no guarantee covers.
+
+        Raises:
+            InvalidValue: the folder has something in it; a run is never overwritten.
+        """
+        target = Path(folder)
+        check_free(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Everything goes into a hidden sibling that takes the folder's name at the end: a crash leaves no
+        # half run.
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            self.plan.save(staging / PLAN)
+            (staging / WEIGHTS).write_bytes(save_tensors(_separate(self.weights)))
+            if include_diagnostics and self.diagnostics is not None:
+                (staging / DIAGNOSTICS).write_text(json.dumps(asdict(self.diagnostics)), encoding="utf-8")
+            (staging / RUN).write_text(self._to_json(staging), encoding="utf-8")
+            staging.chmod(0o755)
+            os.replace(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+    def _to_json(self, staging: Path) -> str:
+        content: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "plan_sha256": _sha256((staging / PLAN).read_bytes()),
+            "weights_sha256": _sha256((staging / WEIGHTS).read_bytes()),
+            "ledger": {
+                "sample_rate": self.ledger.sample_rate.tolist(),
+                "noise_multiplier": self.ledger.noise_multiplier.tolist(),
+                "count": self.ledger.count.tolist(),
+            },
+            "guarantee": {**asdict(self.guarantee), "unit": str(self.guarantee.unit)},
+            "metrics": {name: float(value) for name, value in self.metrics.items()},
+            "seconds": self.seconds,
+            "versions": dict(self.versions),
+        }
+        return json.dumps({**content, "sha256": _sha256(_canonical(content))}, indent=1)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "Run":
+        """The run that was saved into ``folder``.
+
+        Raises:
+            FileRefused: a file is missing, damaged, foreign, newer, or has an entry this version does not
+                know.
+        """
+        source = Path(folder)
+        content = _checked_content(source / RUN)
+        for name, key in ((PLAN, "plan_sha256"), (WEIGHTS, "weights_sha256")):
+            if _sha256(_read(source / name)) != content[key]:
+                raise FileRefused(
+                    f"{source / name} must be the file that {RUN} was written with, got other bytes"
+                )
+        try:
+            ledger = _ledger(content["ledger"])
+            facts: dict[str, Any] = dict(content["guarantee"])
+            facts["unit"] = check_unit(facts["unit"])
+            run = cls(
+                plan=Plan.load(source / PLAN),
+                ledger=ledger,
+                guarantee=Guarantee(**facts),
+                weights=load_tensors(_read(source / WEIGHTS)),
+                metrics=content["metrics"],
+                seconds=content["seconds"],
+                versions=content["versions"],
+                diagnostics=_history(source / DIAGNOSTICS),
+            )
+        except FileRefused:
+            raise
+        except (KeyError, TypeError, AttributeError, ValueError, SafetensorError, DecrescendoError) as error:
+            raise FileRefused(
+                f"{source} must hold a run, got one that does not fit together ({error})"
+            ) from error
+        if len(ledger) > run.plan.steps or ledger != run.plan.ledger.first(len(ledger)):
+            raise FileRefused(
+                f"the ledger in {source / RUN} must be the beginning of its plan's, got another"
+            )
+        return run
+
+
+def judged(ledger: Ledger, budget: Budget) -> Guarantee:
+    """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end
+    beside it."""
+    accountant = Pld()
+    lower, upper = accountant.bracket(ledger, budget.delta)
+    return Guarantee(upper, budget.delta, budget.unit, accountant.name, "upper", lower)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that decide the numbers.
+
+    >>> sorted(versions())
+    ['decrescendo', 'numpy', 'python', 'torch']
+    """
+    packages = ("decrescendo", "numpy", "torch")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def check_free(folder: Path) -> None:
+    """``folder`` does not exist or is empty, or an error; asked before a training, so that none is lost at
+    its end."""
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise InvalidValue(
+            f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
+        )
+
+
+def cpu_weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """A copy of the model's state dict on the CPU."""
+    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+
+
+def _separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # Tied weights share memory, which the file format refuses; the names are what counts here.
+    return {
+        name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
+    }
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileRefused(
+            f"{path} must be a readable file, got {error.strerror or type(error).__name__}"
+        ) from None
+
+
+KEYS = {"format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds"} | {
+    "versions",
+    "sha256",
+}
+
+
+def _checked_content(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(_read(path))
+    except ValueError as error:
+        raise FileRefused(f"{path} must be JSON, got {error}. It is damaged or foreign") from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise FileRefused(f'{path} must say format "{FORMAT}", got a foreign file')
+    known: dict[str, Any] = content
+    if known.get("version") != VERSION:
+        raise FileRefused(
+            f"{path} must be of version {VERSION}, got version={known.get('version')!r}. "
+            "A newer decrescendo reads it"
+        )
+    if known.keys() != KEYS:
+        odd = ", ".join(sorted(known.keys() ^ KEYS))
+        raise FileRefused(
+            f"{path} must have exactly the entries of version {VERSION}, got a difference in {odd}"
+        )
+    checksum = known.pop("sha256")
+    if checksum != _sha256(_canonical(known)):
+        raise FileRefused(f"{path} must match its own checksum, got other content. It was damaged or edited")
+    return known
+
+
+def _ledger(columns: Mapping[str, Sequence[float]]) -> Ledger:
+    if set(columns) != {"sample_rate", "noise_multiplier", "count"}:
+        raise FileRefused(f"a ledger must have three columns, got {', '.join(sorted(columns))}")
+    rates, counts = columns["sample_rate"], columns["count"]
+    noise = check_array("noise_multiplier", columns["noise_multiplier"], at_least=0)
+    if noise.size and set(counts) == {1} and len(set(rates)) == 1 and len(rates) == len(counts) == noise.size:
+        return Ledger.of(noise, rates[0])
+    rows = zip(rates, noise.tolist(), counts, strict=True)
+    return Ledger(Release(rate, multiplier, int(count)) for rate, multiplier, count in rows)
+
+
+def _history(path: Path) -> History | None:
+    if not path.exists():
+        return None
+    try:
+        columns = json.loads(_read(path))
+        history = History(**{name: tuple(column) for name, column in columns.items()})
+    except (ValueError, TypeError, AttributeError) as error:
+        raise FileRefused(f"{path} must hold diagnostics, got {error}") from None
+    if len({len(column) for column in asdict(history).values()}) > 1:
+        raise FileRefused(f"{path} must have columns of one length, got different lengths")
+    return history

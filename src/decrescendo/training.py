@@ -1,0 +1,274 @@
+"""The training loop: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere."""
+
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import nn
+
+from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
+from decrescendo.clipping.batches import count_rows, map_rows
+from decrescendo.clipping.clipped import trainable
+from decrescendo.data.rows import Rows, rows
+from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
+from decrescendo.ledger import Ledger, Release
+from decrescendo.noise import privatise
+from decrescendo.optim import apply
+from decrescendo.plan import Plan
+from decrescendo.progress import Callback, Progress, bar
+from decrescendo.rng import Streams
+from decrescendo.run import History, Run, cpu_weights, judged
+from decrescendo.spent import Spent
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """One step: what was released, and what the clipping saw (private, covered by no guarantee)."""
+
+    step: int
+    release: Release
+    diagnostics: Diagnostics
+
+
+@final
+class Trainer:
+    """The steps of a plan, for people who keep their own loop; `train` is the loop most people want.
+
+    Args:
+        model: trained in place, in the mode (train or eval) it is in.
+        loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+        plan: the noise multiplier and clip norm of every step.
+        optimizer: any ``torch.optim`` optimiser over the model's parameters.
+        seed: whole number >= 0, as sensitive as the data; its streams "sampling" and "noise" are used.
+        settings: of the clipping engine; they cannot change a guarantee.
+
+    Guarantee:
+        after n steps, the weights are as private as `ledger` (the first n releases of the plan), for
+        neighbours that differ in one row of ``data``. A step takes exactly one batch that `batches` has
+        drawn, the empty ones included: nothing else would be the Poisson sampling that the plan was judged
+        for.
+
+    Edge cases:
+        an empty batch is yielded as ``None``, must be given to `step`, gets noise and counts.
+        an error inside a step after its release was recorded leaves the release in the ledger: a step may be
+            wasted, never hidden.
+        buffers that a forward pass changes (running statistics) hold raw data without noise: refused.
+
+    Raises:
+        PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
+            skipped.
+        UnsupportedModel: a model on the meta device, or with buffers that training changes.
+        InvalidValue: data of another length than the plan's ``dataset_size``.
+
+    >>> from decrescendo.budget import Budget
+    >>> from decrescendo.calibration import calibrate
+    >>> from decrescendo.curves import constant
+    >>> from decrescendo.sampling import PoissonSampling
+    >>> plan = calibrate(
+    ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
+    ... )
+    >>> model = nn.Linear(1, 1)
+    >>> loss = lambda model, batch: (model(batch[0]) - batch[1]).square().sum(dim=1)
+    >>> trainer = Trainer(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+    >>> for batch in trainer.batches((torch.zeros(50, 1), torch.ones(50, 1))):
+    ...     result = trainer.step(batch)
+    >>> trainer.ledger == plan.ledger
+    True
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        plan: Plan,
+        optimizer: torch.optim.Optimizer,
+        *,
+        seed: int,
+        settings: EngineSettings | None = None,
+    ) -> None:
+        check_instance("plan", plan, Plan)
+        parameters = trainable(model)
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if tensor.is_meta:
+                raise UnsupportedModel(
+                    f"the model must have values, got {name} on the meta device. Load or initialise it first"
+                )
+        check_instance("optimizer", optimizer, torch.optim.Optimizer)
+        streams = Streams(seed)
+        self._model, self._plan, self._optimizer = model, plan, optimizer
+        self._device = next(iter(parameters.values())).device
+        self._engine: Clipper = Engine(model, loss, settings or EngineSettings())
+        self._sampling = streams.numpy("sampling")
+        self._noise = streams.torch("noise")
+        self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        self._buffers_checked = False
+        self._releases: list[Release] = []
+        self._drawn: int | None = None
+        self._columns: list[Diagnostics] = []
+        self._start = time.monotonic()
+        self.spent = Spent(plan.ledger, plan.budget.delta)
+
+    def batches(self, data: object) -> Iterator[Batch | None]:
+        """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
+
+        Args:
+            data: see `data.rows.rows`; as many rows as the plan's ``dataset_size``.
+        """
+        table = rows(data)
+        size = self._plan.sampling.dataset_size
+        if table.count != size:
+            raise InvalidValue(
+                f"data must have the plan's {size} rows, got {table.count}. "
+                "The sample rate was calibrated for that number: make a plan for this data"
+            )
+        return self._draw(table)
+
+    def _draw(self, table: Rows) -> Iterator[Batch | None]:
+        for indices in self._plan.sampling.batches(self._plan.steps - len(self._releases), self._sampling):
+            if self._drawn is not None:
+                raise PlanViolation(
+                    f"every drawn batch must be given to step, got none for batch {len(self._releases) + 1}. "
+                    "An empty batch (None) is a step too: its noise hides that it was empty"
+                )
+            self._drawn = len(indices)
+            yield None if not len(indices) else map_rows(self._to_device, table.take(indices))
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)
+
+    def step(self, batch: Batch | None) -> StepResult:
+        """Take the next step of the plan with the batch just drawn."""
+        self._check_batch(batch)
+        index = len(self._releases)
+        clip_norm = float(self._plan.schedule.clip_norm[index])
+        noise_multiplier = float(self._plan.schedule.noise_multiplier[index])
+        clipped = self._engine.clipped_sum(batch, clip_norm)
+        if (
+            batch is not None and not self._buffers_checked
+        ):  # comparing large buffers at every step would cost
+            self._check_buffers()
+            self._buffers_checked = True
+        noisy = privatise(clipped, noise_multiplier, self._plan.sampling, self._noise)
+        # Recorded before anything of it can be seen: a crash may waste a release, never hide one.
+        self._releases.append(noisy.release)
+        self._columns.append(clipped.diagnostics)
+        self._drawn = None
+        apply(noisy, self._model, self._optimizer)
+        return StepResult(index + 1, noisy.release, clipped.diagnostics)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What has been released so far."""
+        return Ledger(self._releases)
+
+    def epsilon_spent(self) -> float:
+        """Certified upper bound on the epsilon of `ledger` at the plan's delta; exact to the accountant's
+        width."""
+        return judged(self.ledger, self._plan.budget).epsilon
+
+    def progress(self) -> Progress:
+        """How far the training is; after at least one step."""
+        seconds = time.monotonic() - self._start
+        return Progress(len(self._releases), self._plan.steps, seconds, self._columns[-1], self.spent)
+
+    def finish(self) -> Run:
+        """The run so far, judged by its own ledger. Ending before the plan does is allowed, and said in the
+        run."""
+        self._check_buffers()
+        columns = self._columns
+        return Run(
+            plan=self._plan,
+            ledger=self.ledger,
+            guarantee=judged(self.ledger, self._plan.budget),
+            weights=cpu_weights(self._model),
+            seconds=time.monotonic() - self._start,
+            diagnostics=History(
+                examples=tuple(d.examples for d in columns),
+                nonfinite=tuple(d.nonfinite for d in columns),
+                clipped=tuple(d.clipped for d in columns),
+                loss_sum=tuple(d.loss_sum for d in columns),
+            ),
+        )
+
+    def _check_batch(self, batch: Batch | None) -> None:
+        if len(self._releases) >= self._plan.steps:
+            raise PlanViolation(
+                f"a run must stay within the {self._plan.steps} steps of its plan, got one more. "
+                "Another step would spend more than was promised: make a longer plan before the start"
+            )
+        given = 0 if batch is None else count_rows(batch)
+        if self._drawn is None:
+            raise PlanViolation(
+                "each step must take a batch of its own, got a step without a draw from batches(data). "
+                "Using a batch twice is not the sampling that the plan was judged for"
+            )
+        if given != self._drawn:
+            raise PlanViolation(
+                f"step must be given the batch just drawn, of {self._drawn} rows, got {given} rows. "
+                "Transform rows as you like, but drop or add none"
+            )
+
+    def _check_buffers(self) -> None:
+        for name, buffer in self._model.named_buffers():
+            before = self._buffers.get(name)
+            if before is None or before.shape != buffer.shape or not torch.equal(before, buffer):
+                raise UnsupportedModel(
+                    f"buffers must not change in training, got a change of {name}. It holds statistics of "
+                    "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
+                )
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    data: object,
+    plan: Plan,
+    optimizer: torch.optim.Optimizer,
+    *,
+    seed: int,
+    callback: Callback | None = None,
+    settings: EngineSettings | None = None,
+    progress: bool = False,
+) -> Run:
+    """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
+    guarantee.
+
+    Args:
+        model: trained in place.
+        loss: ``loss(model, batch)`` returns one loss an example.
+        data: a pytree of tensors with one row an example, or a map-style torch Dataset; as many rows as the
+            plan says.
+        plan: from `calibrate`.
+        optimizer: any ``torch.optim`` optimiser.
+        seed: whole number >= 0; there is no default. As sensitive as the data, and not saved.
+        callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
+            scores on public data. Returning ``True`` ends the training early.
+        settings: of the clipping engine; they cannot change a guarantee.
+        progress: draw a progress bar on standard error.
+
+    >>> from decrescendo.budget import Budget
+    >>> from decrescendo.calibration import calibrate
+    >>> from decrescendo.curves import constant
+    >>> from decrescendo.sampling import PoissonSampling
+    >>> plan = calibrate(
+    ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
+    ... )
+    >>> model = nn.Linear(1, 1)
+    >>> loss = lambda model, batch: (model(batch[0]) - batch[1]).square().sum(dim=1)
+    >>> data = (torch.zeros(50, 1), torch.ones(50, 1))
+    >>> run = train(model, loss, data, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+    >>> run.steps, run.guarantee.epsilon <= 2.0
+    (3, True)
+    """
+    trainer = Trainer(model, loss, plan, optimizer, seed=seed, settings=settings)
+    with bar(plan.steps) if progress else nullcontext() as show:
+        for batch in trainer.batches(data):
+            trainer.step(batch)
+            if show is not None:
+                show(trainer.progress())
+            if callback is not None and callback(trainer.progress()):
+                break
+    return trainer.finish()

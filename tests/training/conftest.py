@@ -1,0 +1,48 @@
+"""A tiny problem, and plans made without calibration: here it matters what training does with a plan."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from decrescendo.plan import Plan
+from torch import nn
+
+from decrescendo.budget import Budget
+from decrescendo.ledger import Ledger
+from decrescendo.run import judged
+from decrescendo.sampling import PoissonSampling
+from decrescendo.schedule import Schedule
+
+ROWS = 40
+
+
+def make_plan(
+    noise: object = (2.0, 1.5, 1.2), clip: object = (1.0, 0.8, 0.5), *, batch: float = 8, rows: int = ROWS
+) -> Plan:
+    """A plan with exactly these arrays, judged but not calibrated."""
+    sampling = PoissonSampling(rows, batch)
+    schedule = Schedule(np.asarray(noise, dtype=float), np.asarray(clip, dtype=float))
+    ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
+    guarantee = judged(ledger, Budget(1.0, 1e-5))
+    return Plan(Budget(guarantee.epsilon, 1e-5), sampling, schedule, guarantee)
+
+
+def make_model(activation: Callable[[], nn.Module] = nn.Tanh) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), activation(), nn.Linear(4, 2))
+
+
+def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def sgd(model: nn.Module, lr: float = 0.5) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+@pytest.fixture
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(ROWS, 3, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long()
