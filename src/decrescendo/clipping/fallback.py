@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from decrescendo.clipping.layout import Layout
@@ -37,7 +37,7 @@ class FallbackKernel:
     run: Callable[[list[Tensor], list[Tensor]], Tensor]
     parameters: tuple[Tensor, ...]
     saved: tuple[Tensor, ...]
-    rows: list[Float[Tensor, "batch *rest"]]
+    rows: list[Tensor]
     layout: Layout
     bad: Bool[Tensor, " batch"] | None = None
     gradients: tuple[Tensor, ...] | None = field(default=None)
@@ -78,11 +78,13 @@ class FallbackKernel:
                 # Operations that vmap runs one by one are slow, not wrong.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 found = torch.func.vmap(one, in_dims=(0, 0), randomness="error")(self.rows, d)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UnsupportedModel(
                 f"every operation on a trainable parameter must work on one example alone, got {self.name}, "
-                f"which does not ({reason}). Freeze its parameters, or write it with operations that do"
+                f"which does not ({reason}). Is there another example's row in it? Freeze its parameters, "
+                "or write it "
+                "with operations that keep one row an example"
             ) from error
         if self.bad is not None:
             found = tuple(zero_rows(gradient, self.bad) for gradient in found)

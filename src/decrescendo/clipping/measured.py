@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -113,18 +114,17 @@ class Measured:
         roots = [self.parameters[name] for name in source.roots]
         if len(roots) == 1 and roots[0] is source.tensor:
             return {source.roots[0]: total}
-        pulled: tuple[Tensor | None, ...] = torch.autograd.grad(
-            source.tensor,
-            roots,
-            total.to(source.tensor.dtype).reshape(self.batch, *source.tensor.shape),
-            retain_graph=True,
-            is_grads_batched=True,
-            allow_unused=True,
+        rows = total.to(source.tensor.dtype).reshape(self.batch, *source.tensor.shape)
+        pulled = cast(
+            "tuple[Tensor | None, ...]",
+            torch.autograd.grad(
+                source.tensor, roots, rows, retain_graph=True, is_grads_batched=True, allow_unused=True
+            ),
         )
         return {
             name: gradient.to(accumulator(gradient.dtype))
             for name, gradient in zip(source.roots, pulled, strict=True)
-            if isinstance(gradient, Tensor)
+            if gradient is not None
         }
 
 

@@ -72,15 +72,22 @@ def run(
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
     seen = forward(model, loss, batch, rows, hints, budget)
-    return finish(seen, rows, output_gradients(seen.losses.sum(), seen.uses))
+    return finish(seen, rows, output_gradients(seen.losses, None, seen.uses))
 
 
-def output_gradients(total: Tensor, uses: list[Use], *, keep: bool = False) -> list[Tensor | None]:
-    """Gradients of ``total`` at the outputs of the recorded operations; no parameter gradient is computed."""
+def output_gradients(
+    losses: Float[Tensor, " batch"],
+    weights: Float[Tensor, " batch"] | None,
+    uses: list[Use],
+    *,
+    keep: bool = False,
+) -> list[Tensor | None]:
+    """Gradients of the (weighted) sum of losses at the outputs of the recorded operations only."""
     if not uses:
         return []
     edges = [use.edge for use in uses]
-    return list(torch.autograd.grad(total, edges, allow_unused=True, retain_graph=keep))
+    start = torch.ones_like(losses) if weights is None else weights
+    return list(torch.autograd.grad(losses, edges, start, allow_unused=True, retain_graph=keep))
 
 
 def finish(seen: Forward, rows: int, gradients: list[Tensor | None]) -> Pass:

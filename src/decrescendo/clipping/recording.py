@@ -184,9 +184,12 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         rule = RULES.get(func)
         allowed = candidates(output, self.batch)
+        if outer:
+            # With an activation in it, it is not made from parameters alone, whatever its shape.
+            allowed = allowed[:-1]
         options: tuple[Kind, ...] = allowed
         if rule is not None:
-            options = tuple(filter(rule.layouts.__contains__, allowed))
+            options = cast("tuple[Kind, ...]", tuple(filter(rule.layouts.__contains__, allowed)))
         order = len(self.decisions)
         if order < len(self.hints):
             hint = self.hints[order]
@@ -211,6 +214,14 @@ class Recorder(TorchFunctionMode):
             edge = get_gradient_edge(output)
             self.uses.append(Use(name, kernel, layout, edge, parameters, versions, inner, outer))
             return
+        if "shared" not in options:
+            raise UnsupportedModel(
+                "an operation on a trainable parameter and data must have the examples in the first or "
+                "second "
+                f"dimension of its output, got {name} with {', '.join(roots)} and output "
+                f"{tuple(output.shape)} "
+                f"for {self.batch} examples. Keep one row an example, or freeze these parameters"
+            )
         self.decisions.append(Decision(name, roots, "shared", ("shared",), None))
         self._derive([output], "", found, roots)
 

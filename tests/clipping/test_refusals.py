@@ -1,0 +1,323 @@
+"""What the engine refuses, and with which words: trained on, these would break the guarantee silently."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from clipping_cases import CASES, Made, loss, normal
+from torch import Tensor, nn
+from torch.nn import functional
+
+from decrescendo.clipping import Engine, EngineSettings, recording
+from decrescendo.clipping.linear import LinearKernel
+from decrescendo.clipping.rules import Rule
+from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
+
+
+def run(model: nn.Module, batch: Any, loss: Any = loss, rows: int = 8) -> None:
+    Engine(model, loss).clipped_sum(batch, 1.0)
+
+
+def data(width: int = 4, rows: int = 8) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(rows, width, generator=generator), torch.randint(3, (rows,), generator=generator)
+
+
+class Doubled(torch.autograd.Function):
+    """A use of a parameter that no torch function shows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x * weight * 2
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        return d * weight * 2, (d * x * 2).sum(0)
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+
+MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "batch norm": (batch_norm, "GroupNorm"),
+    "batch norm without trained parameters": (
+        lambda: nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)),
+        "GroupNorm",
+    ),
+    "statistics of the inputs, before the first trained operation": (
+        lambda: Made(lambda m, x: m.layer((x - x.mean(0)) / x.std(0)), layer=nn.Linear(4, 3)),
+        "losses that moved",
+    ),
+    "detached statistics between trained operations": (
+        lambda: Made(lambda m, x: m.b(_centred(m.a(x))), a=nn.Linear(4, 4), b=nn.Linear(4, 3)),
+        "losses that moved",
+    ),
+    "statistics with gradients": (
+        lambda: Made(lambda m, x: m.b(m.a(x) - m.a(x).mean(0)), a=nn.Linear(4, 4), b=nn.Linear(4, 3)),
+        "another example",
+    ),
+    "attention over the batch": (
+        lambda: Made(
+            lambda m, x: torch.softmax(m.a(x) @ x.t(), 1) @ m.b(x), a=nn.Linear(4, 4), b=nn.Linear(4, 3)
+        ),
+        "another example",
+    ),
+    "rows shifted by one": (
+        lambda: Made(lambda m, x: m.layer(x).roll(1, 0), layer=nn.Linear(4, 3)),
+        "another example",
+    ),
+    "a weight scaled by the batch": (
+        lambda: Made(lambda m, x: x @ (m.w * x.abs().mean()), w=normal(4, 3)),
+        "another example",
+    ),
+    "batch size in the output": (
+        lambda: Made(lambda m, x: m.layer(x) / x.shape[0], layer=nn.Linear(4, 3)),
+        "left away",
+    ),
+    "dropout and statistics of the inputs": (
+        lambda: nn.Sequential(
+            nn.Dropout(0.5), Made(lambda m, x: m.layer(x - x.mean(0)), layer=nn.Linear(4, 3))
+        ),
+        "losses that moved",
+    ),
+}
+
+
+def _centred(x: Tensor) -> Tensor:
+    return x - x.mean(0).detach()
+
+
+@pytest.mark.parametrize("name", MIXING)
+def test_a_model_that_mixes_examples_is_refused(name: str) -> None:
+    build, reason = MIXING[name]
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModel, match=reason):
+        run(build(), data())
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4, 12, 30])
+def test_mixing_is_found_at_any_batch_size(rows: int) -> None:
+    torch.manual_seed(0)
+    model = MIXING["detached statistics between trained operations"][0]()
+    with pytest.raises(UnsupportedModel):
+        run(model, data(rows=rows))
+
+
+def test_mixing_is_found_behind_an_example_that_is_not_finite() -> None:
+    """A poisoned record must not switch the check off."""
+    torch.manual_seed(0)
+    model = Made(lambda m, x: m.layer(x).roll(1, 0), layer=nn.Linear(4, 3))
+    x, y = data()
+    x[2] = float("nan")
+    with pytest.raises(UnsupportedModel):
+        run(model, (x, y))
+
+
+def test_mixing_is_found_on_the_first_batch_of_several_after_single_ones() -> None:
+    torch.manual_seed(0)
+    engine = Engine(Made(lambda m, x: m.layer(x - x.mean(0) + x[0]), layer=nn.Linear(4, 3)), loss)
+    engine.clipped_sum(data(rows=1), 1.0)
+    with pytest.raises(UnsupportedModel):
+        engine.clipped_sum(data(rows=4), 1.0)
+
+
+def test_a_new_form_of_the_forward_pass_is_checked_when_it_first_comes() -> None:
+    """Control flow that turns to mixing later, after the first batch was accepted."""
+    torch.manual_seed(0)
+    parts = {"a": nn.Linear(4, 3), "b": nn.Linear(4, 3)}
+    late = Made(lambda m, x: m.a(x) if len(x) < 10 else m.b(x - x.mean(0)), **parts)
+    engine = Engine(late, loss)
+    engine.clipped_sum(data(rows=8), 1.0)
+    with pytest.raises(UnsupportedModel):
+        engine.clipped_sum(data(rows=10), 1.0)
+
+
+def test_a_contrastive_loss_is_refused() -> None:
+    def contrastive(model: nn.Module, batch: Any) -> Tensor:
+        z = functional.normalize(model(batch[0]), dim=1)
+        return functional.cross_entropy(z @ z.t(), torch.arange(len(z)), reduction="none")
+
+    torch.manual_seed(0)
+    with pytest.raises(UnsupportedModel, match="another example"):
+        run(nn.Linear(4, 3), data(), contrastive)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda model, batch: functional.cross_entropy(model(batch[0]), batch[1]), "reduction='none'"),
+        (lambda model, batch: model(batch[0]), "one loss an example"),
+        (lambda model, batch: model(batch[0]).sum(1).detach(), "without a gradient"),
+        (lambda model, batch: 1.0, "float"),
+        (lambda model, batch: model(batch[0]).sum(1).long(), "floating point"),
+    ],
+    ids=["scalar", "matrix", "detached", "number", "whole"],
+)
+def test_a_loss_that_is_not_one_value_an_example_is_refused(wrong: Any, words: str) -> None:
+    with pytest.raises(UnsupportedModel, match=words):
+        run(nn.Linear(4, 3), data(), wrong)
+
+
+def test_a_use_that_no_torch_function_shows_is_found_in_the_graph() -> None:
+    hidden = Made(lambda m, x: m.layer(Doubled.apply(x, m.scale)), layer=nn.Linear(4, 3), scale=normal(4))
+    with pytest.raises(UnsupportedModel, match="scale used by DoubledBackward"):
+        run(hidden, data())
+    with pytest.raises(UnsupportedModel, match="scale used by"):  # also without the numerical check
+        Engine(hidden, loss, EngineSettings(self_check=False)).clipped_sum(data(), 1.0)
+
+
+def test_a_parameter_written_into_a_tensor_is_found_in_the_graph() -> None:
+    def assign(m: Any, x: Tensor) -> Tensor:
+        wide = torch.cat([x, x], 1)
+        wide[:, :4] = m.row
+        return m.layer(wide)
+
+    with pytest.raises(UnsupportedModel, match="row used by"):
+        run(Made(assign, layer=nn.Linear(8, 3), row=normal(4)), data())
+
+
+def test_an_input_overwritten_after_its_use_is_refused() -> None:
+    """Plain autograd refuses it when it computes the weight gradient, which the engine never asks for."""
+
+    def overwrite(m: Any, x: Tensor) -> Tensor:
+        hidden = x * 2
+        out = m.layer(hidden)
+        hidden.mul_(3)
+        return out
+
+    with pytest.raises(UnsupportedModel, match="overwritten"):
+        run(Made(overwrite, layer=nn.Linear(4, 3)), data())
+
+
+def test_a_hook_that_changes_a_parameters_gradient_is_found() -> None:
+    model = nn.Linear(4, 3)
+    model.weight.register_hook(lambda gradient: gradient * 2)
+    with pytest.raises(UnsupportedModel, match="weight with a relative error"):
+        run(model, data())
+
+
+def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The power of the self-check: nothing but the sum is off."""
+
+    class Off(LinearKernel):
+        def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+            return 1.01 * LinearKernel.weighted_sum(self, slot, d, weights)
+
+    rule = recording.RULES[functional.linear]
+
+    def build(call: Any, bound: Any) -> Any:
+        found = rule.build(call, bound)
+        return Off(found.roles, found.parameters, found.saved, found.inputs, found.transposed, found.budget)
+
+    run(nn.Linear(4, 3), data())
+    monkeypatch.setitem(recording.RULES, functional.linear, Rule(rule.names, build))
+    with pytest.raises(UnsupportedModel, match="relative error"):
+        run(nn.Linear(4, 3), data())
+
+
+class Counting(nn.Module):
+    """Keeps a running mean of its inputs: private data in a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen.add_(x.detach().sum(0))
+        return self.layer(x)
+
+
+def test_a_buffer_that_collects_data_is_refused_and_restored() -> None:
+    model = Counting()
+    with pytest.raises(UnsupportedModel, match="buffers, got a change of seen"):
+        run(model, data())
+    assert float(model.seen.abs().sum()) == 0.0
+
+
+def test_running_statistics_of_instance_norm_are_refused() -> None:
+    model = nn.Sequential(nn.Conv1d(1, 3, 2), nn.InstanceNorm1d(3, track_running_stats=True), nn.Flatten())
+    with pytest.raises(UnsupportedModel, match="track_running_stats=False"):
+        run(model, (torch.randn(5, 1, 4), torch.randint(3, (5,))))
+
+
+@pytest.mark.parametrize("option", ["max_norm", "scale_grad_by_freq"])
+def test_embedding_options_that_look_at_other_examples_are_refused(option: str) -> None:
+    table = nn.Embedding(5, 3, **{option: 1})
+    before = table.weight.detach().clone()
+    with pytest.raises(UnsupportedModel, match=option):
+        run(
+            nn.Sequential(table, nn.Flatten(), nn.Linear(6, 3)),
+            (torch.randint(5, (4, 2)), torch.randint(3, (4,))),
+        )
+    assert torch.equal(table.weight, before)
+
+
+def test_an_operation_that_returns_several_tensors_is_refused_by_name() -> None:
+    model = Made(lambda m, x: m.cell(x)[0], cell=nn.LSTMCell(4, 3))
+    with pytest.raises(UnsupportedModel, match=r"lstm_cell with cell\.bias_hh"):
+        run(model, data())
+
+
+def test_an_operation_that_vmap_cannot_do_is_refused_by_name() -> None:
+    model = Made(lambda m, x: m.layer(_odd(x, m.edges)), layer=nn.Linear(4, 3), edges=normal(4))
+    with pytest.raises(UnsupportedModel, match="edges"):
+        run(model, data())
+
+
+def _odd(x: Tensor, edges: Tensor) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.masked_scatter(x, x > 0, edges.repeat(x.shape[0]))
+
+
+@pytest.mark.parametrize(
+    ("batch", "kind", "words"),
+    [
+        ((torch.zeros(3, 4), torch.zeros(2)), InvalidValue, "same first dimension"),
+        ((torch.zeros(3, 4), "text"), InvalidType, "got a str"),
+        ((torch.zeros(3, 4), 3), InvalidType, "got a int"),
+        ((torch.zeros(3, 4), torch.tensor(1.0)), InvalidValue, "without dimensions"),
+        ((), InvalidValue, "at least one tensor"),
+    ],
+)
+def test_a_batch_whose_rows_cannot_be_told_apart_is_refused(
+    batch: Any, kind: type[Exception], words: str
+) -> None:
+    with pytest.raises(kind, match=words):
+        run(nn.Linear(4, 3), batch)
+
+
+@pytest.mark.parametrize("clip_norm", [0.0, -1.0, float("nan"), 1e-13])
+def test_a_clip_norm_out_of_range_is_refused(clip_norm: float) -> None:
+    with pytest.raises(InvalidValue, match="clip_norm"):
+        Engine(nn.Linear(4, 3), loss).clipped_sum(data(), clip_norm)
+
+
+def test_a_model_with_nothing_to_train_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="requires_grad=True"):
+        Engine(nn.Linear(4, 3).requires_grad_(False), loss)
+
+
+def test_a_check_of_one_row_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="two rows"):
+        Engine(nn.Linear(4, 3), loss).check(data(rows=1))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_good_model_is_refused(name: str) -> None:
+    """The other side of every test above: the check accepts what is right, at 2, 13 and 20 rows."""
+    for dtype in (torch.float32, torch.float64):
+        for rows in (2, 13, 20):
+            model, batch = CASES[name].make(dtype, rows, seed=rows)
+            Engine(model, loss).check(batch)
+
+
+def test_a_check_accepts_dropout_and_other_randomness_of_each_row() -> None:
+    noisy = Made(lambda m, x: m.layer(functional.dropout(x + torch.randn_like(x))), layer=nn.Linear(4, 3))
+    Engine(noisy, loss).check(data())

@@ -1,0 +1,151 @@
+"""Every rule and the fallback against the slow loop, to 1e-10 in float64 and 1e-5 in float32."""
+
+from typing import Any
+
+import pytest
+import torch
+from clipping_cases import CASES, loss
+from torch import nn
+from torch.nn import functional
+
+from decrescendo.clipping import Engine, EngineSettings, Reference
+
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+
+
+def check_equal(
+    model: nn.Module, batch: Any, dtype: torch.dtype, settings: EngineSettings, loss: Any = loss
+) -> None:
+    """Norms of every example and the clipped sum, half of the examples clipped."""
+    tolerance = TOLERANCE[dtype]
+    engine, reference = Engine(model, loss, settings), Reference(model, loss)
+    norms, expected = engine.per_example_norms(batch), reference.per_example_norms(batch)
+    torch.testing.assert_close(norms, expected, rtol=tolerance, atol=tolerance * float(expected.max()))
+    limit = max(float(expected.median()), 1e-6)
+    one, other = engine.clipped_sum(batch, limit), reference.clipped_sum(batch, limit)
+    # Relative to what was added up: a sum may cancel to anything.
+    scale = float(expected.clamp(max=limit).sum())
+    assert one.gradients.keys() == other.gradients.keys()
+    for name, gradient in other.gradients.items():
+        error = float((one.gradients[name] - gradient).norm())
+        assert error <= tolerance * scale, f"{name}: {error / scale:.1e}"
+    assert (one.diagnostics.examples, one.diagnostics.nonfinite) == (other.diagnostics.examples, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_equals_the_reference(name: str, dtype: torch.dtype) -> None:
+    for size in (6, 1):
+        model, batch = CASES[name].make(dtype, size)
+        check_equal(model, batch, dtype, EngineSettings())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_batch_sizes_that_coincide_with_the_models_own_sizes_change_nothing(name: str) -> None:
+    """One engine over many batch sizes: 3 to 6 are widths and lengths in the models, 2 divides them."""
+    case = CASES[name]
+    model, _ = case.make(torch.float64, 1)
+    engine, reference = Engine(model, loss), Reference(model, loss)
+    for size in (5, 1, 3, 4, 2, 6, 10):
+        batch = case.make(torch.float64, size, seed=size)[1]
+        torch.testing.assert_close(
+            engine.per_example_norms(batch), reference.per_example_norms(batch), rtol=1e-9, atol=1e-12
+        )
+
+
+@pytest.mark.parametrize("settings", [
+    EngineSettings(microbatch_size=1),
+    EngineSettings(microbatch_size=4),
+    EngineSettings(microbatch_size=100),
+    EngineSettings(kept_bytes=1),
+    EngineSettings(kept_bytes=3000),
+    EngineSettings(self_check=False),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "name", ["conv2d stride pad dilation groups", "conv folded", "sequence, product", "embedding"]
+)
+def test_speed_settings_change_nothing(name: str, settings: EngineSettings) -> None:
+    model, batch = CASES[name].make(torch.float64, 7)
+    check_equal(model, batch, torch.float64, settings)
+
+
+def test_the_gram_form_never_underestimates_a_norm_that_cancels() -> None:
+    """Two positions whose gradients cancel up to a thousandth: in float32 the Gram sum alone is wrong."""
+    from decrescendo.clipping.linear import gram_norms
+
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(64, 1, 40, generator=generator).repeat(1, 2, 1)
+    a[:, 1] *= -(1 + 1e-3 * torch.randn(64, 1, generator=generator))
+    d = torch.randn(64, 1, 40, generator=generator).repeat(1, 2, 1)
+    true = torch.bmm(d.double().transpose(1, 2), a.double()).square().sum((1, 2))
+    found = gram_norms(a, d).double()
+    assert bool((found >= true * (1 - 1e-6)).all())
+    bare = (torch.bmm(a, a.transpose(1, 2)) * torch.bmm(d, d.transpose(1, 2))).sum((1, 2)).double()
+    assert float((bare / true).min()) < 0.999  # what the guard is for does happen
+
+
+def test_an_embedding_never_holds_a_row_for_every_word_and_example() -> None:
+    """A (batch, vocabulary, dim) tensor here would be 40 GB."""
+    model = nn.Embedding(1_000_000, 4)
+    engine = Engine(model, lambda m, b: m(b).square().sum((1, 2)))
+    ids = torch.randint(1_000_000, (2500, 3))
+    norms = engine.per_example_norms(ids)
+    expected = (2 * model.weight.detach()[ids]).square().sum((1, 2)).sqrt()
+    torch.testing.assert_close(
+        norms, expected
+    )  # no id comes twice in a row of three with this seed, nearly surely
+
+
+def test_norms_are_joint_over_all_parameters_and_uses() -> None:
+    """A parameter used twice has one gradient, the sum: |g1 + g2|, not sqrt(|g1|^2 + |g2|^2)."""
+    model = nn.Linear(2, 2, bias=False)
+    engine = Engine(model, lambda m, x: (m(x) - m(x)).sum(1))
+    assert float(engine.per_example_norms(torch.randn(3, 2)).max()) < 1e-6
+
+
+def test_an_operation_whose_output_reaches_no_loss_contributes_nothing() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 1), "idle": nn.Linear(2, 1)})
+
+    def half_idle(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        m["idle"](x)
+        return m["used"](x).squeeze(1)
+
+    clipped = Engine(model, half_idle).clipped_sum(torch.randn(4, 2), 1.0)
+    assert float(clipped.gradients["idle.weight"].abs().max()) == 0.0
+    assert float(clipped.gradients["used.weight"].abs().max()) > 0.0
+
+
+def test_parts_under_no_grad_or_detached_get_no_gradient() -> None:
+    model = nn.ModuleDict({"fixed": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
+
+    def mixed(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            hidden = m["fixed"](x)
+        return (m["head"](hidden) + functional.linear(x, m["fixed"].weight.detach())[:, :1]).squeeze(1)
+
+    batch = torch.randn(5, 2)
+    check_equal(model, batch, torch.float32, EngineSettings(), mixed)
+    assert float(Engine(model, mixed).clipped_sum(batch, 1.0).gradients["fixed.weight"].abs().max()) == 0.0
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # torch's own, while it loads its compiler
+def test_a_compiled_model_is_run_uncompiled_and_right() -> None:
+    model, batch = CASES["deep"].make(torch.float64, 4)
+    check_equal(torch.compile(model), batch, torch.float64, EngineSettings())
+
+
+def test_dropout_draws_what_plain_training_draws() -> None:
+    """With the same global seed the recorded pass sees the masks of a plain pass, check or no check."""
+    model = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 3))
+    _, batch = CASES["linear"].make(torch.float32, 8)
+    batch = (batch[0][:, :4], batch[1])
+    engine = Engine(model, loss)
+    for _ in range(2):
+        torch.manual_seed(5)
+        clipped = engine.clipped_sum(batch, float("inf"))
+        after = torch.get_rng_state()
+        torch.manual_seed(5)
+        plain = torch.autograd.grad(loss(model, batch).sum(), list(model.parameters()))
+        assert torch.equal(torch.get_rng_state(), after)
+        for gradient, expected in zip(clipped.gradients.values(), plain, strict=True):
+            torch.testing.assert_close(gradient, expected)

@@ -1,0 +1,128 @@
+"""A model is the same object in the same state afterwards: nothing is wrapped, hooked, kept or drawn."""
+
+from typing import Any
+
+import pytest
+import torch
+from clipping_cases import CASES, loss
+from torch import nn
+
+from decrescendo.clipping import Engine
+from decrescendo.errors import UnsupportedModel
+
+
+def portrait(model: nn.Module) -> dict[str, Any]:
+    """Everything about a model that training code could notice."""
+    hooks = (
+        "_forward_hooks",
+        "_forward_pre_hooks",
+        "_backward_hooks",
+        "_backward_pre_hooks",
+        "_state_dict_hooks",
+    )
+    return {
+        "modules": [
+            (name, id(module), type(module), module.training) for name, module in model.named_modules()
+        ],
+        "attributes": [sorted(vars(module)) for module in model.modules()],
+        "hooks": [len(getattr(module, hook)) for module in model.modules() for hook in hooks],
+        "methods": [id(type(module).forward) for module in model.modules()],
+        "tensors": [
+            (
+                name,
+                id(t),
+                t.dtype,
+                t.requires_grad,
+                t._version,
+                t.grad is None,
+                len(t._backward_hooks or ()),
+                vars(t),
+            )
+            for name, t in [*model.named_parameters(), *model.named_buffers()]
+        ],
+        "state": list(model.state_dict()),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "deep",
+        "tied embedding",
+        "batch norm in evaluation",
+        "frozen first",
+        "weight norm",
+        "transformer layer",
+    ],
+)
+def test_a_step_leaves_no_trace_on_the_model_or_the_global_generator(name: str) -> None:
+    model, batch = CASES[name].make(torch.float32, 6)
+    values = {key: value.clone() for key, value in model.state_dict().items()}
+    before, state = portrait(model), torch.get_rng_state()
+    engine = Engine(model, loss)
+    engine.check(batch)
+    engine.clipped_sum(batch, 1.0)
+    engine.per_example_norms(batch)
+    assert portrait(model) == before
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(values[key], value) for key, value in model.state_dict().items())
+
+
+def test_a_refusal_leaves_no_trace_either() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    before, state = model.state_dict(), torch.get_rng_state()
+    before = {key: value.clone() for key, value in before.items()}
+    with pytest.raises(UnsupportedModel):
+        Engine(model, loss).clipped_sum((torch.zeros(4, 4), torch.zeros(4, dtype=torch.long)), 1.0)
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_gradients_already_on_the_parameters_are_left_alone() -> None:
+    model, batch = CASES["deep"].make(torch.float32, 6)
+    loss(model, batch).sum().backward()
+    before = [parameter.grad.clone() for parameter in model.parameters()]
+    Engine(model, loss).clipped_sum(batch, 1.0)
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), before, strict=True))
+
+
+def test_a_batch_that_the_model_overwrites_is_seen_by_the_check_in_copies() -> None:
+    """The pass that counts gets the rows as they came, as in plain training, not as the check left them."""
+    model = nn.Linear(4, 3)
+    x, y = torch.randn(5, 4), torch.zeros(5, dtype=torch.long)
+
+    def scaling(model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss(model, (batch[0].mul_(2), batch[1]))
+
+    fresh = x.clone()
+    Engine(model, scaling).clipped_sum((fresh, y), 1.0)
+    assert torch.equal(fresh, x * 2)
+
+
+def test_no_graph_is_kept_alive_by_the_engine_or_its_result() -> None:
+    import gc
+    import weakref
+
+    model, batch = CASES["weight norm"].make(torch.float32, 6)
+    engine = Engine(model, loss)
+    kept: list[weakref.ref[torch.Tensor]] = []
+
+    def remembering(model: nn.Module, batch: Any) -> torch.Tensor:
+        losses = loss(model, batch)
+        kept.append(weakref.ref(losses))
+        return losses
+
+    engine = Engine(model, remembering)
+    clipped = engine.clipped_sum(batch, 1.0)
+    gc.collect()
+    assert [ref for ref in kept if ref() is not None] == []
+    assert all(not gradient.requires_grad for gradient in clipped.gradients.values())
+
+
+def test_a_call_inside_no_grad_works() -> None:
+    model, batch = CASES["deep"].make(torch.float32, 6)
+    with torch.no_grad():
+        inside = Engine(model, loss).clipped_sum(batch, 1.0).gradients
+    outside = Engine(model, loss).clipped_sum(batch, 1.0).gradients
+    assert all(torch.equal(inside[name], outside[name]) for name in outside)
