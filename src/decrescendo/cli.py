@@ -7,7 +7,6 @@ import json
 import math
 import secrets
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
@@ -15,6 +14,24 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from decrescendo.cli_options import (
+    RHO_C,
+    RHO_MU,
+    AsJson,
+    Batch,
+    Clip,
+    Decay,
+    Delta,
+    Epochs,
+    Epsilon,
+    OptimizerName,
+    RhoC,
+    RhoMu,
+    Schedule,
+    ScheduleName,
+    Steps,
+    TaskName,
+)
 from decrescendo.errors import DecrescendoError, InvalidValue, check_real
 
 if TYPE_CHECKING:
@@ -34,59 +51,8 @@ app = typer.Typer(
 out, err = Console(), Console(stderr=True)
 
 
-class Schedule(StrEnum):
-    """Names of experiments.schedules.SCHEDULES, repeated here so that --help is quick (a test compares
-    them)."""
-
-    CONSTANT = "constant"
-    GROWING_MU = "growing-mu"
-    SENSITIVITY_DECAY = "sensitivity-decay"
-    DYNAMIC = "dynamic"
-    OPTIMAL = "optimal"
-
-
-class TaskName(StrEnum):
-    """Names of experiments.tasks.TASKS."""
-
-    DIGITS = "digits"
-    MNIST = "mnist"
-    FASHION_MNIST = "fashion-mnist"
-
-
-class Decay(StrEnum):
-    """How the learning rate falls."""
-
-    NONE = "none"
-    LINEAR = "linear"
-    COSINE = "cosine"
-
-
-class OptimizerName(StrEnum):
-    """Names of experiments.tasks.OPTIMIZERS."""
-
-    SGD = "sgd"
-    ADAM = "adam"
-
-
-Epsilon = Annotated[float | None, typer.Option(help="Budget: epsilon > 0 of the whole run.")]
-Delta = Annotated[float | None, typer.Option(help="Budget: delta in (0, 1). Default 1 / (10 N).")]
-Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson sampling.")]
-Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
-Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
-ScheduleName = Annotated[
-    Schedule | None,
-    typer.Option(metavar="NAME", help=f"What moves: {', '.join(Schedule)}. Default: dynamic."),
-]
-RhoMu = Annotated[float, typer.Option(help="growing-mu, dynamic: mu grows by this factor over the run.")]
-RhoC = Annotated[float, typer.Option(help="sensitivity-decay, dynamic, optimal: the clip norm falls by it.")]
-Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]
-RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.
-
-
 def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """The package's errors as one line on standard error and exit code 2; other errors keep their
-    traceback."""
+    """The package's and the file system's errors as one line and exit code 2; others keep their traceback."""
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -94,6 +60,10 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
         except DecrescendoError as error:
             err.print(f"[red]error:[/red] {escape(' '.join(str(error).split()))}", soft_wrap=True)
+            raise typer.Exit(2) from None
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            err.print(f"[red]error:[/red] {escape(where + (error.strerror or str(error)))}", soft_wrap=True)
             raise typer.Exit(2) from None
 
     guarded.__signature__ = inspect.signature(command)  # type: ignore[attr-defined]

@@ -54,14 +54,15 @@ class Run:
     The seed is not part of it: whoever knows the seed knows the noise, so a seed is as sensitive as the data.
 
     Guarantee:
-        `guarantee` is what `accounting.Pld` says of `ledger`, the releases that happened, and not of the
-        plan. It covers `weights` and whatever is computed from them; it does not cover `diagnostics`, nor
-        `metrics` unless they were measured on public data.
+        `guarantee` is what `accounting.Pld` says of `ledger`, the releases that happened; of the whole plan
+        if the run ended early, because when to end may have depended on the releases. It covers `weights` and
+        whatever is computed from them; it does not cover `diagnostics`, nor `metrics` unless they were
+        measured on public data.
 
     Args:
         plan: what was decided before the start.
         ledger: what was released; shorter than the plan's if training ended early.
-        guarantee: what the ledger costs at the budget's delta.
+        guarantee: what was spent at the budget's delta.
         weights: the trained state dict, on the CPU.
         metrics: named scores measured on declared public data.
         seconds: wall-clock time of the training, >= 0.
@@ -98,7 +99,11 @@ class Run:
 
     def describe(self) -> str:
         """A few lines: what was promised, what happened, the scores."""
-        early = "" if self.steps == self.plan.steps else f" of {self.plan.steps} planned; it ended early"
+        early = (
+            ""
+            if self.steps == self.plan.steps
+            else f" of {self.plan.steps} planned, which the guarantee covers"
+        )
         lines = [
             str(self.guarantee),
             f"promised: epsilon {self.plan.budget.epsilon:g} at delta {self.plan.budget.delta:g}",
@@ -220,12 +225,15 @@ def versions() -> dict[str, str]:
 
 
 def check_free(folder: Path) -> None:
-    """``folder`` does not exist or is empty, or an error; asked before a training, so that none is lost at
-    its end."""
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+    """``folder`` can be written as a new one, or an error; asked before a training too, so that none is
+    lost."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise InvalidValue(
             f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
         )
+    parent = next(path for path in folder.absolute().parents if path.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+        raise InvalidValue(f"folder must be in a place that can be written, got folder={str(folder)!r}")
 
 
 def cpu_weights(model: torch.nn.Module) -> dict[str, Tensor]:

@@ -165,8 +165,10 @@ class Trainer:
         return Ledger(self._releases)
 
     def epsilon_spent(self) -> float:
-        """Certified upper bound on the epsilon of `ledger` at the plan's delta; exact to the accountant's
-        width."""
+        """Certified upper bound on the epsilon of `ledger` at the plan's delta.
+
+        A guarantee for a number of steps fixed in advance; see `finish` for a number chosen on the way.
+        """
         return judged(self.ledger, self._plan.budget).epsilon
 
     def progress(self) -> Progress:
@@ -175,14 +177,19 @@ class Trainer:
         return Progress(len(self._releases), self._plan.steps, seconds, self._columns[-1], self.spent)
 
     def finish(self) -> Run:
-        """The run so far, judged by its own ledger. Ending before the plan does is allowed, and said in the
-        run."""
+        """The run so far. Ending before the plan does is allowed, and said in the run.
+
+        A run that took all its steps is judged by its own ledger. One that ended early is judged by the whole
+        plan's: when to stop may have depended on what was released, and then the smaller epsilon of the steps
+        taken is no guarantee (stopping is post-processing of the whole plan only).
+        """
         self._check_buffers()
-        columns = self._columns
+        columns, ledger = self._columns, self.ledger
+        complete = ledger.steps == self._plan.steps
         return Run(
             plan=self._plan,
-            ledger=self.ledger,
-            guarantee=judged(self.ledger, self._plan.budget),
+            ledger=ledger,
+            guarantee=judged(ledger if complete else self._plan.ledger, self._plan.budget),
             weights=cpu_weights(self._model),
             seconds=time.monotonic() - self._start,
             diagnostics=History(
@@ -245,7 +252,8 @@ def train(
         optimizer: any ``torch.optim`` optimiser.
         seed: whole number >= 0; there is no default. As sensitive as the data, and not saved.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
-            scores on public data. Returning ``True`` ends the training early.
+            scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
+            on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
         progress: draw a progress bar on standard error.
 

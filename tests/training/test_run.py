@@ -10,6 +10,8 @@ import torch
 from decrescendo import run as module
 from decrescendo.accounting import Pld
 from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.ledger import Ledger
+from decrescendo.noise import privatise
 from decrescendo.run import Run
 from decrescendo.training import train
 
@@ -40,10 +42,22 @@ def test_what_was_saved_is_loaded(run: Run, tmp_path: Path) -> None:
     )
 
 
-def test_the_guarantee_is_that_of_the_ledger(run: Run) -> None:
-    lower, upper = Pld().bracket(make_plan().ledger.first(2), 1e-5)
+def test_a_whole_run_is_judged_by_what_happened(
+    data: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Half the noise for once: the run must say so, whatever the plan promised.
+    def weaker(clipped: Any, noise_multiplier: float, *others: Any) -> Any:
+        return privatise(clipped, noise_multiplier / 2, *others)
+
+    monkeypatch.setattr("decrescendo.training.privatise", weaker)
+    model = make_model()
+    run = train(model, loss, data, make_plan(), sgd(model), seed=SEED)
+    happened = Ledger.of(make_plan().schedule.noise_multiplier / 2, 0.2)
+    assert run.ledger == happened
+    lower, upper = Pld().bracket(happened, 1e-5)
     assert (run.guarantee.epsilon_lower, run.guarantee.epsilon) == (lower, upper)
     assert run.guarantee.kind == "upper"
+    assert upper > 1.5 * make_plan().guarantee.epsilon
 
 
 def test_weights_load_into_the_model(run: Run, tmp_path: Path) -> None:

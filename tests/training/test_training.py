@@ -261,9 +261,9 @@ def test_the_callback_sees_each_step_and_may_end_the_run(data: Pair) -> None:
     run = train(model, loss, data, make_plan(), sgd(model), seed=0, callback=stop_after_two)
     assert [(p.step, p.steps) for p in seen] == [(1, 3), (2, 3)]
     assert all(p.seconds >= 0 and p.seconds_left >= 0 for p in seen)
-    # The ledger is what happened, and so is the guarantee.
     assert run.ledger == make_plan().ledger.first(2)
-    assert run.guarantee.epsilon < make_plan().guarantee.epsilon
+    # When to stop may depend on the releases: then only the whole plan's epsilon is a guarantee.
+    assert run.guarantee == make_plan().guarantee
     assert "2 of 3 planned" in run.describe()
 
 

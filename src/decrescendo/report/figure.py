@@ -71,7 +71,7 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
         panels[0].plot(steps, plan.schedule.clip_norm, **style)
         panels[1].plot(steps, plan.schedule.noise_multiplier, **style)
         spent = Spent(plan.ledger, plan.budget.delta, checkpoints=checkpoints)
-        panels[2].plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], **style)
+        panels[2].plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], marker="o", markersize=2.5, **style)
     for epsilon, _ in sorted(budgets):
         panels[2].axhline(epsilon, color="0.45", linewidth=0.9)
         panels[2].annotate(
@@ -81,12 +81,17 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
     deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
     _label(panels[0], "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
     _label(panels[1], "How much noise, relative to the clip", "noise multiplier $z_t$ = std / $C_t$")
-    _label(panels[2], "What has been spent", f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}")
+    _label(
+        panels[2],
+        "What has been spent (computed at the dots)",
+        f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}",
+    )
     for panel in panels:
         panel.set_xlim(left=0)
         panel.set_ylim(
             0, panel.dataLim.y1 * 1.12
         )  # from zero, so that heights compare; room for the topmost line
+    figure.get_layout_engine().set(wspace=0.05)
     _legend(figure, panels[0], columns=4)
     _save(figure, Path(path))
 

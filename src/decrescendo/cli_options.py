@@ -1,0 +1,57 @@
+"""The options that commands share. The names repeat tables from elsewhere, so that --help stays quick: a test
+compares them."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Schedule(StrEnum):
+    """Names of experiments.schedules.SCHEDULES, repeated here so that --help is quick (a test compares
+    them)."""
+
+    CONSTANT = "constant"
+    GROWING_MU = "growing-mu"
+    SENSITIVITY_DECAY = "sensitivity-decay"
+    DYNAMIC = "dynamic"
+    OPTIMAL = "optimal"
+
+
+class TaskName(StrEnum):
+    """Names of experiments.tasks.TASKS."""
+
+    DIGITS = "digits"
+    MNIST = "mnist"
+    FASHION_MNIST = "fashion-mnist"
+
+
+class Decay(StrEnum):
+    """How the learning rate falls."""
+
+    NONE = "none"
+    LINEAR = "linear"
+    COSINE = "cosine"
+
+
+class OptimizerName(StrEnum):
+    """Names of experiments.tasks.OPTIMIZERS."""
+
+    SGD = "sgd"
+    ADAM = "adam"
+
+
+Epsilon = Annotated[float | None, typer.Option(help="Budget: epsilon > 0 of the whole run.")]
+Delta = Annotated[float | None, typer.Option(help="Budget: delta in (0, 1). Default 1 / (10 N).")]
+Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson sampling.")]
+Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
+ScheduleName = Annotated[
+    Schedule | None,
+    typer.Option(metavar="NAME", help=f"What moves: {', '.join(Schedule)}. Default: dynamic."),
+]
+RhoMu = Annotated[float, typer.Option(help="growing-mu, dynamic: mu grows by this factor over the run.")]
+RhoC = Annotated[float, typer.Option(help="sensitivity-decay, dynamic, optimal: the clip norm falls by it.")]
+Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]
+RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.

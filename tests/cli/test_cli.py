@@ -1,0 +1,280 @@
+"""Facts: each command does what its help says, speaks JSON on request, and refuses in one line."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decrescendo.plan import Plan
+
+from decrescendo import cli_options
+from decrescendo.data import Dataset
+from decrescendo.experiments.schedules import SCHEDULES
+from decrescendo.experiments.tasks import OPTIMIZERS, TASKS
+from decrescendo.run import Run
+
+from .conftest import SMALL, Invoke, facts
+
+
+def test_the_names_in_help_are_the_names_there_are() -> None:
+    assert [name.value for name in cli_options.Schedule] == list(SCHEDULES)
+    assert [name.value for name in cli_options.TaskName] == list(TASKS)
+    assert [name.value for name in cli_options.OptimizerName] == list(OPTIMIZERS)
+
+
+@pytest.mark.parametrize("command", ["plan", "train", "account", "verify", "demo"])
+def test_every_command_has_help(invoke: Invoke, command: str) -> None:
+    result = invoke(command, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.output
+    assert command in invoke("--help").output
+
+
+def test_a_plan_meets_its_budget_and_is_saved(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke(
+        "plan", *SMALL, "--schedule", "dynamic", "--save", "plan.json", "--plot", "plan.png", "--json"
+    )
+    assert result.exit_code == 0, result.output
+    found = facts(result)
+    plan = Plan.load(tmp_path / "plan.json")
+    assert found["guarantee"]["epsilon"] == plan.guarantee.epsilon <= 2.0
+    assert found["guarantee"]["kind"] == "upper"
+    assert found["noise_multiplier"][0] > found["noise_multiplier"][1]
+    assert found["clip_norm"][0] > found["clip_norm"][1]
+    assert (plan.steps, plan.sampling.dataset_size, plan.sampling.expected_batch_size) == (4, 1438, 200)
+    assert (tmp_path / "plan.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_plan_is_described_in_words(invoke: Invoke) -> None:
+    result = invoke("plan", *SMALL, "--schedule", "constant")
+    assert result.exit_code == 0, result.output
+    assert "upper bound" in result.stdout
+
+
+def test_epochs_and_the_default_delta(invoke: Invoke) -> None:
+    result = invoke("plan", "--epsilon", 2, "--dataset-size", 1000, "--batch", 100, "--epochs", 0.5, "--json")
+    found = facts(result)
+    assert found["steps"] == 5
+    assert found["budget"]["delta"] == pytest.approx(1e-4)
+
+
+def test_a_plan_file_is_verified(invoke: Invoke, plan_file: Path) -> None:
+    result = invoke("verify", plan_file)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("verified: (")
+
+
+def test_training_by_a_plan_file_saves_a_run(invoke: Invoke, plan_file: Path, tmp_path: Path) -> None:
+    result = invoke("train", "digits", "--plan", plan_file, "--seed", 7, "--out", "run", "--json")
+    assert result.exit_code == 0, result.output
+    found, run = facts(result), Run.load(tmp_path / "run")
+    assert run.plan == Plan.load(plan_file)
+    assert run.ledger == run.plan.ledger
+    assert found["metrics"] == run.metrics
+    assert 0 <= run.metrics["test_accuracy"] <= 1
+    assert found["steps_taken"] == 4
+
+
+def test_the_seed_decides_and_is_drawn_when_not_given(
+    invoke: Invoke, plan_file: Path, tmp_path: Path
+) -> None:
+    def weights(*arguments: Any) -> bytes:
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        result = invoke("train", "digits", "--plan", plan_file, "--out", folder, *arguments)
+        assert result.exit_code == 0, result.output
+        drawn = re.search(r"seed (\d+), drawn from the operating system", result.stderr)
+        assert (drawn is None) == ("--seed" in arguments)
+        if drawn:
+            again = weights("--seed", drawn.group(1))
+            assert (folder / "weights.safetensors").read_bytes() == again
+            assert drawn.group(1) not in "".join(p.read_text() for p in folder.glob("*.json"))
+        return (folder / "weights.safetensors").read_bytes()
+
+    assert weights("--seed", 1) == weights("--seed", 1) != weights("--seed", 2)
+    assert weights() != weights()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--lr-decay", "linear"],
+        ["--lr-decay", "cosine", "--momentum", 0.5],
+        ["--optimizer", "adam", "--lr", 0.01],
+        ["--threads", 1],
+    ],
+)
+def test_options_of_training_run(invoke: Invoke, plan_file: Path, options: list[Any]) -> None:
+    result = invoke("train", "digits", "--plan", plan_file, "--seed", 1, *options)
+    assert result.exit_code == 0, result.output
+    assert "test_accuracy" in result.stdout
+
+
+def test_training_from_a_budget_uses_the_settings_of_the_task(invoke: Invoke) -> None:
+    result = invoke("train", "digits", "--epsilon", 2, "--steps", 3, "--seed", 1, "--json")
+    found = facts(result)
+    assert found["expected_batch_size"] == TASKS["digits"].batch
+    assert found["budget"]["delta"] == TASKS["digits"].delta
+    assert found["steps"] == 3
+
+
+def test_account_names_what_is_a_bound(invoke: Invoke, plan_file: Path) -> None:
+    result = invoke("account", plan_file, "--json")
+    assert result.exit_code == 0, result.output
+    found = {row["accountant"]: row for row in facts(result)["accountants"]}
+    pld = found["Pld"]
+    assert pld["lower"] <= pld["bound"]["value"] <= 2.0
+    assert pld["bound"]["kind"] == "upper"
+    assert found["Rdp"]["bound"]["value"] > pld["lower"]
+    assert found["GdpClt"]["bound"]["kind"] == "estimate"
+    assert found["Gaussian"]["bound"] is None
+    assert found["Gaussian"]["reason"]
+    table = invoke("account", plan_file).stdout
+    for words in ("upper bound", "estimate, not a bound", "not applicable", "true epsilon"):
+        assert words in table
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options"),
+    [
+        ("z.json", "[2.0, 1.5, 1.5]", ["--sample-rate", 0.1]),
+        ("z.csv", "2.0\n1.5\n1.5\n", ["--sample-rate", 0.1]),
+        ("z.csv", "noise_multiplier,sample_rate,count\n2.0,0.1,1\n1.5,0.1,2\n", []),
+        ("z.csv", "count,noise_multiplier\n1,2.0\n2,1.5\n", ["--sample-rate", 0.1]),
+        ("z.csv", "\ufeff2.0\r\n\r\n1.5\r\n1.5\r\n", ["--sample-rate", 0.1]),
+    ],
+)
+def test_every_form_of_a_ledger_is_the_same_ledger(
+    invoke: Invoke, tmp_path: Path, name: str, text: str, options: list[Any]
+) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    (tmp_path / "plain.json").write_text("[2.0, 1.5, 1.5]")
+    plain = facts(invoke("account", "plain.json", "--delta", 1e-5, "--sample-rate", 0.1, "--json"))
+    found = facts(invoke("account", name, "--delta", 1e-5, *options, "--json"))
+    assert found["steps"] == plain["steps"] == 3
+    values = [[row["bound"] and row["bound"]["value"] for row in r["accountants"]] for r in (found, plain)]
+    assert values[0] == values[1]
+
+
+def test_no_noise_costs_infinity_in_valid_json(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "z.json").write_text("[0.0]")
+    result = invoke("account", "z.json", "--delta", 1e-5, "--sample-rate", 0.1, "--json")
+    assert facts(result)["accountants"][0]["bound"]["value"] == "inf"
+
+
+BAD: dict[str, tuple[list[Any], str]] = {
+    "epsilon": (["plan", *SMALL, "--epsilon", -1], "epsilon must be > 0"),
+    "delta": (["plan", *SMALL, "--delta", 1.5], "delta must be"),
+    "batch": (["plan", *SMALL, "--batch", 5000], "expected_batch_size must be <="),
+    "steps": (["plan", *SMALL, "--steps", 0], "steps must be >= 1"),
+    "steps and epochs": (["plan", *SMALL, "--epochs", 2], "exactly one of --steps and --epochs"),
+    "neither": (["plan", "--epsilon", 1, "--dataset-size", 9, "--batch", 3], "got neither"),
+    "epochs": (["plan", *SMALL[:-2], "--epochs", -2], "epochs must be > 0"),
+    "clip": (["plan", *SMALL, "--clip", 0], "clip must be > 0"),
+    "rho": (["plan", *SMALL, "--rho-c", -3], "rho_c must be > 0"),
+    "no budget": (["train", "digits", "--seed", 1], "--plan or --epsilon"),
+    "two budgets": (["train", "digits", "--plan", "PLAN", "--epsilon", 1], "got --plan and --epsilon"),
+    "missing plan": (["train", "digits", "--plan", "nowhere.json"], "nowhere.json"),
+    "seed": (["train", "digits", "--plan", "PLAN", "--seed", -1], "seed must be >= 0"),
+    "lr": (["train", "digits", "--plan", "PLAN", "--seed", 1, "--lr", 0], "learning_rate must be > 0"),
+    "momentum": (["train", "digits", "--plan", "PLAN", "--seed", 1, "--momentum", 1], "momentum must be"),
+    "adam": (
+        ["train", "digits", "--plan", "PLAN", "--seed", 1, "--optimizer", "adam", "--momentum", 0.5],
+        "momentum must be 0 with adam",
+    ),
+    "save": (["plan", *SMALL, "--save", "nowhere/plan.json"], "nowhere"),
+    "out in a file": (
+        ["train", "digits", "--plan", "PLAN", "--seed", 1, "--out", "z.json/run"],
+        "in a place that can be written",
+    ),
+    "out": (["train", "digits", "--plan", "PLAN", "--seed", 1, "--out", "full"], "new or empty"),
+    "other task": (["train", "mnist", "--plan", "PLAN", "--seed", 1], "plan's 1438 rows, got 60000"),
+    "no rate": (["account", "z.json", "--delta", 1e-5], "sample_rate must be given"),
+    "rate twice": (["account", "PLAN", "--sample-rate", 0.1], "sample_rate must not be given"),
+    "rate": (["account", "z.json", "--delta", 1e-5, "--sample-rate", 2], "sample_rate must be"),
+    "no delta": (["account", "z.json", "--sample-rate", 0.1], "--delta must be given"),
+    "text": (["account", "text.csv", "--delta", 1e-5, "--sample-rate", 0.1], "must hold numbers"),
+    "columns": (["account", "columns.csv", "--delta", 1e-5], "must have columns"),
+    "ragged": (["account", "ragged.csv", "--delta", 1e-5], "must have 2 values a line"),
+    "empty": (["account", "empty.csv", "--delta", 1e-5], "got an empty file"),
+    "broken": (["account", "broken.json", "--delta", 1e-5, "--sample-rate", 0.1], "JSON list"),
+    "strings": (["account", "strings.json", "--delta", 1e-5, "--sample-rate", 0.1], "JSON list of numbers"),
+    "negative": (["account", "negative.json", "--delta", 1e-5, "--sample-rate", 0.1], "noise_multiplier"),
+    "foreign": (["account", "foreign.json"], "foreign.json"),
+    "verify": (["verify", "foreign.json"], "foreign.json"),
+    "binary": (["verify", "full/weights"], "full/weights"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_wrong_input_is_one_clear_line_and_leaves_nothing(
+    invoke: Invoke, tmp_path: Path, plan_file: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "z.json": "[2.0]", "text.csv": "2.0\nhello\n", "columns.csv": "noise_multiplier,sigma\n1,2\n",
+        "ragged.csv": "noise_multiplier,sample_rate\n1\n", "empty.csv": "\n", "broken.json": "[1, 2",
+        "strings.json": '["a"]', "negative.json": "[-1.0]", "foreign.json": '{"name": "another program"}',
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "weights").write_bytes(b"\xff\xfe\x00")
+    toy = torch.zeros(60_000, 1), torch.zeros(60_000).long()
+    mnist = replace(TASKS["mnist"], load=lambda: Dataset("mnist", *toy, *toy, classes=10))
+    monkeypatch.setitem(TASKS, "mnist", mnist)  # no download in a test
+    before = sorted(tmp_path.rglob("*"))
+    arguments, words = BAD[case]
+    result = invoke(*(plan_file if argument == "PLAN" else argument for argument in arguments))
+    assert result.exit_code == 2
+    assert result.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_damaged_plan_is_refused_everywhere(invoke: Invoke, plan_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "cut.json").write_text(plan_file.read_text()[:-20])
+    for arguments in (
+        ["verify", "cut.json"],
+        ["account", "cut.json"],
+        ["train", "digits", "--plan", "cut.json"],
+    ):
+        result = invoke(*arguments)
+        assert result.exit_code == 2
+        assert "cut.json" in result.stderr
+
+
+def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Path) -> None:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        code = "from decrescendo.cli import main; main()"
+        return subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+        )
+
+    good = run("account", str(plan_file), "--json")
+    assert good.returncode == 0, good.stderr
+    assert json.loads(good.stdout)["steps"] == 4
+    bad = run("plan", *SMALL, "--clip", "-1")
+    assert bad.returncode == 2
+    assert bad.stdout == ""
+    assert bad.stderr.startswith("error: clip must be > 0")
+
+
+def test_planning_needs_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom decrescendo.cli import app\n"
+        f"try: app({['plan', *SMALL]!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,100 @@
+"""Facts: figures are whole PNG files of a readable size; the demonstration's words fit its numbers."""
+
+from pathlib import Path
+
+import pytest
+from decrescendo.plan import Plan
+from rich.console import Console
+
+from decrescendo.errors import InvalidValue, MissingExtra
+from decrescendo.experiments import demo
+from decrescendo.experiments.demo import CONSTANT, CONTROL, DYNAMIC, NOT_PRIVATE, Outcome
+from decrescendo.report.figure import Scores, draw_schedules, draw_scores
+
+
+def png_size(path: Path) -> tuple[int, int]:
+    content = path.read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert content[-8:-4] == b"IEND"
+    return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
+
+
+def test_schedules_are_drawn_and_drawn_the_same_again(plan_file: Path, tmp_path: Path) -> None:
+    plan = Plan.load(plan_file)
+    for name in ("one.png", "deep/two.png"):
+        draw_schedules({"one": plan, "two": plan}, tmp_path / name, checkpoints=3)
+    width, height = png_size(tmp_path / "one.png")
+    assert width > 1200
+    assert height > 400
+    assert (tmp_path / "one.png").read_bytes() == (tmp_path / "deep" / "two.png").read_bytes()
+    assert sorted(p.name for p in tmp_path.rglob("*.p*")) == ["one.png", "two.png"]
+
+
+def test_scores_are_drawn(tmp_path: Path) -> None:
+    scores = Scores([1, 2, 3], [[0.1, 0.5, 0.7], [0.3, 0.5, 0.9]])
+    draw_scores({"a": scores, "b": Scores([1, 3], [[0.2, 0.4]])}, tmp_path / "s.png", title="toy")
+    assert png_size(tmp_path / "s.png")[0] > 800
+    assert scores.spread[0].tolist() == [0.1, 0.5, 0.7]
+    assert scores.spread[1].tolist() == [0.3, 0.5, 0.9]
+
+
+def test_nothing_to_draw_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue):
+        draw_schedules({}, tmp_path / "a.png")
+    with pytest.raises(InvalidValue):
+        draw_scores({}, tmp_path / "a.png", title="")
+
+
+def test_without_matplotlib_the_command_that_installs_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    with pytest.raises(MissingExtra, match=r'matplotlib.*pip install "decrescendo\[tasks\]"'):
+        draw_scores({"a": Scores([1], [[0.5]])}, tmp_path / "a.png", title="")
+
+
+def outcomes(dynamic: list[float], constant: list[float], control: list[float]) -> list[Outcome]:
+    given = {CONSTANT: constant, CONTROL: control, DYNAMIC: dynamic}
+    return [Outcome(name, tuple((x,) for x in final), None, None) for name, final in given.items()]
+
+
+def test_a_tie_is_called_a_tie() -> None:
+    # Paired differences of +1, -1, +1 points: mean 0.33, standard error 0.67.
+    first, second = demo.conclusion(
+        outcomes([0.91, 0.89, 0.91], [0.90, 0.90, 0.90], [0.80, 0.79, 0.805])
+    ).splitlines()
+    assert (
+        first == f"{DYNAMIC} against {CONSTANT}: +0.3 points, standard error 0.7 over 3 paired seeds: a tie"
+    )
+    assert second.endswith("better here")
+
+
+def test_a_loss_is_called_a_loss_and_one_seed_decides_nothing() -> None:
+    assert "worse here" in demo.conclusion(outcomes([0.80, 0.81], [0.90, 0.905], [0.8, 0.81]))
+    assert demo.conclusion(outcomes([0.8], [0.9], [0.9])).count("decides nothing") == 2
+    assert "a tie" in demo.conclusion(outcomes([0.9, 0.9], [0.9, 0.9], [0.9, 0.9]))
+
+
+def test_the_demonstration_runs_end_to_end(tmp_path: Path) -> None:
+    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    found = demo.demonstrate(tmp_path, console, seeds=(0, 1), steps=12)
+    console.file.close()
+    text = console.export_text()
+    assert [outcome.name for outcome in found] == [NOT_PRIVATE, CONSTANT, CONTROL, DYNAMIC]
+    assert all(len(outcome.curves) == 2 for outcome in found)
+    for outcome in found[1:]:
+        assert outcome.run is not None
+        assert outcome.run.guarantee.epsilon <= demo.BUDGET.epsilon
+        assert outcome.run.ledger == outcome.plan.ledger
+    # Same sampling stream: every private run of a seed saw batches of the same sizes.
+    sizes = {outcome.run.diagnostics.examples for outcome in found[1:]}
+    assert len(sizes) == 1
+    assert "not private" in text
+    assert "not a bound" in text
+    assert png_size(tmp_path / "schedules.png")
+    assert png_size(tmp_path / "accuracy.png")
+
+
+def test_plain_sgd_of_the_demonstration_learns() -> None:
+    curve = demo.train_plain(demo.digits(), 60, 0, lambda: None)
+    assert curve[-1] > 0.85
