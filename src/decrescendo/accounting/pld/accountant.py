@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtri
+from scipy.special import erf, ndtri
 
-from decrescendo.accounting.gaussian import check_delta
-from decrescendo.accounting.pld.inversion import Grid, Inversion, Saddle, choose_grid, saddle
+from decrescendo.accounting.gaussian import Gaussian, check_delta
+from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
+from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
 from decrescendo.accounting.pld.sandwich import losses
 from decrescendo.accounting.pld.segments import build_nodes, mixtures_above, mixtures_below
-from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
+from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Part
 from decrescendo.budget import Bound
 from decrescendo.errors import AccountingError, check_instance, check_real
-from decrescendo.ledger import Ledger
+from decrescendo.ledger import Ledger, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,28 +45,30 @@ class _Steps:
 
     @classmethod
     def of(cls, ledger: Ledger, delta: float, effort: _Effort) -> "_Steps":
-        mass = float(ledger.count @ ledger.sample_rate)
-        tail = float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300)))
+        # Cut tails go to infinite losses: a share p of those of P, all of those of Q. Together 1e-5 of delta.
+        right, left = (
+            float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300)))
+            for mass in (float(ledger.count @ ledger.sample_rate), float(ledger.steps))
+        )
         above: list[Part] = []
         below: list[Part] = []
         for rate in np.unique(ledger.sample_rate):
             rows = ledger.sample_rate == rate
             mu, count = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1]
-            nodes = build_nodes(mu, count, nodes=effort.nodes, kappa=effort.kappa, tail=tail)
+            nodes = build_nodes(mu, count, nodes=effort.nodes, kappa=effort.kappa, left=left, right=right)
             loss = losses(nodes.dots, float(rate))
             above.append(Part(loss, mixtures_above(nodes, mu, count), float(rate)))
             below.append(Part(loss, mixtures_below(nodes, mu, count), float(rate)))
         return cls(tuple(above), tuple(below))
 
-    def saddle(self, *, delta: float | None = None, epsilon: float | None = None) -> tuple[Direction, Saddle]:
-        """The worse direction and its point at ``delta`` or at ``epsilon``."""
-        points = {d: saddle(Cumulants(self.above, d), delta=delta, epsilon=epsilon) for d in DIRECTIONS}
-        badness = {d: point.epsilon if epsilon is None else point.log_delta for d, point in points.items()}
-        worst = max(DIRECTIONS, key=lambda direction: badness[direction])
-        return worst, points[worst]
+    def bounds(self, epsilon: float, delta: float, smoothing: float) -> "_Bounds":
+        """Bounds on the privacy curve, sharp near (epsilon, delta)."""
+        grids = [(d, choose_grid(self.above, d, epsilon, delta, smoothing=smoothing)) for d in DIRECTIONS]
+        return _Bounds(tuple(Inversion.of(self.above, self.below, d, grid) for d, grid in grids))
 
-    def invert(self, grid: Grid) -> "_Bounds":
-        return _Bounds(tuple(Inversion.of(self.above, self.below, direction, grid) for direction in DIRECTIONS))
+    def saddles(self, *, delta: float | None = None, epsilon: float | None = None) -> list[Saddle]:
+        """Both directions' points at ``delta`` or ``epsilon``: estimates."""
+        return [saddle(Cumulants(self.above, d), delta=delta, epsilon=epsilon) for d in DIRECTIONS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +158,19 @@ class Pld:
         """(lower, upper): the true epsilon at ``delta`` lies between them."""
         check_instance("ledger", ledger, Ledger)
         check_delta(delta)
-        noisy, exposed = _without_noiseless(ledger)
+        noisy, exposed = _simplified(ledger)
         if exposed:
             return (math.inf if delta < exposed else self.bracket(noisy, delta)[0]), math.inf
-        if not len(noisy):
+        if _total_variation(noisy) <= delta:
             return 0.0, 0.0
+        if noisy.steps == 1:
+            return epsilon_of_one(noisy, delta)
         near = _pilot_epsilon(noisy, delta)
         effort = self._effort()
         best = (0.0, math.inf)
         for _ in range(_REFINEMENTS + 1):
             steps = _Steps.of(noisy, delta, effort)
-            direction, _ = steps.saddle(delta=delta)
-            point = saddle(Cumulants(steps.above, direction), epsilon=near)
-            grid = choose_grid(
-                steps.above, direction, point.c, near, math.log(delta), smoothing=effort.smoothing * max(near, 1e-3 / point.c)
-            )
-            lower, upper = steps.invert(grid).epsilons(delta, near)
+            lower, upper = steps.bounds(near, delta, effort.smoothing * near).epsilons(delta, near)
             best = (max(best[0], lower), min(best[1], upper))
             if best[1] - best[0] <= max(self.rtol * best[1], _SMALLEST_WIDTH):
                 return best
@@ -193,21 +193,21 @@ class Pld:
         """
         check_instance("ledger", ledger, Ledger)
         near = check_real("epsilon", epsilon, at_least=0)
-        noisy, exposed = _without_noiseless(ledger)
+        noisy, exposed = _simplified(ledger)
         if not len(noisy):
             return exposed, exposed
-        guess = 1e-9
+        if noisy.steps == 1:
+            lower, upper = delta_of_one(noisy, near)
+            return 1 - (1 - exposed) * (1 - lower), 1 - (1 - exposed) * (1 - upper)
+        lower, upper = 0.0, 1e-9
         for effort in (_PILOT, self._effort()):
-            steps = _Steps.of(noisy, guess, effort)
-            direction, point = steps.saddle(epsilon=near)
-            scale = max(near, 0.1 / point.c)
-            log_delta = min(point.log_delta, 0.0) if effort is _PILOT else math.log(guess)
-            grid = choose_grid(
-                steps.above, direction, point.c, near, log_delta, smoothing=effort.smoothing * scale
-            )
-            bounds = steps.invert(grid)
-            lower, upper = bounds.lower(near), bounds.upper(near)
-            guess = max(upper, 1e-300)
+            steps = _Steps.of(noisy, upper, effort)
+            points = steps.saddles(epsilon=near)
+            if effort is _PILOT:
+                upper = min(0.5, math.exp(max(-600.0, *(point.log_delta for point in points))))
+            scale = max(near, 0.1 / min(point.c for point in points))
+            bounds = steps.bounds(near, upper, effort.smoothing * scale)
+            lower, upper = bounds.lower(near), max(bounds.upper(near), 1e-300)
         # Noise-free releases expose a sampled record outright, whatever the others do.
         return 1 - (1 - exposed) * (1 - lower), 1 - (1 - exposed) * (1 - upper)
 
@@ -216,27 +216,38 @@ class Pld:
         return _Effort(nodes=math.ceil(96 / scale), kappa=min(0.022 * scale, 0.1), smoothing=2e-4 * scale**2)
 
 
-def _without_noiseless(ledger: Ledger) -> tuple[Ledger, float]:
-    """The releases that have noise, distinct and sorted, and the probability that another one exposes a record."""
+def _simplified(ledger: Ledger) -> tuple[Ledger, float]:
+    """The releases that have noise, and the probability that one that has none exposes a record.
+
+    Distinct and sorted; those that everybody takes part in become one, by exact composition.
+    """
     distinct = ledger.distinct()
     bare = distinct.noise_multiplier == 0
-    exposed = -math.expm1(float(np.sum(distinct.count[bare] * np.log1p(-np.minimum(distinct.sample_rate[bare], 1 - 1e-16)))))
-    return distinct.where(~bare), exposed if bare.any() else 0.0
+    kept = np.log1p(-np.minimum(distinct.sample_rate[bare], 1 - 1e-16))
+    exposed = -math.expm1(float(distinct.count[bare] @ kept)) if bare.any() else 0.0
+    full = distinct.sample_rate == 1
+    noisy = distinct.where(~bare & ~full)
+    if (full & ~bare).any():
+        noisy += Ledger([Release(1.0, 1 / Gaussian().mu(distinct.where(full & ~bare)))])
+    return noisy, exposed
+
+
+def _total_variation(ledger: Ledger) -> float:
+    """An upper bound on delta at epsilon 0: the sum of the steps' total variations."""
+    with np.errstate(divide="ignore"):
+        variation = erf(1 / (math.sqrt(8) * ledger.noise_multiplier))
+    return float((1 + 1e-12) * np.sum(ledger.count * ledger.sample_rate * variation))
 
 
 def _pilot_epsilon(ledger: Ledger, delta: float) -> float:
-    """Epsilon within a few percent: the upper end of a coarse bracket."""
+    """Epsilon within a few percent: the upper end of a coarse bracket; never below a thousandth of its scale."""
     steps = _Steps.of(ledger, delta, _PILOT)
-    direction, point = steps.saddle(delta=delta)
-    epsilon = max(point.epsilon, 1e-3 / point.c)
-    point = saddle(Cumulants(steps.above, direction), epsilon=epsilon)
-    for _ in range(3):
-        grid = choose_grid(
-            steps.above, direction, point.c, epsilon, math.log(delta), smoothing=_PILOT.smoothing * epsilon
-        )
-        found = _crossing(steps.invert(grid).upper, delta, epsilon)
-        if found < 1e-3 / point.c or abs(found / epsilon - 1) < 0.1:
-            return max(found, 1e-3 / point.c)
+    points = steps.saddles(delta=delta)
+    smallest = 1e-3 / min(point.c for point in points)
+    epsilon = max(smallest, *(point.epsilon for point in points))
+    for _ in range(4):
+        found = _crossing(steps.bounds(epsilon, delta, _PILOT.smoothing * epsilon).upper, delta, epsilon)
+        if found <= smallest or abs(found / epsilon - 1) < 0.1:
+            return max(found, smallest)
         epsilon = found
-        point = saddle(Cumulants(steps.above, direction), epsilon=epsilon)
     return epsilon

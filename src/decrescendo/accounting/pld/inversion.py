@@ -15,7 +15,8 @@ side is a Gaussian bump, so its expectation is one more sum over the same freque
 *A sum for the integral.* With v = k dv and W = 2 pi/dv, Poisson's formula turns the sum into
 sum_n exp(c n W) delta(e + n W): the wanted term and non-negative others, bounded by Chernoff for the lower end.
 
-*Floating point* and the cut at the last frequency are carried as absolute bounds on every term.
+*Floating point* and the cut at the last frequency are carried as absolute bounds on every term. Curves whose values
+are off by a relative x give a delta that is off by at most (1 +- x) to the power of the number of steps.
 """
 
 import math
@@ -27,7 +28,8 @@ from jaxtyping import Complex, Float
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from decrescendo.accounting.pld.transform import UNIT, Cumulants, Direction, Part, Transform, log_mgf, transform
+from decrescendo.accounting.gaussian import log_delta
+from decrescendo.accounting.pld.transform import CURVE_ERROR, UNIT, Cumulants, Direction, Part, Transform, log_mgf, transform
 from decrescendo.errors import AccountingError
 
 _CUT = 7.5  # frequencies up to _CUT / m
@@ -48,30 +50,33 @@ class Saddle:
 
 
 def saddle(cumulants: Cumulants, *, delta: float | None = None, epsilon: float | None = None) -> Saddle:
-    """The point of the curve at ``delta``, or at ``epsilon``."""
+    """The point of the curve at ``delta``, or at ``epsilon``; both: at ``epsilon``, or where delta is negligible."""
 
-    def point(c: float) -> tuple[float, float]:
+    def point(c: float) -> Saddle:
         log_m, first, second = cumulants.at(c)
         tilted = log_m - math.log(c) - math.log1p(c)
         slope = first - 1 / c - 1 / (1 + c)
         curvature = second + c**-2 + (1 + c) ** -2
-        return slope, tilted - c * slope - 0.5 * math.log(2 * math.pi * curvature)
+        log_delta = tilted - c * slope - 0.5 * math.log(2 * math.pi * curvature) if curvature > 0 else -math.inf
+        return Saddle(c, slope, log_delta)
 
     def gap(log_c: float) -> float:
-        slope, log_delta = point(math.exp(log_c))
-        value = slope - epsilon if epsilon is not None else math.log(delta or 1.0) - log_delta
+        found = point(math.exp(log_c))
+        value = found.epsilon - epsilon if epsilon is not None else math.log(delta or 1.0) - found.log_delta
         return value if math.isfinite(value) else 1e300
 
     low, high = 0.0, 0.0
     while gap(low) > 0 and low > -40:
         low -= 1.0
     while gap(high) < 0 and high < 60:
+        if epsilon is not None and delta is not None:
+            c = math.exp(high)
+            if cumulants.at(c)[0] - c * epsilon < math.log(delta) - 14:
+                return Saddle(c, epsilon, math.log(delta) - 14)
         high += 1.0
     if gap(low) > 0 or gap(high) < 0:
-        c = math.exp(low if gap(low) > 0 else high)
-    else:
-        c = math.exp(float(brentq(gap, low, high, xtol=1e-6)))
-    return Saddle(c, *point(c))
+        return point(math.exp(low if gap(low) > 0 else high))
+    return point(math.exp(float(brentq(gap, low, high, xtol=1e-6))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,24 +104,30 @@ class Grid:
 
 
 def choose_grid(
-    parts: Sequence[Part], direction: Direction, saddle_c: float, epsilon: float, log_delta: float, *, smoothing: float
+    parts: Sequence[Part], direction: Direction, epsilon: float, delta: float, *, smoothing: float
 ) -> Grid:
     """The grid with the fewest frequencies whose smoothing costs about ``smoothing`` in epsilon.
 
     Any c > 0 is right. At the saddle point terms are smallest, but where single steps can lose much (small noise,
     small rates) the window is wide there; a smaller tilt is then cheaper. Aliases stay below 1e-5 of delta.
     """
+    saddle_c = saddle(Cumulants(parts, direction), epsilon=epsilon, delta=delta).c
+    log_delta = math.log(delta)
     m = math.sqrt(smoothing / (1 + saddle_c))
     tilts = [ratio * saddle_c for ratio in (*_RATIOS, *_BEYOND)]
     # log of the Chernoff bound M(a) exp(-a epsilon) over delta; a = 0 gives the trivial bound 1.
     chernoff = [(0.0, -log_delta)] + [(a, log_mgf(parts, direction, a) - a * epsilon - log_delta) for a in tilts]
     log_alias = math.log(1e-5)
     best: Grid | None = None
+    affordable = max(_LOG_CANCELLATION, chernoff[len(_RATIOS)][1] + math.log(5))
     for c, excess in chernoff[1 : len(_RATIOS) + 1]:
-        if excess > _LOG_CANCELLATION and c < saddle_c:
+        if excess > affordable:
             continue
-        sides = [[(bound - log_alias) / abs(a - c) for a, bound in chernoff if (a > c) == up and a != c] for up in (True, False)]
-        window = max(4 * m, *(min(side) for side in sides))
+        above = min((bound - log_alias) / (a - c) for a, bound in chernoff if a > c)
+        below = min((bound - log_alias) / (c - a) for a, bound in chernoff if a < c)
+        window = max(4 * m, above, below)
+        if not math.isfinite(window):
+            continue
         count = math.ceil(_CUT / m * window / (2 * math.pi)) + 2
         if best is None or count < best.v.size:
             best = Grid(c, m, 2 * math.pi / window * np.arange(count), window, tuple(tilts))
@@ -138,6 +149,7 @@ class Inversion:
     infinite: float
     log_mgf: float
     chernoff: Sequence[tuple[float, float]]
+    steps: float
 
     @classmethod
     def of(cls, above: Sequence[Part], below: Sequence[Part], direction: Direction, grid: Grid) -> "Inversion":
@@ -151,58 +163,97 @@ class Inversion:
             infinite,
             log_mgf(above, direction, grid.c),
             chernoff,
+            sum(float(part.mixtures.counts.sum()) for part in above),
         )
 
     def upper(self, epsilon: float) -> float:
         """delta(epsilon) is at most this."""
-        grid = self.grid
-        kernel = np.exp(grid.m**2 * (grid.s**2 + grid.s) / 2 - grid.s * epsilon) / (grid.s * (grid.s + 1))
-        value, error = self._sum(self.above, kernel, 1 / math.pi)
-        tail = math.exp(self.log_mgf + grid.log_smoothing - grid.c * epsilon) * self._cut() / math.pi
-        return min(1.0, max(0.0, value + error + tail) + self.infinite * (1 + 1e-9))
+        grid, scale = self.grid, self._scale(epsilon)
+        if math.isinf(scale):
+            return 1.0
+        value, error = self._sum(self.above, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=self.sparse)
+        tail = math.exp(grid.log_smoothing) * self._cut() / math.pi
+        composed = scale * max(0.0, value + error + tail) + self.infinite * (1 + 1e-9)
+        if self.sparse:
+            composed += self._silent(epsilon) + self._aliases(epsilon, [(a, 0.0) for a, _ in self.chernoff])
+        return min(1.0, composed * math.exp(self.steps * CURVE_ERROR))
 
     def lower(self, epsilon: float) -> float:
         """delta(epsilon) is at least this."""
-        grid = self.grid
-        kernel = np.exp(grid.m**2 * (grid.s**2 + grid.s) / 2 - grid.s * epsilon) / (grid.s * (grid.s + 1))
-        value, error = self._sum(self.below, kernel, 1 / math.pi)
-        bump_kernel = np.exp(grid.m**2 * (grid.s + 0.5) ** 2 / 2 - grid.s * epsilon)
+        grid, scale = self.grid, self._scale(epsilon)
+        if math.isinf(scale):
+            return 0.0
+        value, error = self._sum(self.below, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=self.sparse)
+        bump_kernel = np.exp(grid.m**2 * (grid.s + 0.5) ** 2 / 2 - 1j * grid.v * epsilon)
         height = (2 * float(ndtr(grid.m / 2)) - 1) * grid.m / math.sqrt(2 * math.pi)
-        bump, bump_error = self._sum(self.below, bump_kernel, 2 * height)
-        scale = math.exp(self.log_mgf + grid.log_smoothing + grid.m**2 / 8 - grid.c * epsilon)
-        tail = scale * self._cut() * (1 / math.pi + 2 * height * grid.v[-1] ** 2)
-        return max(0.0, value - error - bump - bump_error - tail - self._aliases(epsilon))
+        bump, bump_error = self._sum(self.below, bump_kernel, 2 * height, epsilon)
+        last = math.exp(grid.log_smoothing + grid.m**2 / 8) * self._cut()
+        tail = last * (1 / math.pi + 2 * height * float(grid.v[-1]) ** 2)
+        composed = scale * (value - error - bump - bump_error - tail) - self._aliases(epsilon, self.chernoff)
+        if self.sparse:
+            composed += self._silent(epsilon)
+        return max(0.0, composed * math.exp(-self.steps * CURVE_ERROR))
+
+    def _scale(self, epsilon: float) -> float:
+        """M(c) exp(-c epsilon): transforms and kernels are kept relative to it, so that neither overflows."""
+        exponent = self.log_mgf - self.grid.c * epsilon
+        return math.exp(exponent) if exponent < 600 else math.inf
+
+    @property
+    def sparse(self) -> bool:
+        """Whether almost nothing is lost in almost all outcomes: M is then close to 1, and M - 1 is what is summed.
+
+        The 1 is the law of a mechanism that says nothing; its part of every sum is known in closed form.
+        """
+        return self.log_mgf < 1
+
+    def _silent(self, epsilon: float) -> float:
+        """delta(epsilon) of the smoothing alone."""
+        return float(np.exp(log_delta(epsilon, self.grid.m)))
+
+    def _payoff(self, epsilon: float) -> Complex[np.ndarray, " f"]:
+        grid = self.grid
+        return np.exp(grid.m**2 * (grid.s**2 + grid.s) / 2 - 1j * grid.v * epsilon) / (grid.s * (grid.s + 1))
 
     def _sum(
-        self, law: Transform, kernel: Complex[np.ndarray, " f"], factor: float
+        self, law: Transform, kernel: Complex[np.ndarray, " f"], factor: float, epsilon: float, *, less_1: bool = False
     ) -> tuple[float, float]:
-        """factor dv Re sum' M_k kernel_k (the first term halved), and a bound on its error."""
-        step = factor * (self.grid.v[1] - self.grid.v[0])
+        """factor dv Re sum' M_k kernel_k / M(c) (the first term halved), and a bound on its error.
+
+        ``less_1``: M - 1 in M's place.
+        """
+        step = factor * float(self.grid.v[1])
         half = np.ones(kernel.size)
         half[0] = 0.5
         size = np.abs(kernel) * half
         lost = np.isinf(law.relative)
-        with np.errstate(over="ignore", invalid="ignore"):
-            off = np.where(lost, np.exp(law.log_magnitude), np.abs(law.value) * np.expm1(np.where(lost, 0, law.relative)))
-        # The kernel's own phase s epsilon is off by a few units of its size.
-        rounding = UNIT * (kernel.size + 100 + 8 * np.abs(self.grid.s) * max(1.0, abs(self.grid.window)))
-        error = step * float(np.sum(size * (off + np.abs(law.value) * rounding)))
-        return step * float(np.sum((law.value * kernel).real * half)), error
+        logs = np.where(lost, 0.0, law.log_value)
+        value = np.exp(logs - self.log_mgf)
+        bound = np.exp(np.minimum(law.log_magnitude - self.log_mgf, 1.0)) * (2.0 if less_1 else 1.0)
+        off = np.where(lost, bound, np.abs(value) * np.expm1(np.where(lost, 0.0, law.relative)))
+        if less_1:
+            value = np.expm1(logs) * math.exp(-self.log_mgf)
+        value = np.where(lost, 0.0, value)
+        # Phases v epsilon, exponents, and the pairwise sum are off by a few units.
+        rounding = UNIT * (100 + 8 * self.grid.v * (epsilon + self.grid.m) + 8 * abs(self.log_mgf))
+        error = step * float(np.sum(size * (off + np.abs(value) * rounding)))
+        return step * float(np.sum((value * kernel).real * half)), error
 
     def _cut(self) -> float:
-        """Int_V^inf exp(-m^2 v^2/2) / v^2 dv, at most; V one step before the last frequency."""
-        last = float(self.grid.v[-1])
+        """Int_V^inf exp(-m^2 v^2/2) / v^2 dv, at most; V the last frequency but one."""
+        last = float(self.grid.v[-2])
         return math.exp(-((self.grid.m * last) ** 2) / 2) / last
 
-    def _aliases(self, epsilon: float) -> float:
-        """sum over n != 0 of exp(c n W) delta(epsilon + n W), at most, by Chernoff with the dominating law."""
+    def _aliases(self, epsilon: float, chernoff: Sequence[tuple[float, float]]) -> float:
+        """sum over n != 0 of exp(c n W) delta(epsilon + n W), at most, from (a, log M(a)) by Chernoff."""
         total, grid = 0.0, self.grid
-        for keep in (lambda a: a > grid.c, lambda a: a < grid.c):
-            bounds: list[float] = [math.inf]
-            for a, log_m in self.chernoff:
-                if keep(a):
-                    log_first = log_m + grid.m**2 * (a**2 + a) / 2 - a * epsilon - abs(a - grid.c) * grid.window
+        for up in (True, False):
+            bounds = [math.inf]
+            for a, log_m in chernoff:
+                if a != grid.c and (a > grid.c) == up:
+                    gap = abs(a - grid.c) * grid.window
+                    log_first = log_m + grid.m**2 * (a**2 + a) / 2 - a * epsilon - gap
                     if log_first < 600:
-                        bounds.append(math.exp(log_first) / -math.expm1(-abs(a - grid.c) * grid.window))
+                        bounds.append(math.exp(log_first) / -math.expm1(-gap))
             total += min(bounds)
         return total

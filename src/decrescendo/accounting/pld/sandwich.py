@@ -26,20 +26,16 @@ from jaxtyping import Bool, Float
 from decrescendo.accounting.gaussian import log_delta
 from decrescendo.errors import AccountingError
 
-# exp(e) must stay finite at the outermost dot: mu^2/2 + 12 mu < 700.
+# exp(e) must stay finite at the outermost dot: mu^2/2 + 15 mu < 700.
 LARGEST_MU = 25.0
 
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """Losses e_1 < ... < e_n of the un-subsampled mechanism, symmetric, with e = 0 among them."""
+    """Losses e_1 < ... < e_n of the un-subsampled mechanism; ``zero`` is the index of e = 0, which is among them."""
 
     e: Float[np.ndarray, " n"]
-
-    @property
-    def zero(self) -> int:
-        """Index of the dot e = 0."""
-        return self.e.size // 2
+    zero: int
 
     @property
     def y_steps(self) -> Float[np.ndarray, " n"]:
@@ -47,13 +43,16 @@ class Dots:
         return np.r_[np.exp(self.e[0]), np.exp(self.e[:-1]) * np.expm1(np.diff(self.e))]
 
 
-def place_dots(mu_low: float, mu_high: float, *, kappa: float, tail: float, reach: float = 9.0) -> Dots:
+def place_dots(
+    mu_low: float, mu_high: float, *, kappa: float, left: float, right: float, reach: float = 9.0
+) -> Dots:
     """Dots for every mu in [mu_low, mu_high]: ``kappa mu`` apart within ``reach`` deviations, relatively so beyond.
 
     Args:
         mu_low, mu_high: range of the steps' mu, 0 < mu_low <= mu_high.
         kappa: distance of dots over mu.
-        tail: the outermost dots lie ``tail`` standard deviations from the mean loss mu^2/2 of ``mu_high``.
+        left, right: the outermost dots lie that many standard deviations from the mean loss mu^2/2 of ``mu_high``
+            under the law they are in the tail of (Q on the left, P on the right).
         reach: number of deviations over which dots are evenly spaced for the smallest mu.
     """
     if mu_high > LARGEST_MU:
@@ -61,17 +60,14 @@ def place_dots(mu_low: float, mu_high: float, *, kappa: float, tail: float, reac
             f"Pld accounts noise multipliers from {1 / LARGEST_MU} up, got noise_multiplier={1 / mu_high:.4g}. "
             "Such a step has an epsilon in the hundreds: add noise"
         )
-    limit = mu_high * (mu_high / 2 + tail)
     step = min(kappa * mu_low, 0.25)
+    limit = mu_high * (mu_high / 2 + max(left, right))
     even = np.arange(1, math.ceil(reach * mu_low / step) + 1) * step
-    positive = [even]
-    if even[-1] < limit:
-        ratio = 1 + kappa / reach
-        count = math.ceil(math.log(limit / even[-1]) / math.log(ratio))
-        positive.append(even[-1] * ratio ** np.arange(1, count + 1))
-    half = np.concatenate(positive)
-    half = half[: int(np.searchsorted(half, limit)) + 1]
-    return Dots(np.r_[-half[::-1], 0.0, half])
+    ratio = 1 + kappa / reach
+    count = max(0, math.ceil(math.log(limit / even[-1]) / math.log(ratio)))
+    half = np.r_[even, even[-1] * ratio ** np.arange(1, count + 1)]
+    sides = [half[: int(np.searchsorted(half, mu_high * (mu_high / 2 + tail))) + 1] for tail in (left, right)]
+    return Dots(np.r_[-sides[0][::-1], 0.0, sides[1]], sides[0].size)
 
 
 def excess(e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n"]:
@@ -83,19 +79,24 @@ def excess(e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.
 class Masses:
     """Discrete mechanisms, one a row: masses under Q at y_0 = 0, y_1, .., y_n, and the mass of P at infinity.
 
-    The mass of P at dot j is y_j times that of Q; rows under Q sum to 1.
+    The mass of P at dot j is y_j times that of Q; rows under Q sum to 1. ``slope_scale``: the values over the steps
+    of y that the slopes were computed from, which says how exact they are.
     """
 
     q: Float[np.ndarray, "k n_plus_1"]
     infinite: Float[np.ndarray, " k"]
+    slope_scale: Float[np.ndarray, "k n"]
 
 
 def _masses(dots: Dots, values: Float[np.ndarray, "k n"]) -> Masses:
     """The mechanism whose excess is ``values`` at the dots, 0 at y = 0 and linear in y between: its slopes' jumps."""
-    slopes = np.diff(values, axis=1, prepend=0.0) / dots.y_steps
+    steps = dots.y_steps
+    slopes = np.diff(values, axis=1, prepend=0.0) / steps
+    scale = values / steps
+    scale[:, 1:] += values[:, :-1] / steps[1:]
     q = np.diff(slopes, axis=1, append=0.0)
     q[:, dots.zero] += 1.0  # the jump of max(0, 1 - y)
-    return Masses(np.concatenate([slopes[:, :1], q], axis=1), values[:, -1])
+    return Masses(np.concatenate([slopes[:, :1], q], axis=1), values[:, -1], scale)
 
 
 def masses_above(dots: Dots, mu: Float[np.ndarray, " k"]) -> Masses:

@@ -40,7 +40,8 @@ class Nodes:
 class Mixtures:
     """Groups of steps: member t of group i has masses base_i + w_t difference_i, for |w_t| <= largest_i.
 
-    ``power_sums[i, k]`` is the sum over members of count_t w_t^k, which is all that composition needs of them.
+    ``power_sums[i, k]`` is the sum over members of count_t w_t^k, which is all that composition needs of them;
+    ``slope_scale`` bounds that of every member.
     """
 
     base: Float[np.ndarray, "g n"]
@@ -49,6 +50,7 @@ class Mixtures:
     difference_infinite: Float[np.ndarray, " g"]
     largest: Float[np.ndarray, " g"]
     power_sums: Float[np.ndarray, "g powers"]
+    slope_scale: Float[np.ndarray, "g n"]
 
     @property
     def counts(self) -> Float[np.ndarray, " g"]:
@@ -57,11 +59,16 @@ class Mixtures:
 
 
 def build_nodes(
-    mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], *, nodes: int, kappa: float, tail: float
+    mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], *, nodes: int, kappa: float, left: float, right: float
 ) -> Nodes:
-    """Nodes for distinct ascending ``mu``: the values themselves if few, else where they bend the bound most."""
+    """Nodes for distinct ascending ``mu``: the values themselves if few, else where they bend the bound most.
+
+    ``left`` and ``right``: where tails are cut, in standard deviations, for Q and for P.
+    """
     places = mu if mu.size <= nodes else _spread(mu, count, nodes)
-    dots = place_dots(float(places[0]), float(places[-1]), kappa=kappa, tail=tail + max(0.1, 5 * kappa))
+    margin = max(0.1, 5 * kappa)
+    dots = place_dots(float(places[0]), float(places[-1]), kappa=kappa, left=left + margin, right=right + margin)
+    tail = min(left, right)
     return Nodes(dots, places, masses_above(dots, places), masses_below(dots, places, tail=tail), tail)
 
 
@@ -84,7 +91,7 @@ def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: in
 
 def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
     """Every step as a mixture of its two neighbouring nodes, written round the middle: |w| <= 1/2."""
-    q, infinite = nodes.above.q, nodes.above.infinite
+    q, infinite, scale = nodes.above.q, nodes.above.infinite, nodes.above.slope_scale
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
         return _exactly(nodes.above, count)
     left = np.clip(np.searchsorted(nodes.mu, mu) - 1, 0, nodes.mu.size - 2)
@@ -96,6 +103,7 @@ def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
         difference_infinite=infinite[1:] - infinite[:-1],
         largest=np.full(nodes.mu.size - 1, 0.5),
         power_sums=_power_sums(left, np.clip(share, 0.0, 1.0) - 0.5, count, nodes.mu.size - 1),
+        slope_scale=np.maximum(scale[1:], scale[:-1]),
     )
 
 
@@ -112,12 +120,14 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
     largest = np.full(groups, 1e-6)
     np.maximum.at(largest, group, weight)
     base = nodes.below.q[1:]
-    end = masses_below(nodes.dots, nodes.mu[1:], tail=nodes.tail, minus=nodes.mu[:-1], weight=largest).q
-    valid = end.min(axis=1) >= 0
+    end = masses_below(nodes.dots, nodes.mu[1:], tail=nodes.tail, minus=nodes.mu[:-1], weight=largest)
+    valid = end.q.min(axis=1) >= 0
     weight, largest = np.where(valid[group], weight, 0.0), np.where(valid, largest, 0.0)
-    difference = np.where(valid[:, None], (end - base) / np.where(valid, largest, 1.0)[:, None], 0.0)
+    difference = np.where(valid[:, None], (end.q - base) / np.where(valid, largest, 1.0)[:, None], 0.0)
     none = np.zeros(groups)
-    return Mixtures(base, difference, none, none, largest, _power_sums(group, weight, count, groups))
+    # An extrapolated curve's rounding is that of both curves it was made of.
+    scale = (1 + 2 * largest)[:, None] * nodes.below.slope_scale[1:]
+    return Mixtures(base, difference, none, none, largest, _power_sums(group, weight, count, groups), scale)
 
 
 def _exactly(masses: Masses, count: Int[np.ndarray, " n"]) -> Mixtures:
@@ -125,7 +135,7 @@ def _exactly(masses: Masses, count: Int[np.ndarray, " n"]) -> Mixtures:
     none = np.zeros(count.size)
     sums = np.zeros((count.size, ORDER))
     sums[:, 0] = count
-    return Mixtures(masses.q, np.zeros_like(masses.q), masses.infinite, none, none, sums)
+    return Mixtures(masses.q, np.zeros_like(masses.q), masses.infinite, none, none, sums, masses.slope_scale)
 
 
 def _shares(

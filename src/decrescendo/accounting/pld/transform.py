@@ -34,34 +34,26 @@ class Part:
     mixtures: Mixtures
     sample_rate: float
 
-    def real_weights(self, direction: Direction, c: float) -> Float[np.ndarray, " n"]:
-        """exp((1 + c) l_j) or exp(-c l_j), zero where the loss is infinite."""
-        power = 1 + c if direction == "remove" else -c
-        finite = np.isfinite(self.losses)
-        with np.errstate(over="ignore"):  # an overflow makes a search turn back; no bound is made of it
-            return np.where(finite, np.exp(power * np.where(finite, self.losses, 0.0)), 0.0)
-
     def infinite_mass(self, direction: Direction) -> float:
         """Sum over steps of the probability of an infinite loss, an upper bound on that of their composition."""
         mixtures = self.mixtures
         if direction == "remove":
             base, difference = mixtures.base_infinite * self.sample_rate, mixtures.difference_infinite * self.sample_rate
-        elif self.sample_rate == 1:
-            base, difference = mixtures.base[:, 0], mixtures.difference[:, 0]
         else:
-            return 0.0
+            # The mass of Q at y = 0 stands for its cut tail. Its loss -log(1 - p) is finite, but far too large to be
+            # tilted: it is counted as infinite.
+            base, difference = mixtures.base[:, 0], mixtures.difference[:, 0]
         return float(mixtures.power_sums[:, 0] @ base + mixtures.power_sums[:, 1] @ difference)
 
 
 @dataclass(frozen=True, slots=True)
 class Transform:
-    """log M(c + iv) on a grid of v, and how far exp of it may be off.
+    """log M(c + iv) on a grid of v (any branch), and how far exp of it may be off.
 
-    ``relative``: |error| <= (exp(relative) - 1) |M|. Where the value itself is not known (``relative`` infinite),
-    |M| <= exp(log_magnitude).
+    ``relative``: |error| <= (exp(relative) - 1) |M|. Where that is infinite only |M| <= exp(log_magnitude) is known.
     """
 
-    value: Complex[np.ndarray, " f"]
+    log_value: Complex[np.ndarray, " f"]
     log_magnitude: Float[np.ndarray, " f"]
     relative: Float[np.ndarray, " f"]
 
@@ -72,7 +64,7 @@ def transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[np
     block = max(64, _BLOCK // n)
     pieces = [_transform(parts, direction, c, v[start : start + block]) for start in range(0, v.size, block)]
     return Transform(
-        np.concatenate([piece.value for piece in pieces]),
+        np.concatenate([piece.log_value for piece in pieces]),
         np.concatenate([piece.log_magnitude for piece in pieces]),
         np.concatenate([piece.relative for piece in pieces]),
     )
@@ -84,46 +76,75 @@ def _transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[n
     relative = np.zeros(v.size)
     sign = 1.0 if direction == "remove" else -1.0
     for part in parts:
-        mixtures, weights = part.mixtures, part.real_weights(direction, c)
-        finite = np.where(np.isfinite(part.losses), part.losses, 0.0)
-        phase = np.outer(finite, sign * v)
-        cosine, sine = np.cos(phase), np.sin(phase)
-        base_weighted, difference_weighted = mixtures.base * weights, mixtures.difference * weights
-        base = base_weighted @ cosine + 1j * (base_weighted @ sine)
-        if np.any(mixtures.largest):
-            difference = difference_weighted @ cosine + 1j * (difference_weighted @ sine)
-        else:
-            difference = np.zeros_like(base)
-        largest, counts = mixtures.largest[:, None], mixtures.counts[:, None]
-
-        size = np.abs(base)
-        total = np.abs(base_weighted) + mixtures.largest[:, None] * np.abs(difference_weighted)
-        mass, moment = total.sum(axis=1)[:, None], (total @ np.abs(finite))[:, None]
-        # Each product and sum of the matrix product, each mass's own cancellation, and each phase is off by a few units.
-        rounding = UNIT * ((2 * finite.size + 4000) * mass + 4 * np.abs(v) * moment)
-        log_magnitude += (counts * np.log(np.minimum(size + largest * np.abs(difference) + rounding, mass))).sum(axis=0)
-
+        mixtures, counts, largest = part.mixtures, part.mixtures.counts[:, None], part.mixtures.largest[:, None]
+        waves = _Waves.of(part, direction, c, sign * v)
+        base, difference = waves.sums(mixtures.base), waves.sums(mixtures.difference) if largest.any() else 0.0
+        rounding = waves.rounding(np.abs(mixtures.base) + largest * np.abs(mixtures.difference), mixtures.slope_scale)
+        # One step's transform is 1 + base + w difference: kept without the 1, which rounding would be relative to.
+        size = np.abs(1 + base)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            ratio = difference / base
+            ratio = difference / (1 + base)
             reach = largest * np.abs(ratio)
+            magnitude = np.log(size + largest * np.abs(difference) + rounding)
             series = np.zeros_like(base)
             for k in range(ORDER - 1, 0, -1):  # Horner on power_k (-1)^(k+1) / k ratio^k
                 series = (series + (-1) ** (k + 1) / k * mixtures.power_sums[:, k, None]) * ratio
             remainder = counts * reach**ORDER / (ORDER * np.maximum(1 - reach, 0.0))
-            error = remainder + 2 * counts * rounding / size
-            logs = counts * np.log(base) + series
+            error = remainder + 2 * counts * (rounding + UNIT * np.abs(base)) / size
+            logs = counts * np.log1p(base) + series
         known = (reach < 0.5) & (rounding < 0.1 * size)
         empty = counts == 0
-        error = np.where(empty, 0.0, np.where(known, error, np.inf))
-        logs = np.where(empty | ~known, 0.0, logs)
-        log_value += logs.sum(axis=0)
-        relative += error.sum(axis=0)
-    steps = sum(float(part.mixtures.counts.sum()) for part in parts)
-    relative += steps * CURVE_ERROR
-    lost = ~(relative < 0.5)
-    relative[lost] = np.inf
-    value = np.where(lost, 0.0, np.exp(np.where(lost, 0.0, log_value)))
-    return Transform(value, log_magnitude, relative)
+        log_magnitude += np.where(empty, 0.0, counts * magnitude).sum(axis=0)
+        log_value += np.where(empty | ~known, 0.0, logs).sum(axis=0)
+        relative += np.where(empty, 0.0, np.where(known, error, np.inf)).sum(axis=0)
+    relative[~(relative < 0.5)] = np.inf
+    return Transform(log_value, log_magnitude, relative)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waves:
+    """exp(s l_j) - 1 at the losses (times y_j where P is the first law), split so that nothing cancels.
+
+    With the weight exp(a) at v = 0 and the phase x = v l: exp(a + ix) - 1 = expm1(a) - exp(a) (2 sin^2(x/2) - i sin x).
+    Where the loss is infinite, or counted so, the weight is 0: the term is -1.
+    """
+
+    v: Float[np.ndarray, " f"]
+    power: float
+    weight: Float[np.ndarray, " n"]
+    weight_less_1: Float[np.ndarray, " n"]
+    loss: Float[np.ndarray, " n"]
+    versine: Float[np.ndarray, "n f"]
+    sine: Float[np.ndarray, "n f"]
+
+    @classmethod
+    def of(cls, part: Part, direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> "_Waves":
+        power = 1 + c if direction == "remove" else -c
+        finite = np.isfinite(part.losses)
+        if direction == "add":
+            finite[0] = False
+        loss = np.where(finite, part.losses, 0.0)
+        half = np.outer(loss, v / 2)
+        sine, cosine = np.sin(half), np.cos(half)
+        with np.errstate(over="ignore"):  # an overflow makes a search turn back; no bound is made of it
+            weight = np.where(finite, np.exp(power * loss), 0.0)
+            weight_less_1 = np.where(finite, np.expm1(power * loss), -1.0)
+        return cls(v, power, weight, weight_less_1, loss, 2 * sine**2, 2 * sine * cosine)
+
+    def sums(self, q: Float[np.ndarray, "g n"]) -> Complex[np.ndarray, "g f"]:
+        """sum_j q_j (exp(a_j + i v l_j) - 1)."""
+        weighted = q * self.weight
+        return ((q @ self.weight_less_1)[:, None] - weighted @ self.versine) + 1j * (weighted @ self.sine)
+
+    def rounding(self, q: Float[np.ndarray, "g n"], scale: Float[np.ndarray, "g m"]) -> Float[np.ndarray, "g f"]:
+        """How far such a sum may be off for masses |q|: products and sums; and slopes, whose errors telescope."""
+        weighted = q * self.weight
+        mass, moment = weighted.sum(axis=1)[:, None], (weighted @ np.abs(self.loss))[:, None]
+        real = (q @ np.abs(self.weight_less_1))[:, None]
+        waves = np.minimum(3 * mass, 2 * np.abs(self.v) * moment)
+        rise = (self.weight[1:] + self.weight[:-1]) * np.abs(np.diff(self.loss))
+        slopes = np.abs(self.power) + np.abs(self.v)
+        return UNIT * ((self.loss.size + 64) * (real + waves) + 8 * slopes * (scale @ rise)[:, None])
 
 
 def log_mgf(parts: Sequence[Part], direction: Direction, c: float) -> float:
@@ -147,11 +168,13 @@ class Cumulants:
         for part in self.parts:
             mixtures = part.mixtures
             occupied = mixtures.counts > 0
-            mean = mixtures.power_sums[occupied, 1] / mixtures.counts[occupied]
-            masses = mixtures.base[occupied] + mean[:, None] * mixtures.difference[occupied]
-            loss = sign * np.where(np.isfinite(part.losses), part.losses, 0.0)
-            powers = np.stack([np.ones_like(loss), loss, loss**2], axis=1)
-            m0, m1, m2 = (masses @ (part.real_weights(self.direction, c)[:, None] * powers)).T
             counts = mixtures.counts[occupied]
-            totals += [counts @ np.log(m0), counts @ (m1 / m0), counts @ (m2 / m0 - (m1 / m0) ** 2)]
+            mean = mixtures.power_sums[occupied, 1] / counts
+            masses = mixtures.base[occupied] + mean[:, None] * mixtures.difference[occupied]
+            waves = _Waves.of(part, self.direction, c, np.zeros(1))
+            loss = sign * waves.loss
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # far beyond the saddle: turned back
+                m0 = masses @ waves.weight_less_1
+                m1, m2 = (masses @ (waves.weight * loss)) / (1 + m0), (masses @ (waves.weight * loss**2)) / (1 + m0)
+                totals += [counts @ np.log1p(m0), counts @ m1, counts @ (m2 - m1**2)]
         return float(totals[0]), float(totals[1]), float(totals[2])
