@@ -209,7 +209,9 @@ def train_command(
 @app.command("account")
 @one_line_errors
 def account_command(
-    file: Annotated[Path, typer.Argument(help="A plan, or noise multipliers as JSON list or CSV.")],
+    file: Annotated[
+        Path, typer.Argument(help="A plan, the folder of a run, or noise multipliers as a JSON list or CSV.")
+    ],
     delta: Annotated[float | None, typer.Option(help="Default: the plan's.")] = None,
     sample_rate: Annotated[float | None, typer.Option(help="For a file that does not say it.")] = None,
     as_json: AsJson = False,

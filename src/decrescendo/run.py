@@ -92,6 +92,11 @@ class Run:
         """Steps taken."""
         return self.ledger.steps
 
+    @property
+    def covered(self) -> Ledger:
+        """What the guarantee is about: the releases, or the whole plan's if the run ended early."""
+        return self.ledger if self.steps == self.plan.steps else self.plan.ledger
+
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
         """The same run with more ``metrics`` (they must come from public data); a new value replaces an old
         one."""

@@ -77,6 +77,7 @@ def test_training_by_a_plan_file_saves_a_run(invoke: Invoke, plan_file: Path, tm
     assert run.ledger == run.plan.ledger
     assert found["metrics"] == run.metrics
     assert 0 <= run.metrics["test_accuracy"] <= 1
+    assert facts(invoke("account", "run", "--json")) == facts(invoke("account", plan_file, "--json"))
     assert found["steps_taken"] == 4
 
 

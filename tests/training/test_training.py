@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -58,6 +60,36 @@ def test_training_is_dp_sgd_written_out_by_hand(data: Pair, batch: float) -> Non
     wrong = make_plan(plan.schedule.noise_multiplier, plan.schedule.clip_norm * 0.99, batch=batch)
     by_hand(other, data, wrong, seed=11, lr=0.5)
     assert not torch.allclose(weights(model), weights(other), atol=1e-5)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    schedule=st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.01, 5)), min_size=1, max_size=4),
+    batch=st.floats(0.2, 30),
+    seed=st.integers(0, 2**40),
+)
+def test_it_is_dp_sgd_for_every_schedule_batch_size_and_seed(
+    schedule: list[tuple[float, float]], batch: float, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    data = torch.randn(ROWS, 3, generator=generator), torch.arange(ROWS) % 2
+    noise, clip = zip(*schedule, strict=True)
+    plan = make_plan(noise, clip, batch=batch)
+    model, expected = make_model(), make_model()
+    trainer = Trainer(model, loss, plan, sgd(model), seed=seed)
+    for drawn in trainer.batches(data):
+        trainer.step(drawn)
+    by_hand(expected, data, plan, seed=seed, lr=0.5)
+    assert torch.allclose(weights(model), weights(expected), atol=1e-4, rtol=1e-4)
+    assert trainer.ledger == plan.ledger
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_streams_are_the_same(data: Pair) -> None:
+    models = [make_model(), make_model().to("cuda")]
+    for model in models:
+        train(model, loss, data, make_plan(), sgd(model), seed=11)
+    assert torch.allclose(weights(models[0]), weights(models[1]).cpu(), atol=1e-4)
 
 
 def noise_of_a_run(plan: Any, scale: float = 1.0) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Ledgers from files that people have: a plan, or noise multipliers as JSON or CSV."""
+"""Ledgers from files that people have: a plan, a run, or noise multipliers as JSON or CSV."""
 
 import csv
 import io
@@ -20,8 +20,9 @@ def read_ledger(
     """The ledger in a file, and the delta it was planned for (``None`` where the file has none).
 
     Args:
-        path: a plan; a JSON list of noise multipliers, one a step; or CSV: one noise multiplier a line, or
-            columns named noise_multiplier, sample_rate, count (the last two optional) in a first line.
+        path: a plan; the folder of a run; a JSON list of noise multipliers, one a step; or CSV: one noise
+            multiplier a line, or columns named noise_multiplier, sample_rate, count (the last two optional) in a
+            first line.
         sample_rate: in (0, 1], for files that do not say it.
 
     Raises:
@@ -29,6 +30,12 @@ def read_ledger(
         InvalidValue: a sample rate is needed and missing, or given although the file says it; a number
             outside its range.
     """
+    if Path(path).is_dir():
+        _check_rate_is_free(path, sample_rate)
+        from decrescendo.run import Run  # needs torch, which no other file does
+
+        run = Run.load(path)
+        return run.covered, run.plan.budget.delta
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
