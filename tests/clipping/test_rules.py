@@ -149,3 +149,40 @@ def test_dropout_draws_what_plain_training_draws() -> None:
         assert torch.equal(torch.get_rng_state(), after)
         for gradient, expected in zip(clipped.gradients.values(), plain, strict=True):
             torch.testing.assert_close(gradient, expected)
+
+
+def test_a_penalty_on_the_weights_is_part_of_each_examples_gradient() -> None:
+    """Written into each loss, its gradient is clipped with the rest; nothing unclipped is added."""
+
+    def penalised(model: nn.Module, batch: Any) -> torch.Tensor:
+        return loss(model, batch) + 0.1 * sum(p.square().sum() for p in model.parameters())
+
+    model, batch = CASES["deep"].make(torch.float64, 6)
+    check_equal(model, batch, torch.float64, EngineSettings(), penalised)
+
+
+def test_autocast_is_followed() -> None:
+    """Activations in bfloat16, weights in float32: equal up to the digits of bfloat16."""
+
+    def cast(model: nn.Module, batch: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return loss(model, batch)
+
+    model, batch = CASES["deep"].make(torch.float32, 9)
+    found, expected = (build(model, cast).per_example_norms(batch) for build in (Engine, Reference))
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("size", [1e-6, 1e-2, 1.0])
+def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str, size: float) -> None:
+    """The sum over one example, its float32 numbers measured in float64: at most C, no rounding above."""
+    model, batch = CASES[name].make(torch.float32, 12)
+    engine = Engine(model, loss, EngineSettings(self_check=False))
+    limit = size * float(engine.per_example_norms(batch).max())
+    for row in range(12):
+        alone = engine.clipped_sum(tuple(rows[row : row + 1] for rows in batch), limit)
+        length = torch.cat([g.double().flatten() for g in alone.gradients.values()]).norm()
+        assert float(length) <= limit
+        if alone.diagnostics.clipped:
+            assert float(length) >= limit * (1 - 1e-5)  # and it is not simply made small

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
 class Made(nn.Module):
@@ -196,6 +197,49 @@ CASES: dict[str, Case] = {
         lambda: Made(lambda m, x: torch.einsum("bti,oi->bto", x, m.a).relu(), a=normal(3, 4)), (5, 4)
     ),
     "bilinear": Case(lambda: Made(lambda m, x: m.layer(x, x.tanh()), layer=nn.Bilinear(4, 4, 3)), (4,)),
+    "recurrent cell": Case(
+        lambda: Made(
+            lambda m, x: m.out(m.cell(x[:, 1], m.cell(x[:, 0]))), cell=nn.GRUCell(4, 4), out=nn.Linear(4, 3)
+        ),
+        (2, 4),
+    ),
+    "low rank adaptation": Case(
+        lambda: Made(
+            lambda m, x: m.base(x) + x @ m.a @ m.b,
+            base=frozen(nn.Linear(4, 3)),
+            a=normal(4, 2),
+            b=normal(2, 3),
+        ),
+        (4,),
+    ),
+    "checkpointed": Case(
+        lambda: Made(
+            lambda m, x: m.out(checkpoint(m.inner, x, use_reentrant=False)),
+            inner=nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4)),
+            out=nn.Linear(4, 3),
+        ),
+        (4,),
+    ),
+    "attention in separate projections": Case(
+        lambda: Made(
+            lambda m, x: functional.scaled_dot_product_attention(m.q(x), m.k(x), m.v(x)),
+            q=nn.Linear(4, 4),
+            k=nn.Linear(4, 4),
+            v=nn.Linear(4, 3),
+        ),
+        (5, 4),
+    ),
+    "filter in frequencies": Case(
+        lambda: Made(
+            lambda m, x: torch.fft.irfft(torch.fft.rfft(m.layer(x)) * m.w, n=4),
+            layer=nn.Linear(4, 4),
+            w=normal(3),
+        ),
+        (4,),
+    ),
+    "rows of a parameter": Case(
+        lambda: Made(lambda m, x: m.w[x[:, 0]] + m.w[x[:, 1]], w=normal(6, 3)), (2,), 6
+    ),
     "prelu": Case(lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3)), (4,)),
     "transposed convolution": Case(lambda: channels_last(nn.ConvTranspose2d(2, 3, 2, stride=2)), (2, 3, 3)),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
+from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.rules import Call, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
@@ -49,9 +50,10 @@ class FallbackKernel:
         return weigh(self.per_example(slot, d), weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
+        # d may be complex where the operation is; the parameters are real.
         if self.gradients is None:
             self.gradients = self._all(d)
-        return self.gradients[slot].to(d.dtype)
+        return self.gradients[slot].to(accumulator(self.parameters[slot].dtype))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
         return FallbackKernel(self.name, self.run, self.parameters, (), self.rows, self.layout, rows)

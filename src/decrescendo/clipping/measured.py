@@ -20,7 +20,7 @@ class Part:
     kernel: Kernel
     slot: int
     source: Tracked
-    d: Float[Tensor, "batch *rest"]
+    d: Tensor
 
 
 @dataclass(slots=True)
@@ -151,6 +151,6 @@ def parts_of(uses: Sequence[Use], gradients: Sequence[Tensor | None]) -> list[Pa
             continue
         use.check_saved()
         d = use.layout.split(gradient)
-        d = d.to(accumulator(d.dtype))
+        d = d if d.is_complex() else d.to(accumulator(d.dtype))
         parts.extend(Part(use.kernel, slot, source, d) for slot, source in enumerate(use.parameters))
     return parts
