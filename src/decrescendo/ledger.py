@@ -1,6 +1,6 @@
 """What was, or will be, released: the only thing accountants look at."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 
@@ -148,6 +148,19 @@ class Ledger:
         kept = Ledger()
         kept._fill(self._sample_rate[rows], self._noise_multiplier[rows], self._count[rows])
         return kept
+
+    def with_noise(
+        self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]
+    ) -> "Ledger":
+        """The same releases with other noise multipliers: ``change`` of the column.
+
+        >>> Ledger.of([1.0, 2.0], 0.1).with_noise(lambda z: 2 * z).noise_multiplier
+        array([2., 4.])
+        """
+        changed = Ledger()
+        noise = check_array("noise_multiplier", change(self._noise_multiplier), at_least=0, length=len(self))
+        changed._fill(self._sample_rate, noise, self._count)
+        return changed
 
     def __len__(self) -> int:
         return int(self._count.size)

@@ -1,0 +1,36 @@
+"""Accountants: what a ledger of releases costs. NumPy and SciPy only; nothing here imports torch.
+
+==============  =========  =========================================================================
+Accountant      Kind       For
+==============  =========  =========================================================================
+`Pld`           upper      anything: thousands of different sampled Gaussian steps, a certified bracket
+`Gaussian`      exact      releases that everybody takes part in (sample_rate 1)
+`Rdp`           upper      Renyi; looser; the field's older default
+`Zcdp`          upper      rho-zCDP without amplification; Hong et al.'s budgets, Yu et al.'s baseline
+`Tcdp`          estimate   Zhang et al.'s baseline
+`GdpClt`        estimate   Du et al.'s central limit theorem: to reproduce the paper, never to promise
+==============  =========  =========================================================================
+"""
+
+from decrescendo.accounting.concentrated import Tcdp, Zcdp, rho_of
+from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
+from decrescendo.accounting.gdp import GdpClt, clt_mu, constant_mu
+from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.rdp import Rdp
+
+__all__ = [
+    "Accountant",
+    "Pld",
+    "Gaussian",
+    "Rdp",
+    "Zcdp",
+    "Tcdp",
+    "GdpClt",
+    "clt_mu",
+    "constant_mu",
+    "delta_of",
+    "epsilon_of",
+    "mu_of",
+    "rho_of",
+]

@@ -50,7 +50,7 @@ class Mixtures:
     difference_infinite: Float[np.ndarray, " g"]
     largest: Float[np.ndarray, " g"]
     power_sums: Float[np.ndarray, "g powers"]
-    slope_scale: Float[np.ndarray, "g n"]
+    slope_scale: Float[np.ndarray, "g n_less_1"]
 
     @property
     def counts(self) -> Float[np.ndarray, " g"]:

@@ -1,0 +1,88 @@
+"""A second opinion: the same releases judged by an independent library, Google's dp-accounting."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.accounting.rdp import round_down
+from decrescendo.budget import Guarantee
+from decrescendo.errors import check_integer
+from decrescendo.ledger import Ledger
+
+# Even grids of this share of epsilon: rounding then costs a few parts in a thousand for thousands of steps.
+_GRID_SHARE = 1 / 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What the independent library says: epsilon lies in [lower, upper].
+
+    ``upper`` is a bound: noise rounded down, pessimistic grid. It may lie above the guarantee, for it is the end of a
+    coarser method. ``lower`` is numerical: noise rounded up, and three times the grid's estimated error taken off.
+    ``consistent``: the guarantee is not below ``lower``; one that were would be wrong.
+    """
+
+    lower: float
+    upper: float
+    guarantee: Guarantee
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the guarantee can be right."""
+        return self.guarantee.epsilon >= self.lower
+
+    def __str__(self) -> str:
+        verdict = "consistent with" if self.consistent else "CONTRADICTS"
+        return (
+            f"dp-accounting: epsilon in [{self.lower:.4g}, {self.upper:.4g}] at delta={self.guarantee.delta:.4g}; "
+            f"{verdict} the guarantee {self.guarantee.epsilon:.4g}"
+        )
+
+
+def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 24) -> Verification:
+    """Bracket epsilon with dp-accounting's pessimistic PLD, of noise rounded down and of noise rounded up.
+
+    Rounding up alone gives no lower end, because the grid itself rounds: its error is of second order in the step, so
+    a grid twice as coarse shows three times of it, and that much is taken off.
+
+    >>> from decrescendo.budget import Unit
+    >>> ledger = Ledger.of(np.linspace(1.2, 1.0, 50), sample_rate=0.02)
+    >>> print(verify_epsilon(ledger, Guarantee(0.5, 1e-5, Unit.EXAMPLE, "Pld", "upper"), values=4))
+    dp-accounting: epsilon in [..., ...] at delta=1e-05; CONTRADICTS the guarantee 0.5
+    """
+    check_integer("values", values, at_least=2)
+    if not len(ledger):
+        return Verification(0.0, 0.0, guarantee)
+    if (ledger.noise_multiplier == 0).any():
+        return Verification(math.inf, math.inf, guarantee)
+    grid = max(guarantee.epsilon, 1e-3) * _GRID_SHARE
+    upper = _compose(_rounded(ledger, values, up=False), grid, guarantee.delta)
+    quieter = _rounded(ledger, values, up=True)
+    fine, coarse = _compose(quieter, grid, guarantee.delta), _compose(quieter, 2 * grid, guarantee.delta)
+    return Verification(max(0.0, fine - max(coarse - fine, 0.0)), upper, guarantee)
+
+
+def _rounded(ledger: Ledger, values: int, *, up: bool) -> Ledger:
+    def rounded(noise: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        return 1 / round_down(1 / noise, values) if up else round_down(noise, values)
+
+    result = Ledger()
+    for rate in np.unique(ledger.sample_rate):
+        result += ledger.where(ledger.sample_rate == rate).with_noise(rounded)
+    return result.distinct()
+
+
+def _compose(ledger: Ledger, grid: float, delta: float) -> float:
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    total = None
+    for release in ledger:
+        step = pld.from_gaussian_mechanism(
+            standard_deviation=release.noise_multiplier,
+            sampling_prob=release.sample_rate,
+            value_discretization_interval=grid,
+        ).self_compose(release.count)
+        total = step if total is None else total.compose(step)
+    return float(total.get_epsilon_for_delta(delta)) if total is not None else 0.0

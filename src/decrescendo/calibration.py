@@ -1,0 +1,182 @@
+"""`calibrate`: from a budget and the shapes of two curves to a certified plan."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import brentq
+
+from decrescendo.accounting import Accountant, GdpClt, Pld
+from decrescendo.budget import Budget, Guarantee
+from decrescendo.curves import CurveOrValues, evaluate
+from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidType, check_instance, check_integer
+from decrescendo.ledger import Ledger
+from decrescendo.plan import Plan
+from decrescendo.sampling import PoissonSampling
+from decrescendo.schedule import Schedule
+
+# The certified epsilon ends within this share of the budget, on the safe side.
+_TOLERANCE = 1e-4
+_ATTEMPTS = 12
+
+
+def calibrate(
+    budget: Budget,
+    sampling: PoissonSampling,
+    *,
+    steps: int,
+    privacy: CurveOrValues,
+    clip: CurveOrValues,
+    accountant: Accountant | None = None,
+) -> Plan:
+    """Scale the privacy curve until the accountant's epsilon of the whole run just meets the budget.
+
+    The noise multiplier is z_t = 1/(k r_t) for the relative curve r_t; k is the largest found for which the
+    accountant still says at most ``budget.epsilon``. Du et al., Algorithm 1, with any accountant in the CLT's place.
+
+    Args:
+        budget: what the whole run may spend.
+        sampling: how batches are drawn; sample_rate 1 for full batches.
+        steps: number of steps T >= 1.
+        privacy: curve (or array) of relative mu_t; only its shape matters.
+        clip: curve (or array) of C_t. It never changes epsilon.
+        accountant: judges the plan; by default `Pld`, whose upper end is certified.
+
+    Returns:
+        The plan, with epsilon of its guarantee at most ``budget.epsilon`` (and for `Pld` its certified lower end).
+
+    Guarantee: what the plan promises is the accountant's own word on exactly the arrays in the plan; with an
+        accountant of kind "estimate" the promise is an estimate, and says so.
+
+    Raises:
+        ImpossibleBudget: no scale meets the budget; the message has the nearest that can be met.
+        InvalidValue, InvalidType: an argument out of range, or a curve that is not positive at some step.
+
+    >>> from decrescendo import curves
+    >>> plan = calibrate(
+    ...     Budget(epsilon=1.2, delta=1e-6),
+    ...     PoissonSampling(dataset_size=60_000, expected_batch_size=250),
+    ...     steps=500, privacy=curves.growing_mu(1.25), clip=curves.sensitivity_decay(1.5, rho_c=3.3),
+    ... )
+    >>> print(plan)
+    (1.2, 1e-06)-DP an example, Pld upper bound (true epsilon >= 1.19...) · z 0.9... -> 0.7... · C 1.496 -> 0.4545 · 500 steps
+    """
+    check_instance("budget", budget, Budget)
+    check_instance("sampling", sampling, PoissonSampling)
+    count = check_integer("steps", steps, at_least=1)
+    judge: Accountant = Pld() if accountant is None else accountant
+    if not isinstance(judge, Accountant):
+        raise InvalidType(
+            f"accountant must have name, epsilon and delta, got {type(judge).__name__}. Try accounting.Pld()"
+        )
+    relative = evaluate("privacy", privacy, count)
+    relative = relative / relative.max()
+    clips = evaluate("clip", clip, count)
+
+    def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
+        return 1 / (scale * relative)
+
+    def spent(by: Accountant, scale: float) -> float:
+        return by.epsilon(Ledger.of(noise_of(scale), sampling.sample_rate), budget.delta).value
+
+    start = _steer(lambda scale: spent(_steering(judge), scale), _guess(relative, sampling, budget), budget)
+    scale, epsilon = _certify(lambda scale: spent(judge, scale), start, budget)
+    noise = noise_of(scale)
+    lower = None
+    kind = judge.epsilon(Ledger(), budget.delta).kind
+    if isinstance(judge, Pld):
+        lower, epsilon = judge.bracket(Ledger.of(noise, sampling.sample_rate), budget.delta)
+    guarantee = Guarantee(epsilon, budget.delta, budget.unit, judge.name, kind, lower)
+    return Plan(budget, sampling, Schedule(noise, clips), guarantee)
+
+
+def _steering(judge: Accountant) -> Accountant:
+    """A cheaper accountant that says about the same."""
+    return Pld(rtol=0.02) if isinstance(judge, Pld) else judge
+
+
+def _guess(relative: Float[np.ndarray, " steps"], sampling: PoissonSampling, budget: Budget) -> float:
+    """The scale at which the CLT estimate meets the budget."""
+    clt = GdpClt()
+
+    def gap(log_scale: float) -> float:
+        noise = 1 / (math.exp(log_scale) * relative)
+        estimate = clt.epsilon(Ledger.of(noise, sampling.sample_rate), budget.delta).value
+        return min(estimate, 1e300) - budget.epsilon
+
+    low, high = math.log(1e-9), math.log(20.0)
+    if gap(high) <= 0:
+        return 20.0
+    return math.exp(float(brentq(gap, low, high, xtol=1e-3))) if gap(low) < 0 else math.exp(low)
+
+
+def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> float:
+    """A scale at which ``spent`` is within a percent of the budget, or the refusal of an impossible one."""
+
+    def gap(log_scale: float) -> float:
+        try:
+            epsilon = spent(math.exp(log_scale))
+        except AccountingError:
+            return math.inf  # too little noise for this accountant
+        return math.log(max(epsilon, 1e-300) / budget.epsilon)
+
+    low = high = math.log(guess)
+    value = gap(low)
+    for _ in range(80):
+        if value > 0:
+            low -= 0.25 if math.isfinite(value) else 0.5
+            value = gap(low)
+        else:
+            break
+    else:
+        raise ImpossibleBudget(
+            f"some noise must meet the budget, got none for epsilon={budget.epsilon:g} at delta={budget.delta:g}: even "
+            f"noise multipliers above {1 / math.exp(low):.3g} spend more. Ask for a larger epsilon or fewer steps"
+        )
+    if low == high:
+        while gap(high) <= 0:
+            low = high
+            high += 0.25
+            if high > math.log(1e3):
+                raise ImpossibleBudget(
+                    f"the budget must need noise, got epsilon={budget.epsilon:g} at delta={budget.delta:g}, which even a "
+                    "run almost without noise meets: no record takes part more often than delta allows. Ask for a smaller delta"
+                )
+    for _ in range(60):  # walk back from where the accountant refuses
+        if math.isfinite(gap(high)):
+            break
+        middle = (low + high) / 2
+        low, high = (middle, high) if gap(middle) <= 0 else (low, middle)
+        if high - low < 1e-6:
+            nearest = spent(math.exp(low))
+            raise ImpossibleBudget(
+                f"the budget must be one this accountant can reach with this curve, got epsilon={budget.epsilon:g}; "
+                f"the nearest is epsilon={nearest:.4g}: beyond it the noise is too small for its conditions"
+            )
+    return math.exp(float(brentq(gap, low, high, xtol=1e-4)))
+
+
+def _certify(spent: Callable[[float], float], start: float, budget: Budget) -> tuple[float, float]:
+    """The largest scale tried whose ``spent`` is at most the budget, within `_TOLERANCE` of it if that can be had."""
+    best: tuple[float, float] | None = None
+    scale, slope = start, 1.2  # slope: d log(epsilon) / d log(scale), updated as values come in
+    previous: tuple[float, float] | None = None
+    aim = budget.epsilon * (1 - _TOLERANCE / 4)
+    for _ in range(_ATTEMPTS):
+        epsilon = spent(scale)
+        if epsilon <= budget.epsilon and (best is None or scale > best[0]):
+            best = (scale, epsilon)
+            if epsilon >= budget.epsilon * (1 - _TOLERANCE):
+                break
+        if previous is not None and epsilon > 0 and abs(math.log(scale / previous[0])) > 1e-5:
+            measured = math.log(epsilon / previous[1]) / math.log(scale / previous[0])
+            slope = min(max(measured, 0.3), 20.0) if math.isfinite(measured) else slope
+        previous = (scale, max(epsilon, 1e-300))
+        scale *= min(max((aim / max(epsilon, 1e-300)) ** (1 / slope), 0.5), 2.0)
+    if best is None:
+        raise ImpossibleBudget(
+            f"the accountant must settle on a scale for epsilon={budget.epsilon:g}, got none in {_ATTEMPTS} attempts. "
+            "Ask for another epsilon or a larger rtol"
+        )
+    return best

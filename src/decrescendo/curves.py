@@ -1,0 +1,264 @@
+"""Curves: how a quantity moves over training, as functions of the progress u = t/T in (0, 1], t = 1..T.
+
+A *privacy* curve gives relative mu_t = 1/z_t (only its shape matters: `calibrate` scales it); a *clip* curve gives C_t
+itself. One combinator a line; the papers' names with their equations.
+
+===============================  =============================  ==================================================
+schedule                         privacy                        clip
+===============================  =============================  ==================================================
+constant (vanilla DP-SGD)        ``constant(1)``                ``constant(clip_0)``
+growing mu                       ``growing_mu(rho_mu)``         ``constant(clip_0)``
+sensitivity decay                ``constant(1)``                ``sensitivity_decay(clip_0, rho_c)``
+dynamic (Du Algorithm 2)         ``growing_mu(rho_mu)``         ``sensitivity_decay(clip_0, rho_c)``
+optimal for a clip sequence      ``from_clip(clip)``            ``clip``
+local curvature                  ``curvature(clip, q)``         ``clip``
+influence (Hong Lemma 4.3)       ``influence(q)``               ``constant(clip_0)``
+noise decays (Yu et al.)         ``*_noise_decay(...)``         ``constant(clip_0)``
+===============================  =============================  ==================================================
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
+
+Curve = Callable[[Float[np.ndarray, " steps"]], Float[np.ndarray, " steps"]]
+CurveOrValues = Curve | Sequence[float] | Float[np.ndarray, " steps"]
+
+
+def progress(steps: int) -> Float[np.ndarray, " steps"]:
+    """u = t/T for t = 1..T.
+
+    >>> progress(4)
+    array([0.25, 0.5 , 0.75, 1.  ])
+    """
+    count = check_integer("steps", steps, at_least=1)
+    return np.arange(1, count + 1) / count
+
+
+def evaluate(name: str, curve: CurveOrValues, steps: int) -> Float[np.ndarray, " steps"]:
+    """The curve at every step, checked: positive, finite, one value a step.
+
+    Raises:
+        InvalidType: not callable and not an array. InvalidValue: a value that is not positive, or the wrong length.
+
+    >>> evaluate("clip", linear(1.0, 0.5), 2)
+    array([0.75, 0.5 ])
+    """
+    found = as_curve(name, curve)(progress(steps))
+    return check_array(name, found, above=0, length=steps, hint="Did the curve reach its end early?")
+
+
+def as_curve(name: str, curve: CurveOrValues) -> Curve:
+    """A curve from itself or from an array of values."""
+    if callable(curve):
+        return curve
+    if isinstance(curve, (str, bytes)) or not isinstance(curve, (Sequence, np.ndarray)):
+        raise InvalidType(
+            f"{name} must be a curve (a function of progress) or an array, got {type(curve).__name__}. "
+            "For a constant write curves.constant(value)"
+        )
+    return values(curve)
+
+
+def constant(value: float) -> Curve:
+    """value at every step; ``value`` > 0. Du Eq. (6).
+
+    >>> constant(2.0)(progress(3))
+    array([2., 2., 2.])
+    """
+    level = check_real("value", value, above=0)
+    return lambda u: np.full(u.shape, level)
+
+
+def linear(start: float, end: float) -> Curve:
+    """start + (end - start) u; both > 0; ``end`` is reached at the last step.
+
+    >>> linear(2.0, 1.0)(progress(2))
+    array([1.5, 1. ])
+    """
+    a, b = check_real("start", start, above=0), check_real("end", end, above=0)
+    return lambda u: a + (b - a) * u
+
+
+def exponential(start: float, end: float) -> Curve:
+    """start (end/start)^u; both > 0.
+
+    >>> exponential(4.0, 1.0)(progress(2))
+    array([2., 1.])
+    """
+    a, b = check_real("start", start, above=0), check_real("end", end, above=0)
+    return lambda u: a * (b / a) ** u
+
+
+def cosine(start: float, end: float) -> Curve:
+    """end + (start - end)(1 + cos(pi u))/2; both > 0.
+
+    >>> cosine(3.0, 1.0)(progress(2))
+    array([2., 1.])
+    """
+    a, b = check_real("start", start, above=0), check_real("end", end, above=0)
+    return lambda u: b + (a - b) * (1 + np.cos(math.pi * u)) / 2
+
+
+def steps(levels: Sequence[float], boundaries: Sequence[float]) -> Curve:
+    """Piecewise constant: ``levels[i]`` up to and including progress ``boundaries[i]``, the last level to the end.
+
+    Args:
+        levels: > 0, one more than boundaries.
+        boundaries: ascending, inside (0, 1).
+
+    >>> steps([1.0, 2.0], [0.5])(progress(4))
+    array([1., 1., 2., 2.])
+    """
+    return join([constant(level) for level in levels], boundaries)
+
+
+def join(curves: Sequence[Curve], boundaries: Sequence[float]) -> Curve:
+    """Curves one after another: ``curves[i]`` up to and including progress ``boundaries[i]``, each from its own u = 0.
+
+    >>> join([constant(1.0), linear(1.0, 3.0)], [0.5])(progress(4))
+    array([1., 1., 2., 3.])
+    """
+    edges = check_array("boundaries", boundaries, above=0)
+    if len(curves) != edges.size + 1:
+        raise InvalidValue(
+            f"there must be one curve more than boundaries, got {len(curves)} curves and {edges.size} boundaries"
+        )
+    if np.any(edges >= 1) or np.any(np.diff(edges) <= 0):
+        raise InvalidValue(f"boundaries must ascend inside (0, 1), got boundaries={edges.tolist()}")
+    ends = np.r_[0.0, edges, 1.0]
+
+    def joined(u: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
+        # The tolerance keeps t/T on the left of a boundary it equals but for rounding.
+        piece = np.searchsorted(edges, u - 1e-12, side="left")
+        result = np.empty(u.shape)
+        for i, curve in enumerate(curves):
+            inside = piece == i
+            result[inside] = curve((u[inside] - ends[i]) / (ends[i + 1] - ends[i]))
+        return result
+
+    return joined
+
+
+def values(array: Sequence[float] | Float[np.ndarray, " steps"]) -> Curve:
+    """The given values as they are, one a step; all > 0. A run of another length is refused.
+
+    >>> values([3.0, 2.0, 1.0])(progress(3))
+    array([3., 2., 1.])
+    """
+    given = check_array("values", array, above=0)
+
+    def as_they_are(u: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
+        if u.size != given.size:
+            raise InvalidValue(f"values must have one value a step ({u.size}), got {given.size} values")
+        return given.copy()
+
+    return as_they_are
+
+
+def growing_mu(rho_mu: float) -> Curve:
+    """Privacy curve rho_mu^(t/T), Du Eq. (8)-(11); ``rho_mu`` > 0, below 1 mu falls.
+
+    >>> growing_mu(4.0)(progress(2))
+    array([2., 4.])
+    """
+    rho = check_real("rho_mu", rho_mu, above=0)
+    return lambda u: rho**u
+
+
+def sensitivity_decay(clip_0: float, rho_c: float) -> Curve:
+    """Clip curve C_0 rho_c^(-t/T), Du Eq. (12)-(14); both > 0, with ``rho_c`` below 1 the clip norm grows.
+
+    >>> sensitivity_decay(2.0, rho_c=4.0)(progress(2))
+    array([1. , 0.5])
+    """
+    level, rho = check_real("clip_0", clip_0, above=0), check_real("rho_c", rho_c, above=0)
+    return lambda u: level * rho**-u
+
+
+def from_clip(clip: CurveOrValues) -> Curve:
+    """Privacy curve sqrt(C_t): optimal for a given clip sequence in the small-mu regime, Du Eq. (52)-(55).
+
+    >>> from_clip(sensitivity_decay(1.0, rho_c=16.0))(progress(2))
+    array([0.5 , 0.25])
+    """
+    return curvature(clip, constant(1.0))
+
+
+def curvature(clip: CurveOrValues, weight: CurveOrValues) -> Curve:
+    """Privacy curve sqrt(C_t) Q_t^(1/4) for weights Q_t on the noise variance of the sum, Du Eq. (59)-(62).
+
+    Their section 5 prints the noise as sqrt(C_t) Q_t^(1/4); Eq. (61), sqrt(C_t)/Q_t^(1/4), is right.
+
+    >>> curvature(constant(4.0), values([1.0, 16.0]))(progress(2))
+    array([2., 4.])
+    """
+    c, q = as_curve("clip", clip), as_curve("weight", weight)
+    return lambda u: np.sqrt(c(u)) * q(u) ** 0.25
+
+
+def influence(weight: CurveOrValues) -> Curve:
+    """Privacy curve q_t^(1/4) for influences q_t on z_t^2: Hong Lemma 4.3, z_t^2 proportional to q_t^(-1/2).
+
+    >>> influence([1.0, 16.0, 81.0])(progress(3))
+    array([1., 2., 3.])
+    """
+    q = as_curve("weight", weight)
+    return lambda u: q(u) ** 0.25
+
+
+def _epoch(epochs: int) -> Callable[[Float[np.ndarray, " steps"]], Float[np.ndarray, " steps"]]:
+    count = check_integer("epochs", epochs, at_least=1)
+    return lambda u: np.clip(np.ceil(u * count - 1e-9) - 1, 0, count - 1)
+
+
+def exponential_noise_decay(k: float, *, epochs: int) -> Curve:
+    """Privacy curve 1/z_e for z_e = z_0 exp(-k e) in epoch e = 0, 1, ..; k >= 0. Yu et al. 2019.
+
+    >>> exponential_noise_decay(np.log(2.0), epochs=2)(progress(4)).round(6)
+    array([1., 1., 2., 2.])
+    """
+    rate, epoch = check_real("k", k, at_least=0), _epoch(epochs)
+    return lambda u: np.exp(rate * epoch(u))
+
+
+def step_noise_decay(k: float, *, period: int, epochs: int) -> Curve:
+    """Privacy curve 1/z_e for z_e = z_0 k^floor(e/period); 0 < k < 1. Yu et al. 2019.
+
+    >>> step_noise_decay(0.5, period=2, epochs=4)(progress(4))
+    array([1., 1., 2., 2.])
+    """
+    factor, epoch = check_real("k", k, above=0, below=1), _epoch(epochs)
+    every = check_integer("period", period, at_least=1)
+    return lambda u: factor ** -np.floor(epoch(u) / every)
+
+
+def time_noise_decay(k: float, *, epochs: int) -> Curve:
+    """Privacy curve 1/z_e for z_e = z_0/(1 + k e); k >= 0. Yu et al. 2019.
+
+    >>> time_noise_decay(1.0, epochs=3)(progress(3))
+    array([1., 2., 3.])
+    """
+    rate, epoch = check_real("k", k, at_least=0), _epoch(epochs)
+    return lambda u: 1 + rate * epoch(u)
+
+
+def polynomial_noise_decay(k: float, *, z_0: float, z_end: float, period: int, epochs: int) -> Curve:
+    """Privacy curve 1/z_e for z_e = (z_0 - z_end)(1 - e/period)^k + z_end, z_end from epoch ``period`` on. Yu et al.
+
+    Args:
+        k: power, > 0.
+        z_0, z_end: first and last noise multiplier up to one common factor, which calibration sets; both > 0.
+        period: epochs until z_end is reached, >= 1.
+
+    >>> 1 / polynomial_noise_decay(1.0, z_0=3.0, z_end=1.0, period=2, epochs=4)(progress(4))
+    array([3., 2., 1., 1.])
+    """
+    power, epoch = check_real("k", k, above=0), _epoch(epochs)
+    first, last = check_real("z_0", z_0, above=0), check_real("z_end", z_end, above=0)
+    until = check_integer("period", period, at_least=1)
+    return lambda u: 1 / ((first - last) * np.maximum(1 - epoch(u) / until, 0.0) ** power + last)
