@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
-from scipy.special import erfcx, ndtr
+from scipy.special import erfcx, ndtr, ndtri
 
 from decrescendo.budget import Bound
 from decrescendo.errors import AccountingError, check_instance, check_real
@@ -99,8 +99,8 @@ def epsilon_of(delta: float, mu: float) -> float:
     """
     if mu == 0 or delta >= math.erf(mu / math.sqrt(8)):
         return 0.0
-    if math.isinf(mu):
-        return math.inf
+    if mu > 1e8:  # the loss is N(mu^2/2, mu^2) with exp(-loss) negligible: a quantile, exact to a part in 1e8
+        return mu * (mu / 2 - float(ndtri(delta)))
     target = math.log(delta)
     high = mu * (mu / 2 + math.sqrt(-2 * target) + 1)  # Chernoff: delta(e; mu) < exp(-(e/mu - mu/2)^2 / 2)
     root = brentq(lambda e: float(log_delta(e, mu)) - target, 0.0, high, xtol=1e-300, rtol=8.9e-16)
