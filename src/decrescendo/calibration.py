@@ -77,23 +77,20 @@ def calibrate(
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
         return 1 / (scale * relative)
 
-    def spent(by: Accountant, scale: float) -> float:
-        return by.epsilon(Ledger.of(noise_of(scale), sampling.sample_rate), budget.delta).value
+    def steering(scale: float) -> float:
+        ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
+        return judge.estimate(ledger, budget.delta) if isinstance(judge, Pld) else judge.epsilon(ledger, budget.delta).value
 
-    start = _steer(lambda scale: spent(_steering(judge), scale), _guess(relative, sampling, budget), budget)
-    scale, epsilon = _certify(lambda scale: spent(judge, scale), start, budget)
-    noise = noise_of(scale)
-    lower = None
-    kind = judge.epsilon(Ledger(), budget.delta).kind
-    if isinstance(judge, Pld):
-        lower, epsilon = judge.bracket(Ledger.of(noise, sampling.sample_rate), budget.delta)
-    guarantee = Guarantee(epsilon, budget.delta, budget.unit, judge.name, kind, lower)
-    return Plan(budget, sampling, Schedule(noise, clips), guarantee)
+    def judged(scale: float) -> Guarantee:
+        ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
+        if isinstance(judge, Pld):
+            lower, upper = judge.bracket(ledger, budget.delta)
+            return Guarantee(upper, budget.delta, budget.unit, judge.name, "upper", lower)
+        bound = judge.epsilon(ledger, budget.delta)
+        return Guarantee(bound.value, budget.delta, budget.unit, judge.name, bound.kind)
 
-
-def _steering(judge: Accountant) -> Accountant:
-    """A cheaper accountant that says about the same."""
-    return Pld(rtol=0.02) if isinstance(judge, Pld) else judge
+    scale, guarantee = _certify(judged, _steer(steering, _guess(relative, sampling, budget), budget), budget)
+    return Plan(budget, sampling, Schedule(noise_of(scale), clips), guarantee)
 
 
 def _guess(relative: Float[np.ndarray, " steps"], sampling: PoissonSampling, budget: Budget) -> float:
@@ -154,26 +151,26 @@ def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> flo
                 f"the budget must be one this accountant can reach with this curve, got epsilon={budget.epsilon:g}; "
                 f"the nearest is epsilon={nearest:.4g}: beyond it the noise is too small for its conditions"
             )
-    return math.exp(float(brentq(gap, low, high, xtol=1e-4)))
+    return math.exp(float(brentq(gap, low, high, xtol=2e-3)))
 
 
-def _certify(spent: Callable[[float], float], start: float, budget: Budget) -> tuple[float, float]:
-    """The largest scale tried whose ``spent`` is at most the budget, within `_TOLERANCE` of it if that can be had."""
-    best: tuple[float, float] | None = None
-    scale, slope = start, 1.2  # slope: d log(epsilon) / d log(scale), updated as values come in
+def _certify(judged: Callable[[float], Guarantee], start: float, budget: Budget) -> tuple[float, Guarantee]:
+    """The largest scale tried that is judged within the budget, and within `_TOLERANCE` of it if that can be had."""
+    best: tuple[float, Guarantee] | None = None
     previous: tuple[float, float] | None = None
+    scale, slope = start, 1.2  # slope: d log(epsilon) / d log(scale), measured as values come in
     aim = budget.epsilon * (1 - _TOLERANCE / 4)
     for _ in range(_ATTEMPTS):
-        epsilon = spent(scale)
+        found = judged(scale)
+        epsilon = max(found.epsilon, 1e-300)
         if epsilon <= budget.epsilon and (best is None or scale > best[0]):
-            best = (scale, epsilon)
+            best = (scale, found)
             if epsilon >= budget.epsilon * (1 - _TOLERANCE):
                 break
-        if previous is not None and epsilon > 0 and abs(math.log(scale / previous[0])) > 1e-5:
-            measured = math.log(epsilon / previous[1]) / math.log(scale / previous[0])
-            slope = min(max(measured, 0.3), 20.0) if math.isfinite(measured) else slope
-        previous = (scale, max(epsilon, 1e-300))
-        scale *= min(max((aim / max(epsilon, 1e-300)) ** (1 / slope), 0.5), 2.0)
+        if previous is not None and abs(math.log(scale / previous[0])) > 1e-5:
+            slope = min(max(math.log(epsilon / previous[1]) / math.log(scale / previous[0]), 0.3), 20.0)
+        previous = (scale, epsilon)
+        scale *= min(max((aim / epsilon) ** (1 / slope), 0.5), 2.0)
     if best is None:
         raise ImpossibleBudget(
             f"the accountant must settle on a scale for epsilon={budget.epsilon:g}, got none in {_ATTEMPTS} attempts. "

@@ -21,7 +21,7 @@ are off by a relative x give a delta that is off by at most (1 +- x) to the powe
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Complex, Float
@@ -140,31 +140,36 @@ def choose_grid(
 class Inversion:
     """Bounds on delta(epsilon) in one direction, for epsilon near that of the grid.
 
-    ``above`` and ``below`` are the composed laws of the dominating and of the dominated steps.
+    ``above`` and ``below`` are the composed laws of the dominating and of the dominated steps; without the latter
+    `lower` is 0.
     """
 
     grid: Grid
     above: Transform
-    below: Transform
+    below: Transform | None
     infinite: float
     log_mgf: float
     chernoff: Sequence[tuple[float, float]]
     steps: float
 
     @classmethod
-    def of(cls, above: Sequence[Part], below: Sequence[Part], direction: Direction, grid: Grid) -> "Inversion":
-        """Evaluate both products on the grid."""
+    def of(cls, above: Sequence[Part], direction: Direction, grid: Grid) -> "Inversion":
+        """Evaluate the product of the dominating steps on the grid."""
         infinite = sum(part.infinite_mass(direction) for part in above)
         chernoff = [(0.0, 0.0)] + [(a, log_mgf(above, direction, a)) for a in grid.tilts]
         return cls(
             grid,
             transform(above, direction, grid.c, grid.v),
-            transform(below, direction, grid.c, grid.v),
+            None,
             infinite,
             log_mgf(above, direction, grid.c),
             chernoff,
             sum(float(part.mixtures.counts.sum()) for part in above),
         )
+
+    def with_below(self, below: Sequence[Part], direction: Direction) -> "Inversion":
+        """The same with the law of the dominated steps, for `lower`."""
+        return replace(self, below=transform(below, direction, self.grid.c, self.grid.v))
 
     def upper(self, epsilon: float) -> float:
         """delta(epsilon) is at most this."""
@@ -181,7 +186,7 @@ class Inversion:
     def lower(self, epsilon: float) -> float:
         """delta(epsilon) is at least this."""
         grid, scale = self.grid, self._scale(epsilon)
-        if math.isinf(scale):
+        if math.isinf(scale) or self.below is None:
             return 0.0
         value, error = self._sum(self.below, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=self.sparse)
         bump_kernel = np.exp(grid.m**2 * (grid.s + 0.5) ** 2 / 2 - 1j * grid.v * epsilon)

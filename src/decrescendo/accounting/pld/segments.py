@@ -27,12 +27,10 @@ ORDER = 8
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Node mechanisms at ``mu`` (ascending); ``above`` and ``below`` are rows of masses on common dots."""
+    """Places ``mu`` (ascending) and common dots of node mechanisms; curves below are cut ``tail`` deviations out."""
 
     dots: Dots
     mu: Float[np.ndarray, " k"]
-    above: Masses
-    below: Masses
     tail: float
 
 
@@ -68,8 +66,7 @@ def build_nodes(
     places = mu if mu.size <= nodes else _spread(mu, count, nodes)
     margin = max(0.1, 5 * kappa)
     dots = place_dots(float(places[0]), float(places[-1]), kappa=kappa, left=left + margin, right=right + margin)
-    tail = min(left, right)
-    return Nodes(dots, places, masses_above(dots, places), masses_below(dots, places, tail=tail), tail)
+    return Nodes(dots, places, min(left, right))
 
 
 def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: int) -> Float[np.ndarray, " k"]:
@@ -91,9 +88,10 @@ def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: in
 
 def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
     """Every step as a mixture of its two neighbouring nodes, written round the middle: |w| <= 1/2."""
-    q, infinite, scale = nodes.above.q, nodes.above.infinite, nodes.above.slope_scale
+    above = masses_above(nodes.dots, nodes.mu)
+    q, infinite, scale = above.q, above.infinite, above.slope_scale
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
-        return _exactly(nodes.above, count)
+        return _exactly(above, count)
     left = np.clip(np.searchsorted(nodes.mu, mu) - 1, 0, nodes.mu.size - 2)
     share = _shares(nodes.mu, mu, left)
     return Mixtures(
@@ -112,21 +110,22 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
 
     A group's masses are those of weight 0 and of its largest weight, mixed: both ends are curves of mechanisms.
     """
+    below = masses_below(nodes.dots, nodes.mu, tail=nodes.tail)
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
-        return _exactly(nodes.below, count)
+        return _exactly(below, count)
     groups = nodes.mu.size - 1
     group = np.clip(np.searchsorted(nodes.mu, mu, side="right") - 2, 0, groups - 1)
     weight = np.maximum(_shares(nodes.mu, mu, group) - 1.0, 0.0)
     largest = np.full(groups, 1e-6)
     np.maximum.at(largest, group, weight)
-    base = nodes.below.q[1:]
+    base = below.q[1:]
     end = masses_below(nodes.dots, nodes.mu[1:], tail=nodes.tail, minus=nodes.mu[:-1], weight=largest)
     valid = end.q.min(axis=1) >= 0
     weight, largest = np.where(valid[group], weight, 0.0), np.where(valid, largest, 0.0)
     difference = np.where(valid[:, None], (end.q - base) / np.where(valid, largest, 1.0)[:, None], 0.0)
     none = np.zeros(groups)
     # An extrapolated curve's rounding is that of both curves it was made of.
-    scale = (1 + 2 * largest)[:, None] * nodes.below.slope_scale[1:]
+    scale = (1 + 2 * largest)[:, None] * below.slope_scale[1:]
     return Mixtures(base, difference, none, none, largest, _power_sums(group, weight, count, groups), scale)
 
 
