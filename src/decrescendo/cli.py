@@ -32,7 +32,7 @@ from decrescendo.cli_options import (
     Steps,
     TaskName,
 )
-from decrescendo.errors import DecrescendoError, InvalidValue, check_real
+from decrescendo.errors import AccountingError, DecrescendoError, InvalidValue, check_real
 
 if TYPE_CHECKING:
     from decrescendo.plan import Plan
@@ -92,6 +92,9 @@ def plan_command(
     Example: decrescendo plan --epsilon 1.2 --delta 1e-6 --dataset-size 60000 --batch 250 --epochs 20
     --schedule dynamic --clip 1.5 --save plan.json
     """
+    for option, path in (("--save", save), ("--plot", plot)):
+        if path is not None and not path.parent.is_dir():  # asked before the work, not after it
+            raise InvalidValue(f"{option} must name a file in a folder that exists, got {str(path)!r}")
     made = make_plan(
         epsilon, delta, dataset_size, batch, steps, epochs, schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c
     )
@@ -104,9 +107,9 @@ def plan_command(
     if as_json:
         print_json({**plan_facts(made), "saved": save, "plot": plot})
         return
-    out.print(made.describe(), highlight=False, markup=False)
+    say(made.describe())
     for path in filter(None, (save, plot)):
-        out.print(f"written: {path}", soft_wrap=True, highlight=False)
+        say(f"written: {path}")
 
 
 @app.command("train")
@@ -179,7 +182,7 @@ def train_command(
     drawn = seed is None
     used = secrets.randbits(63) if seed is None else seed
     if not as_json:
-        out.print(agreed.describe(), highlight=False, markup=False)
+        say(agreed.describe())
     if drawn:
         err.print(f"seed {used}, drawn from the operating system; as sensitive as the data, and not saved")
     run = train_task(
@@ -201,16 +204,16 @@ def train_command(
     nonfinite = sum(run.diagnostics.nonfinite) if run.diagnostics is not None else 0
     if nonfinite:
         err.print(f"[yellow]warning:[/yellow] {nonfinite} gradients were not finite and counted as zero")
-    out.print(run.describe(), highlight=False, markup=False)
+    say(run.describe())
     if folder is not None:
-        out.print(f"written: {folder}", soft_wrap=True, highlight=False)
+        say(f"written: {folder}")
 
 
 @app.command("account")
 @one_line_errors
 def account_command(
     file: Annotated[
-        Path, typer.Argument(help="A plan, the folder of a run, or noise multipliers as a JSON list or CSV.")
+        Path, typer.Argument(help="A plan, a run's folder, or noise multipliers: JSON list, CSV.")
     ],
     delta: Annotated[float | None, typer.Option(help="Default: the plan's.")] = None,
     sample_rate: Annotated[float | None, typer.Option(help="For a file that does not say it.")] = None,
@@ -238,12 +241,24 @@ def account_command(
 @app.command("verify")
 @one_line_errors
 def verify_command(file: Annotated[Path, typer.Argument(help="A plan file.")]) -> None:
-    """Prove a plan file's guarantee again from its numbers alone."""
+    """Judge a plan file's numbers again, here and with an independent library."""
+    from decrescendo.accounting import Pld
     from decrescendo.plan import Plan
 
     plan = Plan.load(file)
-    plan.verify()
-    out.print(f"verified: {plan.guarantee}", soft_wrap=True, highlight=False, markup=False)
+    with err.status("judging"):
+        lower, upper = Pld().bracket(plan.ledger, plan.budget.delta)
+        opinion = plan.verify()
+    say(f"promised: {plan.guarantee}")
+    say(f"Pld again: epsilon in [{lower:.6g}, {upper:.6g}]")
+    say(str(opinion))
+    proved = max(lower, opinion.lower)
+    if plan.guarantee.epsilon < proved:
+        raise AccountingError(
+            f"the guarantee in {file} must not be below the true epsilon, which is at least {proved:.6g}, "
+            f"got epsilon={plan.guarantee.epsilon:.6g}. Calibrate again"
+        )
+    say("verified")
 
 
 @app.command("demo")
@@ -298,6 +313,11 @@ def make_plan(
     privacy, norms = schedule_curves(name, clip=clip, rho_mu=rho_mu, rho_c=rho_c)
     with err.status("calibrating"):
         return calibrate(budget, sampling, steps=total, privacy=privacy, clip=norms)
+
+
+def say(text: str) -> None:
+    """Plain lines on standard output, as long as they are: people copy numbers and paths."""
+    out.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def guarantee_facts(guarantee: Any) -> dict[str, Any]:

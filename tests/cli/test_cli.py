@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from decrescendo.plan import Plan
 
 from decrescendo import cli_options
 from decrescendo.data import Dataset
 from decrescendo.experiments.schedules import SCHEDULES
 from decrescendo.experiments.tasks import OPTIMIZERS, TASKS
+from decrescendo.ledger import Ledger
+from decrescendo.plan import Plan
+from decrescendo.report.ledgers import read_ledger
 from decrescendo.run import Run
 
 from .conftest import SMALL, Invoke, facts
@@ -66,7 +68,21 @@ def test_epochs_and_the_default_delta(invoke: Invoke) -> None:
 def test_a_plan_file_is_verified(invoke: Invoke, plan_file: Path) -> None:
     result = invoke("verify", plan_file)
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("verified: (")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("promised: (")
+    assert "dp-accounting" in lines[2]
+    assert lines[-1] == "verified"
+
+
+def test_a_guarantee_that_is_too_good_is_not_verified(
+    invoke: Invoke, plan_file: Path, tmp_path: Path
+) -> None:
+    plan = Plan.load(plan_file)
+    better = replace(plan.guarantee, epsilon=0.97 * plan.guarantee.epsilon, epsilon_lower=None)
+    replace(plan, guarantee=better).save(tmp_path / "boast.json")
+    result = invoke("verify", "boast.json")
+    assert result.exit_code == 2
+    assert "must not be below the true epsilon" in result.stderr
 
 
 def test_training_by_a_plan_file_saves_a_run(invoke: Invoke, plan_file: Path, tmp_path: Path) -> None:
@@ -140,25 +156,22 @@ def test_account_names_what_is_a_bound(invoke: Invoke, plan_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "options"),
+    ("name", "text", "rate"),
     [
-        ("z.json", "[2.0, 1.5, 1.5]", ["--sample-rate", 0.1]),
-        ("z.csv", "2.0\n1.5\n1.5\n", ["--sample-rate", 0.1]),
-        ("z.csv", "noise_multiplier,sample_rate,count\n2.0,0.1,1\n1.5,0.1,2\n", []),
-        ("z.csv", "count,noise_multiplier\n1,2.0\n2,1.5\n", ["--sample-rate", 0.1]),
-        ("z.csv", "\ufeff2.0\r\n\r\n1.5\r\n1.5\r\n", ["--sample-rate", 0.1]),
+        ("z.json", "[2.0, 1.5, 1.5]", 0.1),
+        ("z.csv", "2.0\n1.5\n1.5\n", 0.1),
+        ("z.csv", "noise_multiplier,sample_rate,count\n2.0,0.1,1\n1.5,0.1,2\n", None),
+        ("z.csv", "count,noise_multiplier\n1,2.0\n2,1.5\n", 0.1),
+        ("z.csv", "\ufeff2.0\r\n\r\n1.5\r\n1.5\r\n", 0.1),
     ],
 )
 def test_every_form_of_a_ledger_is_the_same_ledger(
-    invoke: Invoke, tmp_path: Path, name: str, text: str, options: list[Any]
+    tmp_path: Path, name: str, text: str, rate: float | None
 ) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
-    (tmp_path / "plain.json").write_text("[2.0, 1.5, 1.5]")
-    plain = facts(invoke("account", "plain.json", "--delta", 1e-5, "--sample-rate", 0.1, "--json"))
-    found = facts(invoke("account", name, "--delta", 1e-5, *options, "--json"))
-    assert found["steps"] == plain["steps"] == 3
-    values = [[row["bound"] and row["bound"]["value"] for row in r["accountants"]] for r in (found, plain)]
-    assert values[0] == values[1]
+    ledger, delta = read_ledger(tmp_path / name, sample_rate=rate)
+    assert ledger.distinct() == Ledger.of([2.0, 1.5, 1.5], 0.1).distinct()
+    assert delta is None
 
 
 def test_no_noise_costs_infinity_in_valid_json(invoke: Invoke, tmp_path: Path) -> None:
@@ -187,7 +200,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
         ["train", "digits", "--plan", "PLAN", "--seed", 1, "--optimizer", "adam", "--momentum", 0.5],
         "momentum must be 0 with adam",
     ),
-    "save": (["plan", *SMALL, "--save", "nowhere/plan.json"], "nowhere"),
+    "save": (["plan", *SMALL, "--save", "nowhere/plan.json"], "folder that exists"),
+    "plot": (["plan", *SMALL, "--plot", "nowhere/plan.png"], "folder that exists"),
     "out in a file": (
         ["train", "digits", "--plan", "PLAN", "--seed", 1, "--out", "z.json/run"],
         "in a place that can be written",

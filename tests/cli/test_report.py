@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from decrescendo.plan import Plan
 from rich.console import Console
 
 from decrescendo.errors import InvalidValue, MissingExtra
 from decrescendo.experiments import demo
 from decrescendo.experiments.demo import CONSTANT, CONTROL, DYNAMIC, NOT_PRIVATE, Outcome
+from decrescendo.plan import Plan
 from decrescendo.report.figure import Scores, draw_schedules, draw_scores
 
 
@@ -77,7 +77,7 @@ def test_a_loss_is_called_a_loss_and_one_seed_decides_nothing() -> None:
 
 def test_the_demonstration_runs_end_to_end(tmp_path: Path) -> None:
     console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
-    found = demo.demonstrate(tmp_path, console, seeds=(0, 1), steps=12)
+    found = demo.demonstrate(tmp_path, console, seeds=(0, 1), steps=4)
     console.file.close()
     text = console.export_text()
     assert [outcome.name for outcome in found] == [NOT_PRIVATE, CONSTANT, CONTROL, DYNAMIC]

@@ -1,20 +1,30 @@
 """A tiny problem, and plans made without calibration: here it matters what training does with a plan."""
 
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
-from decrescendo.plan import Plan
 from torch import nn
 
+from decrescendo import training
 from decrescendo.budget import Budget
 from decrescendo.ledger import Ledger
+from decrescendo.plan import Plan
 from decrescendo.run import judged
 from decrescendo.sampling import PoissonSampling
 from decrescendo.schedule import Schedule
 
 ROWS = 40
+
+# Judging costs much more than the tiny trainings here, and these share a few ledgers: each is judged once.
+judged_once = cache(judged)
+
+
+@pytest.fixture(autouse=True)
+def _judge_each_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "judged", judged_once)
 
 
 def make_plan(
@@ -24,7 +34,7 @@ def make_plan(
     sampling = PoissonSampling(rows, batch)
     schedule = Schedule(np.asarray(noise, dtype=float), np.asarray(clip, dtype=float))
     ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
-    guarantee = judged(ledger, Budget(1.0, 1e-5))
+    guarantee = judged_once(ledger, Budget(1.0, 1e-5))
     return Plan(Budget(guarantee.epsilon, 1e-5), sampling, schedule, guarantee)
 
 

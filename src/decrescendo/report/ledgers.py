@@ -21,8 +21,8 @@ def read_ledger(
 
     Args:
         path: a plan; the folder of a run; a JSON list of noise multipliers, one a step; or CSV: one noise
-            multiplier a line, or columns named noise_multiplier, sample_rate, count (the last two optional) in a
-            first line.
+            multiplier a line, or columns named noise_multiplier, sample_rate, count (the last two optional)
+            in a first line.
         sample_rate: in (0, 1], for files that do not say it.
 
     Raises:
