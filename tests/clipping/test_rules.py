@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
 
+# torch says that uneven padding copies the input; it is what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 
 
@@ -174,13 +176,13 @@ def test_autocast_is_followed() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("size", [1e-6, 1e-2, 1.0])
+@pytest.mark.parametrize("size", [1e-6, 0.5])
 def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str, size: float) -> None:
     """The sum over one example, its float32 numbers measured in float64: at most C, no rounding above."""
-    model, batch = CASES[name].make(torch.float32, 12)
+    model, batch = CASES[name].make(torch.float32, 6)
     engine = Engine(model, loss, EngineSettings(self_check=False))
     limit = size * float(engine.per_example_norms(batch).max())
-    for row in range(12):
+    for row in range(6):
         alone = engine.clipped_sum(tuple(rows[row : row + 1] for rows in batch), limit)
         length = torch.cat([g.double().flatten() for g in alone.gradients.values()]).norm()
         assert float(length) <= limit

@@ -114,6 +114,8 @@ CASES: dict[str, Case] = {
     ),
     "conv1d": conv_case(1, kernel_size=3, stride=2, padding=1),
     "conv1d same, even, dilated": conv_case(1, kernel_size=4, padding="same", dilation=2),
+    "conv1d same, uneven": conv_case(1, kernel_size=4, padding="same"),
+    "conv2d same, uneven": conv_case(2, kernel_size=(2, 3), padding="same", dilation=(3, 1)),
     "conv2d": conv_case(2, kernel_size=3),
     "conv2d valid, no bias": conv_case(2, kernel_size=(3, 2), padding="valid", bias=False),
     "conv2d stride pad dilation groups": conv_case(
@@ -239,6 +241,22 @@ CASES: dict[str, Case] = {
     ),
     "rows of a parameter": Case(
         lambda: Made(lambda m, x: m.w[x[:, 0]] + m.w[x[:, 1]], w=normal(6, 3)), (2,), 6
+    ),
+    "masked by a constant": Case(
+        lambda: Made(
+            lambda m, x: m.out(torch.where(torch.ones(5, 4).tril() > 0, x, m.w)),
+            w=normal(4),
+            out=nn.Linear(4, 3),
+        ),
+        (5, 4),
+    ),
+    "weighted by a buffer": Case(
+        lambda: Made(
+            lambda m, x: torch.einsum("bti,oi,t->bto", x, m.w, m.norm.running_var),
+            w=normal(3, 4),
+            norm=nn.BatchNorm1d(5, affine=False).eval(),
+        ),
+        (5, 4),
     ),
     "prelu": Case(lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3)), (4,)),
     "transposed convolution": Case(lambda: channels_last(nn.ConvTranspose2d(2, 3, 2, stride=2)), (2, 3, 3)),

@@ -102,7 +102,7 @@ def fallback(call: Call) -> FallbackKernel | None:
     broadcast = call.name.strip("_").lstrip("i") in _BROADCAST or call.name.strip("_") in _BROADCAST
 
     def is_row(value: Tensor) -> bool:
-        if broadcast and value.dim() < dimensions:
+        if id(value) in call.constants or (broadcast and value.dim() < dimensions):
             return False
         if call.layout.kind in ("folded", "interleaved") and value.shape[:1] != call.output[:1]:
             return False

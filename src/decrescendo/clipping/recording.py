@@ -200,7 +200,9 @@ class Recorder(TorchFunctionMode):
             if kind == "shared":
                 break
             layout = Layout(kind, self.batch)
-            call = Call(name, func, args, kwargs, tuple(output.shape), layout, tracked, self.budget)
+            call = Call(
+                name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.budget
+            )
             kernel = expand_kernel(call) if expansion else None
             if kernel is None and rule is not None:
                 kernel = rule.build(call, call.bind(rule.names))
@@ -234,9 +236,8 @@ def expand_kernel(call: Call) -> Kernel | None:
     """One copy of a parameter for each example is adding it to zeros of that shape."""
     source = next(iter(call.tracked.values()))
     zeros = torch.zeros(call.output, dtype=source.dtype, device=source.device)
-    return fallback(Call(
-        "add", torch.add, (zeros, source), {}, call.output, call.layout, call.tracked, call.budget
-    ))  # fmt: skip
+    same = (call.output, call.layout, call.tracked, call.constants, call.budget)
+    return fallback(Call("add", torch.add, (zeros, source), {}, *same))
 
 
 def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:

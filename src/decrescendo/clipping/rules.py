@@ -22,6 +22,7 @@ class Call:
         output: the shape of what it returned.
         layout: where the examples are in its output.
         tracked: the arguments that are trainable parameters or made from them alone, by ``id``.
+        constants: the model's buffers, by ``id``: they have no rows of the batch, whatever their shape.
         budget: bytes that per-example gradients kept for a second use may take.
     """
 
@@ -32,6 +33,7 @@ class Call:
     output: tuple[int, ...]
     layout: Layout
     tracked: Mapping[int, Tensor]
+    constants: frozenset[int]
     budget: int
 
     def bind(self, names: tuple[str, ...]) -> dict[str, Any]:
