@@ -250,14 +250,7 @@ CASES: dict[str, Case] = {
         ),
         (5, 4),
     ),
-    "weighted by a buffer": Case(
-        lambda: Made(
-            lambda m, x: torch.einsum("bti,oi,t->bto", x, m.w, m.norm.running_var),
-            w=normal(3, 4),
-            norm=nn.BatchNorm1d(5, affine=False).eval(),
-        ),
-        (5, 4),
-    ),
+    "weighted by a buffer": Case(lambda: _weighted_places(), (5, 4)),
     "prelu": Case(lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3)), (4,)),
     "transposed convolution": Case(lambda: channels_last(nn.ConvTranspose2d(2, 3, 2, stride=2)), (2, 3, 3)),
     "weight norm": Case(lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), (4,)),
@@ -304,3 +297,10 @@ def _unroll(cell: nn.Module, x: Tensor) -> Tensor:
     for t in range(x.shape[1]):
         state = torch.tanh(cell(torch.cat([x[:, t], state], 1)))
     return state
+
+
+def _weighted_places() -> nn.Module:
+    """A buffer as long as some batches: it has no row of any of them."""
+    model = Made(lambda m, x: torch.einsum("bti,oi,t->bto", x, m.w, m.places), w=normal(3, 4))
+    model.register_buffer("places", torch.arange(1.0, 6.0))
+    return model
