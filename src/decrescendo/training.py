@@ -108,6 +108,8 @@ class Trainer:
         self._releases: list[Release] = []
         self._drawn: int | None = None
         self._columns: list[Diagnostics] = []
+        # Before any data are touched: a plan that cannot be judged must not be found out at the end.
+        self._planned = judged(plan.ledger, plan.budget)
         self._start = time.monotonic()
         self.spent = Spent(plan.ledger, plan.budget.delta)
 
@@ -185,11 +187,11 @@ class Trainer:
         """
         self._check_buffers()
         columns, ledger = self._columns, self.ledger
-        complete = ledger.steps == self._plan.steps
+        as_planned = ledger.steps < self._plan.steps or ledger == self._plan.ledger
         return Run(
             plan=self._plan,
             ledger=ledger,
-            guarantee=judged(ledger if complete else self._plan.ledger, self._plan.budget),
+            guarantee=self._planned if as_planned else judged(ledger, self._plan.budget),
             weights=cpu_weights(self._model),
             seconds=time.monotonic() - self._start,
             diagnostics=History(

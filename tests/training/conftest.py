@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from decrescendo import training
-from decrescendo.budget import Budget
+from decrescendo.budget import Budget, Guarantee, Unit
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 from decrescendo.run import judged
@@ -28,13 +28,19 @@ def _judge_each_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_plan(
-    noise: object = (2.0, 1.5, 1.2), clip: object = (1.0, 0.8, 0.5), *, batch: float = 8, rows: int = ROWS
+    noise: object = (2.0, 1.5, 1.2),
+    clip: object = (1.0, 0.8, 0.5),
+    *,
+    batch: float = 8,
+    rows: int = ROWS,
+    judge: bool = True,
 ) -> Plan:
-    """A plan with exactly these arrays, judged but not calibrated."""
+    """A plan with exactly these arrays, not calibrated; without ``judge`` its guarantee is a stand-in."""
     sampling = PoissonSampling(rows, batch)
     schedule = Schedule(np.asarray(noise, dtype=float), np.asarray(clip, dtype=float))
     ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
-    guarantee = judged_once(ledger, Budget(1.0, 1e-5))
+    stand_in = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
+    guarantee = judged_once(ledger, Budget(1.0, 1e-5)) if judge else stand_in
     return Plan(Budget(guarantee.epsilon, 1e-5), sampling, schedule, guarantee)
 
 

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation, UnsupportedModel
+from decrescendo import training
+from decrescendo.errors import (
+    AccountingError,
+    DecrescendoError,
+    InvalidType,
+    InvalidValue,
+    PlanViolation,
+    UnsupportedModel,
+)
 from decrescendo.progress import Progress
 from decrescendo.rng import Streams
 from decrescendo.training import Trainer, train
@@ -74,14 +83,29 @@ def test_it_is_dp_sgd_for_every_schedule_batch_size_and_seed(
     generator = torch.Generator().manual_seed(1)
     data = torch.randn(ROWS, 3, generator=generator), torch.arange(ROWS) % 2
     noise, clip = zip(*schedule, strict=True)
-    plan = make_plan(noise, clip, batch=batch)
+    plan = make_plan(noise, clip, batch=batch, judge=False)
     model, expected = make_model(), make_model()
-    trainer = Trainer(model, loss, plan, sgd(model), seed=seed)
+    with mock.patch.object(training, "judged", return_value=plan.guarantee):  # it costs more than the rest
+        trainer = Trainer(model, loss, plan, sgd(model), seed=seed)
     for drawn in trainer.batches(data):
         trainer.step(drawn)
     by_hand(expected, data, plan, seed=seed, lr=0.5)
     assert torch.allclose(weights(model), weights(expected), atol=1e-4, rtol=1e-4)
     assert trainer.ledger == plan.ledger
+
+
+def test_a_plan_that_cannot_be_judged_is_refused_before_the_training(
+    data: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AccountingError("cannot")
+
+    monkeypatch.setattr(training, "judged", refuse)
+    model = make_model()
+    before = weights(model)
+    with pytest.raises(AccountingError, match="cannot"):
+        train(model, loss, data, make_plan(), sgd(model), seed=0)
+    assert torch.equal(weights(model), before)
 
 
 @pytest.mark.gpu
@@ -374,6 +398,7 @@ def test_there_is_no_default_seed(data: Pair) -> None:
 
 WRONG_TYPES = """
 import torch
+from decrescendo import training
 from decrescendo.errors import InvalidType
 from decrescendo.training import Trainer, train
 
