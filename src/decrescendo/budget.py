@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from decrescendo.errors import InvalidType, InvalidValue, check_real
+from decrescendo.errors import InvalidValue, check_instance, check_real
 
 Kind = Literal["upper", "lower", "exact", "estimate"]
 KINDS: tuple[Kind, ...] = ("upper", "lower", "exact", "estimate")
@@ -65,7 +65,12 @@ class Bound:
             raise InvalidValue(f"kind must be one of {', '.join(KINDS)}, got kind={self.kind!r}")
 
     def __str__(self) -> str:
-        words = {"upper": "upper bound", "lower": "lower bound", "exact": "exact", "estimate": "estimate, not a bound"}
+        words = {
+            "upper": "upper bound",
+            "lower": "lower bound",
+            "exact": "exact",
+            "estimate": "estimate, not a bound",
+        }
         return f"{self.value:.6g} ({words[self.kind]})"
 
 
@@ -97,8 +102,9 @@ class Guarantee:
         object.__setattr__(self, "epsilon", check_real("epsilon", self.epsilon, at_least=0))
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         object.__setattr__(self, "unit", check_unit(self.unit))
-        if not isinstance(self.accountant, str) or not self.accountant:
-            raise InvalidType(f"accountant must be a name, got accountant={self.accountant!r}")
+        check_instance("accountant", self.accountant, str)
+        if not self.accountant:
+            raise InvalidValue("accountant must be a name, got accountant=''")
         if self.kind not in ("upper", "exact", "estimate"):
             raise InvalidValue(f"kind must be upper, exact or estimate, got kind={self.kind!r}")
         if self.epsilon_lower is not None:

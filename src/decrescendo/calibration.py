@@ -10,7 +10,7 @@ from scipy.optimize import brentq
 from decrescendo.accounting import Accountant, GdpClt, Pld
 from decrescendo.budget import Budget, Guarantee
 from decrescendo.curves import CurveOrValues, evaluate
-from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidType, check_instance, check_integer
+from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance, check_integer
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 from decrescendo.sampling import PoissonSampling
@@ -60,16 +60,13 @@ def calibrate(
     ...     steps=500, privacy=curves.growing_mu(1.25), clip=curves.sensitivity_decay(1.5, rho_c=3.3),
     ... )
     >>> print(plan)
-    (1.2, 1e-06)-DP an example, Pld upper bound (true epsilon >= 1.19...) · z 0.9... -> 0.7... · C 1.496 -> 0.4545 · 500 steps
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.8... -> 0.6... · C 1.496 -> 0.4545 · 500 steps
     """
     check_instance("budget", budget, Budget)
     check_instance("sampling", sampling, PoissonSampling)
     count = check_integer("steps", steps, at_least=1)
     judge: Accountant = Pld() if accountant is None else accountant
-    if not isinstance(judge, Accountant):
-        raise InvalidType(
-            f"accountant must have name, epsilon and delta, got {type(judge).__name__}. Try accounting.Pld()"
-        )
+    check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
     relative = evaluate("privacy", privacy, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)
@@ -79,7 +76,11 @@ def calibrate(
 
     def steering(scale: float) -> float:
         ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
-        return judge.estimate(ledger, budget.delta) if isinstance(judge, Pld) else judge.epsilon(ledger, budget.delta).value
+        return (
+            judge.estimate(ledger, budget.delta)
+            if isinstance(judge, Pld)
+            else judge.epsilon(ledger, budget.delta).value
+        )
 
     def judged(scale: float) -> Guarantee:
         ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
@@ -137,8 +138,9 @@ def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> flo
             high += 0.25
             if high > math.log(1e3):
                 raise ImpossibleBudget(
-                    f"the budget must need noise, got epsilon={budget.epsilon:g} at delta={budget.delta:g}, which even a "
-                    "run almost without noise meets: no record takes part more often than delta allows. Ask for a smaller delta"
+                    f"the budget must need noise, got epsilon={budget.epsilon:g} at delta={budget.delta:g}, which "
+                    "even a run almost without noise meets: records take part no more often than delta allows. "
+                    "Ask for a smaller delta"
                 )
     for _ in range(60):  # walk back from where the accountant refuses
         if math.isfinite(gap(high)):

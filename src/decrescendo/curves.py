@@ -19,6 +19,7 @@ noise decays (Yu et al.)         ``*_noise_decay(...)``         ``constant(clip_
 
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float
@@ -52,16 +53,16 @@ def evaluate(name: str, curve: CurveOrValues, steps: int) -> Float[np.ndarray, "
     return check_array(name, found, above=0, length=steps, hint="Did the curve reach its end early?")
 
 
-def as_curve(name: str, curve: CurveOrValues) -> Curve:
+def as_curve(name: str, curve: object) -> Curve:
     """A curve from itself or from an array of values."""
     if callable(curve):
-        return curve
+        return cast(Curve, curve)
     if isinstance(curve, (str, bytes)) or not isinstance(curve, (Sequence, np.ndarray)):
         raise InvalidType(
             f"{name} must be a curve (a function of progress) or an array, got {type(curve).__name__}. "
             "For a constant write curves.constant(value)"
         )
-    return values(curve)
+    return values(cast(Sequence[float], curve))
 
 
 def constant(value: float) -> Curve:

@@ -110,7 +110,9 @@ def check_integer(name: str, value: object, *, at_least: int = 0, hint: str = ""
         )
     number = int(value)
     if number < at_least:
-        raise InvalidValue(f"{name} must be >= {at_least}, got {name}={number}" + (f". {hint}" if hint else ""))
+        raise InvalidValue(
+            f"{name} must be >= {at_least}, got {name}={number}" + (f". {hint}" if hint else "")
+        )
     return number
 
 
@@ -144,7 +146,9 @@ def check_array(
             raise TypeError(f"dtype {given.dtype}")
         array = given.astype(np.float64)
     except (TypeError, ValueError) as error:
-        raise InvalidType(f"{name} must be an array of numbers, got {type(value).__name__} ({error}){tail}") from None
+        raise InvalidType(
+            f"{name} must be an array of numbers, got {type(value).__name__} ({error}){tail}"
+        ) from None
     if array.ndim != 1:
         raise InvalidValue(f"{name} must have one dimension, got shape {array.shape}{tail}")
     if length is not None and array.size != length:

@@ -30,8 +30,12 @@ class Release:
     count: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sample_rate", check_real("sample_rate", self.sample_rate, above=0, at_most=1))
-        object.__setattr__(self, "noise_multiplier", check_real("noise_multiplier", self.noise_multiplier, at_least=0))
+        object.__setattr__(
+            self, "sample_rate", check_real("sample_rate", self.sample_rate, above=0, at_most=1)
+        )
+        object.__setattr__(
+            self, "noise_multiplier", check_real("noise_multiplier", self.noise_multiplier, at_least=0)
+        )
         object.__setattr__(self, "count", check_integer("count", self.count, at_least=1))
 
 
@@ -149,9 +153,7 @@ class Ledger:
         kept._fill(self._sample_rate[rows], self._noise_multiplier[rows], self._count[rows])
         return kept
 
-    def with_noise(
-        self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]
-    ) -> "Ledger":
+    def with_noise(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
         """The same releases with other noise multipliers: ``change`` of the column.
 
         >>> Ledger.of([1.0, 2.0], 0.1).with_noise(lambda z: 2 * z).noise_multiplier

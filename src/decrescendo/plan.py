@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting.verify import Verification, verify_epsilon
-from decrescendo.budget import Budget, Guarantee
+from decrescendo.budget import Budget, Guarantee, check_unit
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_instance
 from decrescendo.ledger import Ledger
 from decrescendo.sampling import PoissonSampling
@@ -94,7 +94,9 @@ class Plan:
 
     def __str__(self) -> str:
         z, c = self.noise_multiplier, self.clip_norm
-        bound = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[self.guarantee.kind]
+        bound = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[
+            self.guarantee.kind
+        ]
         article = "an" if self.guarantee.unit == "example" else "a"
         return (
             f"({self.guarantee.epsilon:.4g}, {self.guarantee.delta:.4g})-DP {article} {self.guarantee.unit}, "
@@ -206,7 +208,9 @@ class Plan:
         except (json.JSONDecodeError, RecursionError) as error:
             raise FileRefused(f"{source} must be a plan file, got text that is not JSON ({error})") from None
         if not isinstance(body, dict) or body.get("format") != FORMAT:
-            raise FileRefused(f'{source} must be a plan file (with "format": "{FORMAT}"), got another kind of file')
+            raise FileRefused(
+                f'{source} must be a plan file (with "format": "{FORMAT}"), got another kind of file'
+            )
         if body.get("version") != VERSION:
             raise FileRefused(
                 f"{source} must be of version {VERSION}, got version={body.get('version')!r}. "
@@ -219,16 +223,22 @@ class Plan:
             _check_keys(body[section], section, source)
         digest = body.pop("sha256")
         if digest != _digest(body):
-            raise FileRefused(f"{source} was changed after it was written: its sha256 does not match. Calibrate again")
+            raise FileRefused(
+                f"{source} was changed after it was written: its sha256 does not match. Calibrate again"
+            )
         try:
             return cls(
-                Budget(**body["budget"]),
+                Budget(**_with_unit(body["budget"])),
                 PoissonSampling(**body["sampling"]),
                 Schedule(**body["schedule"]),
-                Guarantee(**body["guarantee"]),
+                Guarantee(**_with_unit(body["guarantee"])),
             )
         except (DecrescendoError, TypeError) as error:
             raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
+
+
+def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {**section, "unit": check_unit(section["unit"])}
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -94,8 +94,8 @@ class Tcdp:
     """(rho, omega)-tCDP with amplification by sampling, as *tCDP-SGD* (Zhang et al. 2021) counts.
 
     With rho' = 1/(2 z^2), a sampled step is (13 p^2 rho', ln(1/p)/(4 rho'))-tCDP, provided that rho' <= 0.1,
-    p <= 0.1 and ln(1/p) >= 3 rho' (2 + log2(1/rho')). Composition adds rho and keeps the smallest omega;
-    epsilon = rho + 2 sqrt(rho L) if L <= (omega - 1)^2 rho, else rho omega + L/(omega - 1), L = ln(1/delta).
+    p <= 0.1 and ln(1/p) >= 3 rho' (2 + log2(1/rho')) (which the first two imply). Composition adds rho and keeps
+    the smallest omega; epsilon = rho + 2 sqrt(rho L) if L <= (omega - 1)^2 rho, else rho omega + L/(omega - 1), L = ln(1/delta).
 
     Guarantee: none for Poisson batches. The theorem (Bun et al. 2018) is for samples of fixed size and neighbours
     that replace one record; for Poisson batches and one record more or less its value was seen to stay above the
@@ -124,7 +124,10 @@ class Tcdp:
         conditions = [
             (step <= 0.1, "1/(2 z^2) <= 0.1"),
             (p <= 0.1, "sample_rate <= 0.1"),
-            (np.log(1 / p) >= 3 * step * (2 + np.log2(1 / step)), "ln(1/p) >= 3 rho (2 + log2(1/rho)), rho = 1/(2 z^2)"),
+            (
+                np.log(1 / p) >= 3 * step * (2 + np.log2(1 / step)),
+                "ln(1/p) >= 3 rho (2 + log2(1/rho)), rho = 1/(2 z^2)",
+            ),
         ]
         for holds, condition in conditions:
             if not holds.all():

@@ -10,11 +10,11 @@ from scipy.optimize import brentq
 from scipy.special import erf, ndtri
 
 from decrescendo.accounting.gaussian import Gaussian, check_delta
-from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
 from decrescendo.accounting.pld.sandwich import losses
 from decrescendo.accounting.pld.segments import Nodes, build_nodes, mixtures_above, mixtures_below
-from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Part
+from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
+from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
 from decrescendo.budget import Bound
 from decrescendo.errors import AccountingError, check_instance, check_real
 from decrescendo.ledger import Ledger, Release
@@ -38,11 +38,33 @@ _SMALLEST_WIDTH = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
-    """A ledger as steps at each sample rate, and what dominates them."""
+class _Group:
+    """All steps at one sample rate: distinct mu, ascending, how often each, and the nodes that stand for them."""
 
+    rate: float
+    mu: Float[np.ndarray, " n"]
+    count: Int[np.ndarray, " n"]
+    nodes: Nodes
+
+    def above(self) -> Part:
+        """What dominates the steps."""
+        return Part(
+            losses(self.nodes.dots, self.rate), mixtures_above(self.nodes, self.mu, self.count), self.rate
+        )
+
+    def below(self) -> Part:
+        """What the steps dominate."""
+        return Part(
+            losses(self.nodes.dots, self.rate), mixtures_below(self.nodes, self.mu, self.count), self.rate
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """A ledger as groups of steps, and what dominates them."""
+
+    groups: tuple[_Group, ...]
     above: tuple[Part, ...]
-    groups: tuple[tuple[float, Float[np.ndarray, " n"], Int[np.ndarray, " n"], Nodes], ...]
 
     @classmethod
     def of(cls, ledger: Ledger, delta: float, effort: _Effort) -> "_Steps":
@@ -51,23 +73,13 @@ class _Steps:
             float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300)))
             for mass in (float(ledger.count @ ledger.sample_rate), float(ledger.steps))
         )
-        groups: list[tuple[float, Float[np.ndarray, " n"], Int[np.ndarray, " n"], Nodes]] = []
+        groups: list[_Group] = []
         for rate in np.unique(ledger.sample_rate):
             rows = ledger.sample_rate == rate
             mu, count = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1]
             nodes = build_nodes(mu, count, nodes=effort.nodes, kappa=effort.kappa, left=left, right=right)
-            groups.append((float(rate), mu, count, nodes))
-        above = tuple(
-            Part(losses(nodes.dots, rate), mixtures_above(nodes, mu, count), rate) for rate, mu, count, nodes in groups
-        )
-        return cls(above, tuple(groups))
-
-    def below(self) -> tuple[Part, ...]:
-        """What the steps dominate."""
-        return tuple(
-            Part(losses(nodes.dots, rate), mixtures_below(nodes, mu, count), rate)
-            for rate, mu, count, nodes in self.groups
-        )
+            groups.append(_Group(float(rate), mu, count, nodes))
+        return cls(tuple(groups), tuple(group.above() for group in groups))
 
     def saddles(self, *, delta: float | None = None, epsilon: float | None = None) -> list[Saddle]:
         """Both directions' points at ``delta`` or ``epsilon``: estimates."""
@@ -75,11 +87,13 @@ class _Steps:
 
     def bounds(self, epsilon: float, delta: float, smoothing: float, *, lower: bool) -> "_Bounds":
         """Bounds on the privacy curve, sharp near (epsilon, delta); the lower one in the worse direction only."""
-        grids = {d: choose_grid(self.above, d, epsilon, delta, smoothing=smoothing) for d in DIRECTIONS}
-        curves = {d: Inversion.of(self.above, d, grid) for d, grid in grids.items()}
+        curves: dict[Direction, Inversion] = {}
+        for direction in DIRECTIONS:
+            grid = choose_grid(self.above, direction, epsilon, delta, smoothing=smoothing)
+            curves[direction] = Inversion.of(self.above, direction, grid)
         if lower:
             worse = max(DIRECTIONS, key=lambda d: curves[d].upper(epsilon))
-            curves[worse] = curves[worse].with_below(self.below(), worse)
+            curves[worse] = curves[worse].with_below([group.below() for group in self.groups], worse)
         return _Bounds(tuple(curves.values()))
 
 
@@ -184,8 +198,12 @@ class Pld:
         best = (0.0, math.inf)
         for _ in range(_REFINEMENTS + 1):
             steps = _Steps.of(noisy, delta, effort)
-            lower, upper = steps.bounds(near, delta, effort.smoothing * near, lower=True).epsilons(delta, near)
+            lower, upper = steps.bounds(near, delta, effort.smoothing * near, lower=True).epsilons(
+                delta, near
+            )
             best = (max(best[0], lower), min(best[1], upper))
+            if best[0] > best[1]:
+                raise AccountingError(f"bounds must not cross, got {best}; this is a bug, please report it")
             if best[1] - best[0] <= max(self.rtol * best[1], _SMALLEST_WIDTH):
                 return best
             near = best[1]
@@ -273,8 +291,10 @@ def _pilot_epsilon(ledger: Ledger, delta: float) -> float:
     points = steps.saddles(delta=delta)
     smallest = 1e-3 / min(point.c for point in points)
     epsilon = max(smallest, *(point.epsilon for point in points))
-    for _ in range(4):
-        found = _crossing(steps.bounds(epsilon, delta, _PILOT.smoothing * epsilon, lower=False).upper, delta, epsilon)
+    for _ in range(8):
+        found = _crossing(
+            steps.bounds(epsilon, delta, _PILOT.smoothing * epsilon, lower=False).upper, delta, epsilon
+        )
         if found <= smallest or abs(found / epsilon - 1) < 0.1:
             return max(found, smallest)
         epsilon = found

@@ -26,10 +26,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Complex, Float
 from scipy.optimize import brentq
-from scipy.special import ndtr
+from scipy.special import expm1, ndtr
 
 from decrescendo.accounting.gaussian import log_delta
-from decrescendo.accounting.pld.transform import CURVE_ERROR, UNIT, Cumulants, Direction, Part, Transform, log_mgf, transform
+from decrescendo.accounting.pld.transform import (
+    CURVE_ERROR,
+    UNIT,
+    Cumulants,
+    Direction,
+    Part,
+    Transform,
+    log_mgf,
+    transform,
+)
 from decrescendo.errors import AccountingError
 
 _CUT = 7.5  # frequencies up to _CUT / m
@@ -57,7 +66,9 @@ def saddle(cumulants: Cumulants, *, delta: float | None = None, epsilon: float |
         tilted = log_m - math.log(c) - math.log1p(c)
         slope = first - 1 / c - 1 / (1 + c)
         curvature = second + c**-2 + (1 + c) ** -2
-        log_delta = tilted - c * slope - 0.5 * math.log(2 * math.pi * curvature) if curvature > 0 else -math.inf
+        log_delta = (
+            tilted - c * slope - 0.5 * math.log(2 * math.pi * curvature) if curvature > 0 else -math.inf
+        )
         return Saddle(c, slope, log_delta)
 
     def gap(log_c: float) -> float:
@@ -116,10 +127,12 @@ def choose_grid(
     m = math.sqrt(smoothing / (1 + saddle_c))
     tilts = [ratio * saddle_c for ratio in (*_RATIOS, *_BEYOND)]
     # log of the Chernoff bound M(a) exp(-a epsilon) over delta; a = 0 gives the trivial bound 1.
-    chernoff = [(0.0, -log_delta)] + [(a, log_mgf(parts, direction, a) - a * epsilon - log_delta) for a in tilts]
+    chernoff = [(0.0, -log_delta)] + [
+        (a, log_mgf(parts, direction, a) - a * epsilon - log_delta) for a in tilts
+    ]
     log_alias = math.log(1e-5)
     best: Grid | None = None
-    affordable = max(_LOG_CANCELLATION, chernoff[len(_RATIOS)][1] + math.log(5))
+    affordable = max(_LOG_CANCELLATION, chernoff[len(_RATIOS)][1] + math.log(2))
     for c, excess in chernoff[1 : len(_RATIOS) + 1]:
         if excess > affordable:
             continue
@@ -221,7 +234,13 @@ class Inversion:
         return np.exp(grid.m**2 * (grid.s**2 + grid.s) / 2 - 1j * grid.v * epsilon) / (grid.s * (grid.s + 1))
 
     def _sum(
-        self, law: Transform, kernel: Complex[np.ndarray, " f"], factor: float, epsilon: float, *, less_1: bool = False
+        self,
+        law: Transform,
+        kernel: Complex[np.ndarray, " f"],
+        factor: float,
+        epsilon: float,
+        *,
+        less_1: bool = False,
     ) -> tuple[float, float]:
         """factor dv Re sum' M_k kernel_k / M(c) (the first term halved), and a bound on its error.
 
@@ -237,12 +256,12 @@ class Inversion:
         bound = np.exp(np.minimum(law.log_magnitude - self.log_mgf, 1.0)) * (2.0 if less_1 else 1.0)
         off = np.where(lost, bound, np.abs(value) * np.expm1(np.where(lost, 0.0, law.relative)))
         if less_1:
-            value = np.expm1(logs) * math.exp(-self.log_mgf)
+            value = np.asarray(expm1(logs), dtype=np.complex128) * math.exp(-self.log_mgf)
         value = np.where(lost, 0.0, value)
         # Phases v epsilon, exponents, and the pairwise sum are off by a few units.
         rounding = UNIT * (100 + 8 * self.grid.v * (epsilon + self.grid.m) + 8 * abs(self.log_mgf))
         error = step * float(np.sum(size * (off + np.abs(value) * rounding)))
-        return step * float(np.sum((value * kernel).real * half)), error
+        return step * float(np.sum(np.real(value * kernel) * half)), error
 
     def _cut(self) -> float:
         """Int_V^inf exp(-m^2 v^2/2) / v^2 dv, at most; V the last frequency but one."""

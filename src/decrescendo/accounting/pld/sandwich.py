@@ -123,23 +123,25 @@ def masses_below(
         weight: >= 0.
         tail: in standard deviations.
     """
-    lowered, relevant = _lowered(dots, mu, tail)
+    log_cut = log_delta(mu * (mu / 2 + tail), mu)
+    lowered, relevant = _lowered(dots, mu, tail, log_cut)
     values = excess(dots.e, lowered)
     if minus is not None and weight is not None:
         values = (1 + weight)[:, None] * values - weight[:, None] * excess(dots.e, minus)
-    cut = np.exp(log_delta(mu * (mu / 2 + tail), mu))
-    values = np.maximum(values - cut[:, None], 0.0)
+    values = np.maximum(values - np.exp(log_cut)[:, None], 0.0)
     positive = values > 0
     used = positive[:, 1:] | positive[:, :-1]
     if np.any(used & ~relevant) or positive[:, 0].any() or positive[:, -1].any():
-        raise AccountingError("the dots of a lower bound do not reach its tails; this is a bug, please report it")
+        raise AccountingError(
+            "the dots of a lower bound do not reach its tails; this is a bug, please report it"
+        )
     return _masses(dots, values)
 
 
 def _lowered(
-    dots: Dots, mu: Float[np.ndarray, " k"], tail: float
+    dots: Dots, mu: Float[np.ndarray, " k"], tail: float, log_cut: Float[np.ndarray, " k"]
 ) -> tuple[Float[np.ndarray, " k"], Bool[np.ndarray, "k cells"]]:
-    """The mu' < mu of the module's inequality, and the cells in which it was checked."""
+    """The mu' < mu of the module's inequality, and the cells in which it was checked: where D may exceed the cut."""
     left, right = dots.e[None, :-1], dots.e[None, 1:]
     growth = np.expm1(right - left) ** 2 / 8
     high = mu[:, None]
@@ -150,7 +152,9 @@ def _lowered(
         squares = [corner**2 for corner in x]
         peak = (x[0] < 0) & (x[1] > 0)  # phi is largest inside the cell
         largest = np.where(peak, 0.0, np.minimum(squares[0], squares[1]))
+        # D is below 1.3 phi(x), except for -mu^2/2 < e < 0, where only D <= exp(e) is known.
         relevant = np.minimum(np.abs(x[0]), np.abs(x[1])) < tail + 0.5
+        relevant |= (right <= 0) & (right > log_cut[:, None]) & (right > -(high**2) / 2)
         fall = np.where(relevant, (np.maximum.reduce(squares) - largest) / 2, 0.0)
         needed = np.where(relevant, growth / low * np.exp(np.minimum(fall, 600.0)), 0.0).max(axis=1)
         if np.all(mu - lowered >= needed):
@@ -160,7 +164,7 @@ def _lowered(
 
 
 def losses(dots: Dots, sample_rate: float) -> Float[np.ndarray, " n_plus_1"]:
-    """Privacy losses log(1 - p + p y_j) of the subsampled mechanisms at y_0 = 0, y_1, ..; the first is -inf for p = 1."""
+    """Privacy losses log(1 - p + p y_j) of the subsampled mechanisms at y_0 = 0, y_1, ..; -inf at y_0 for p = 1."""
     p = sample_rate
     change = p * np.expm1(dots.e)
     with np.errstate(divide="ignore"):

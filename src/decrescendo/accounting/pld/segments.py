@@ -57,7 +57,13 @@ class Mixtures:
 
 
 def build_nodes(
-    mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], *, nodes: int, kappa: float, left: float, right: float
+    mu: Float[np.ndarray, " n"],
+    count: Int[np.ndarray, " n"],
+    *,
+    nodes: int,
+    kappa: float,
+    left: float,
+    right: float,
 ) -> Nodes:
     """Nodes for distinct ascending ``mu``: the values themselves if few, else where they bend the bound most.
 
@@ -65,7 +71,9 @@ def build_nodes(
     """
     places = mu if mu.size <= nodes else _spread(mu, count, nodes)
     margin = max(0.1, 5 * kappa)
-    dots = place_dots(float(places[0]), float(places[-1]), kappa=kappa, left=left + margin, right=right + margin)
+    dots = place_dots(
+        float(places[0]), float(places[-1]), kappa=kappa, left=left + margin, right=right + margin
+    )
     return Nodes(dots, places, min(left, right))
 
 

@@ -43,5 +43,9 @@ def epsilon_of_one(step: Ledger, delta: float) -> tuple[float, float]:
     if _curves(rate, mu, 0.0) <= delta:
         return 0.0, 0.0
     high = epsilon_of(delta, mu) * (1 + 1e-9)  # subsampling never raises epsilon
-    value = float(brentq(lambda e: math.log(max(_curves(rate, mu, e), 1e-320) / delta), 0.0, high, xtol=1e-300, rtol=1e-13))
+    value = float(
+        brentq(
+            lambda e: math.log(max(_curves(rate, mu, e), 1e-320) / delta), 0.0, high, xtol=1e-300, rtol=1e-13
+        )
+    )
     return value * (1 - _MARGIN), value * (1 + _MARGIN)

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 from jaxtyping import Complex, Float
+from scipy.special import log1p  # NumPy's loses small complex arguments
 
 from decrescendo.accounting.pld.segments import ORDER, Mixtures
 
@@ -38,7 +39,10 @@ class Part:
         """Sum over steps of the probability of an infinite loss, an upper bound on that of their composition."""
         mixtures = self.mixtures
         if direction == "remove":
-            base, difference = mixtures.base_infinite * self.sample_rate, mixtures.difference_infinite * self.sample_rate
+            base, difference = (
+                mixtures.base_infinite * self.sample_rate,
+                mixtures.difference_infinite * self.sample_rate,
+            )
         else:
             # The mass of Q at y = 0 stands for its cut tail. Its loss -log(1 - p) is finite, but far too large to be
             # tilted: it is counted as infinite.
@@ -70,16 +74,27 @@ def transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[np
     )
 
 
-def _transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> Transform:
+def _transform(
+    parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]
+) -> Transform:
     log_value = np.zeros(v.size, dtype=np.complex128)
     log_magnitude = np.zeros(v.size)
     relative = np.zeros(v.size)
     sign = 1.0 if direction == "remove" else -1.0
     for part in parts:
-        mixtures, counts, largest = part.mixtures, part.mixtures.counts[:, None], part.mixtures.largest[:, None]
+        mixtures, counts, largest = (
+            part.mixtures,
+            part.mixtures.counts[:, None],
+            part.mixtures.largest[:, None],
+        )
         waves = _Waves.of(part, direction, c, sign * v)
-        base, difference = waves.sums(mixtures.base), waves.sums(mixtures.difference) if largest.any() else 0.0
-        rounding = waves.rounding(np.abs(mixtures.base) + largest * np.abs(mixtures.difference), mixtures.slope_scale)
+        base, difference = (
+            waves.sums(mixtures.base),
+            waves.sums(mixtures.difference) if largest.any() else 0.0,
+        )
+        rounding = waves.rounding(
+            np.abs(mixtures.base) + largest * np.abs(mixtures.difference), mixtures.slope_scale
+        )
         # One step's transform is 1 + base + w difference: kept without the 1, which rounding would be relative to.
         size = np.abs(1 + base)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -91,7 +106,7 @@ def _transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[n
                 series = (series + (-1) ** (k + 1) / k * mixtures.power_sums[:, k, None]) * ratio
             remainder = counts * reach**ORDER / (ORDER * np.maximum(1 - reach, 0.0))
             error = remainder + 2 * counts * (rounding + UNIT * np.abs(base)) / size
-            logs = counts * np.log1p(base) + series
+            logs = counts * log1p(base) + series
         known = (reach < 0.5) & (rounding < 0.1 * size)
         empty = counts == 0
         log_magnitude += np.where(empty, 0.0, counts * magnitude).sum(axis=0)
@@ -136,7 +151,9 @@ class _Waves:
         weighted = q * self.weight
         return ((q @ self.weight_less_1)[:, None] - weighted @ self.versine) + 1j * (weighted @ self.sine)
 
-    def rounding(self, q: Float[np.ndarray, "g n"], scale: Float[np.ndarray, "g m"]) -> Float[np.ndarray, "g f"]:
+    def rounding(
+        self, q: Float[np.ndarray, "g n"], scale: Float[np.ndarray, "g m"]
+    ) -> Float[np.ndarray, "g f"]:
         """How far such a sum may be off for masses |q|: products and sums; and slopes, whose errors telescope."""
         weighted = q * self.weight
         mass, moment = weighted.sum(axis=1)[:, None], (weighted @ np.abs(self.loss))[:, None]
@@ -173,8 +190,13 @@ class Cumulants:
             masses = mixtures.base[occupied] + mean[:, None] * mixtures.difference[occupied]
             waves = _Waves.of(part, self.direction, c, np.zeros(1))
             loss = sign * waves.loss
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # far beyond the saddle: turned back
+            with np.errstate(
+                over="ignore", invalid="ignore", divide="ignore"
+            ):  # far beyond the saddle: turned back
                 m0 = masses @ waves.weight_less_1
-                m1, m2 = (masses @ (waves.weight * loss)) / (1 + m0), (masses @ (waves.weight * loss**2)) / (1 + m0)
+                m1, m2 = (
+                    (masses @ (waves.weight * loss)) / (1 + m0),
+                    (masses @ (waves.weight * loss**2)) / (1 + m0),
+                )
                 totals += [counts @ np.log1p(m0), counts @ m1, counts @ (m2 - m1**2)]
         return float(totals[0]), float(totals[1]), float(totals[2])

@@ -1,0 +1,288 @@
+"""`Pld` against exact integrals, an independent library, itself at other efforts, and its edge cases."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as other
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import integrate
+from scipy.stats import norm
+
+from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, epsilon_of
+from decrescendo.accounting.pld.accountant import _PILOT, _Effort, _Steps
+from decrescendo.accounting.pld.single import delta_of_one
+from decrescendo.errors import AccountingError, InvalidType, InvalidValue
+from decrescendo.ledger import Ledger, Release
+
+P, DELTA = 250 / 60_000, 1 / 600_000
+
+
+def composed_elsewhere(ledger: Ledger, grid: float, delta: float) -> float:
+    total = None
+    for release in ledger:
+        step = other.from_gaussian_mechanism(
+            release.noise_multiplier, sampling_prob=release.sample_rate, value_discretization_interval=grid
+        ).self_compose(release.count)
+        total = step if total is None else total.compose(step)
+    assert total is not None
+    return float(total.get_epsilon_for_delta(delta))
+
+
+def two_steps_exactly(first: Release, second: Release, epsilon: float) -> float:
+    """delta(epsilon) of two steps: the privacy curve of one, integrated over the privacy loss of the other."""
+
+    def loss(x: float) -> float:
+        return math.log1p(first.sample_rate * math.expm1((2 * x - 1) / (2 * first.noise_multiplier**2)))
+
+    def remove_curve(e: float) -> float:
+        p, mu = second.sample_rate, 1 / second.noise_multiplier
+        y = (math.exp(e) - 1 + p) / p
+        if y <= 0:
+            return -math.expm1(e)
+        inner = math.log(y)
+        return p * (norm.cdf(-inner / mu + mu / 2) - y * norm.cdf(-inner / mu - mu / 2))
+
+    def add_curve(e: float) -> float:
+        return -math.expm1(e) + math.exp(e) * remove_curve(-e)
+
+    z, p = first.noise_multiplier, first.sample_rate
+    reach = np.linspace(-12 * z, 1 + 12 * z, 400)
+
+    def over_first(density, curve) -> float:
+        pieces = itertools.pairwise(reach)
+        return sum(integrate.quad(lambda x: density(x) * curve(x), a, b, epsabs=1e-15)[0] for a, b in pieces)
+
+    remove = over_first(
+        lambda x: (1 - p) * norm.pdf(x, 0, z) + p * norm.pdf(x, 1, z),
+        lambda x: remove_curve(epsilon - loss(x)),
+    )
+    add = over_first(lambda x: norm.pdf(x, 0, z), lambda x: add_curve(epsilon + loss(x)))
+    return max(remove, add)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "epsilon"),
+    [
+        (Release(0.1, 1.0), Release(0.3, 0.8), 0.8),
+        (Release(0.02, 2.0), Release(0.5, 3.0), 0.5),
+        (Release(0.6, 0.7), Release(0.6, 1.5), 2.0),
+    ],
+)
+def test_two_different_steps_against_the_exact_integral(
+    first: Release, second: Release, epsilon: float
+) -> None:
+    exact = two_steps_exactly(first, second, epsilon)
+    lower, upper = Pld(rtol=1e-4).delta_bracket(Ledger([first, second]), epsilon)
+    assert lower <= exact <= upper
+    assert upper - lower < 2e-3 * exact
+    low, high = Pld(rtol=1e-3).bracket(Ledger([first, second]), exact)
+    assert low <= epsilon <= high
+
+
+# At least 40 constant schedules over the ranges promised; dp-accounting's grid is fine enough for 2e-4 of epsilon.
+CONSTANT = [
+    (rate, noise, steps, delta)
+    for rate, noise, steps in [
+        (1e-5, 0.7, 100_000), (1e-4, 0.6, 20_000), (1e-3, 0.5, 1_000), (1e-3, 0.8, 100_000), (1e-3, 2.0, 1_000_000),
+        (P, 0.7, 1_000), (P, 1.205, 4_800), (P, 2.872, 4_800), (P, 10.0, 48_000), (0.01, 0.6, 300), (0.01, 1.0, 1_000),
+        (0.01, 5.0, 10_000), (0.05, 1.0, 200), (0.05, 3.0, 2_000), (0.1, 0.8, 40), (0.1, 4.0, 500), (0.1, 30.0, 20_000),
+        (0.5, 3.0, 30), (0.5, 20.0, 1_000), (0.5, 300.0, 100_000), (0.9, 5.0, 20), (0.9, 100.0, 3_000),
+    ]
+    for delta in (1e-5, 1e-9)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps", "delta"), CONSTANT)
+def test_constant_schedules_against_an_independent_library(
+    rate: float, noise: float, steps: int, delta: float
+) -> None:
+    ledger = Ledger([Release(rate, noise, steps)])
+    lower, upper = Pld().bracket(ledger, delta)
+    grid = min(1e-4, upper / 8_000, max(0.05 * rate / noise, 2e-5))
+    fine, coarse = composed_elsewhere(ledger, grid, delta), composed_elsewhere(ledger, 2 * grid, delta)
+    # Their rounding is upwards and of second order in the grid: what it converges to, and a fair error of that.
+    converged, uncertain = fine - (coarse - fine) / 3, abs(coarse - fine)
+    assert lower <= fine
+    assert upper >= converged - uncertain
+    assert upper <= converged * (1 + 1e-3) + uncertain
+    assert uncertain < 1e-3 * converged
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    [
+        pytest.param(Ledger.of(np.geomspace(1.4, 0.8, 40), 0.02), id="falling noise"),
+        pytest.param(Ledger.of(np.linspace(0.7, 3.0, 25), 0.1), id="rising noise"),
+        pytest.param(
+            Ledger([Release(0.01, 0.9, 30), Release(0.2, 4.0, 10), Release(1.0, 12.0, 5)]),
+            id="three sample rates",
+        ),
+    ],
+)
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+def test_different_steps_against_an_independent_library_step_by_step(ledger: Ledger, delta: float) -> None:
+    lower, upper = Pld().bracket(ledger, delta)
+    fine, coarse = (composed_elsewhere(ledger, grid, delta) for grid in (2e-4, 4e-4))
+    converged = fine - (coarse - fine) / 3
+    assert lower <= fine
+    assert upper >= converged - (coarse - fine)
+    assert lower * (1 - 1e-4) <= converged <= upper * (1 + 1e-4)
+
+
+def at_effort(ledger: Ledger, delta: float, effort: _Effort, near: float) -> tuple[float, float]:
+    bounds = _Steps.of(ledger.distinct(), delta, effort).bounds(
+        near, delta, effort.smoothing * near, lower=True
+    )
+    return bounds.epsilons(delta, near)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    log_noise=st.floats(-0.5, 2.0),
+    log_rate=st.floats(-5, -0.1),
+    log_steps=st.floats(0.5, 4.0),
+    log_delta=st.floats(-13, -3),
+)
+def test_brackets_at_different_efforts_overlap(
+    seed: int, log_noise: float, log_rate: float, log_steps: float, log_delta: float
+) -> None:
+    """A bound that is not one shows itself: a coarse upper end below a fine lower end, or the reverse."""
+    rng = np.random.default_rng(seed)
+    noise = 10**log_noise * np.exp(rng.uniform(0, 1) * rng.random(int(10**log_steps)))
+    ledger, delta = Ledger.of(noise, 10**log_rate), 10**log_delta
+    near = Pld().estimate(ledger, delta)
+    if not 1e-4 < near < 60:
+        return
+    coarse = at_effort(ledger, delta, _PILOT, near)
+    fine = at_effort(ledger, delta, _Effort(128, 0.02, 1e-4), near)
+    assert coarse[0] <= coarse[1]
+    assert fine[0] <= fine[1]
+    assert coarse[0] <= fine[1] * (1 + 1e-12)
+    assert fine[0] <= coarse[1] * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("z", [0.3, 1.0, 20.0, 1_000.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-15])
+def test_full_batches_are_gaussian_dp(z: float, delta: float) -> None:
+    ledger = Ledger([Release(1.0, z, 3)])
+    exact = Gaussian().epsilon(ledger, delta).value
+    lower, upper = Pld().bracket(ledger, delta)
+    assert lower <= exact <= upper
+    assert upper - lower <= 1e-10 * exact
+
+
+def test_the_general_path_agrees_with_the_closed_form_of_one_step() -> None:
+    # The same step twice at half strength is no closed form; one step through the general machinery is.
+    step = Ledger([Release(0.03, 0.8)])
+    near = Pld().bracket(step, 1e-6)[1]
+    lower, upper = at_effort(step, 1e-6, _Effort(8, 0.01, 5e-5), near)
+    assert lower <= near <= upper
+    assert upper - lower < 1e-3 * near
+    assert delta_of_one(step, near)[1] == pytest.approx(1e-6, rel=1e-6)
+
+
+class TestEdges:
+    def test_empty(self) -> None:
+        assert Pld().bracket(Ledger(), 1e-5) == (0.0, 0.0)
+
+    def test_no_noise_is_infinite_at_both_ends(self) -> None:
+        assert Pld().bracket(Ledger([Release(0.5, 0.0)]), 1e-5) == (math.inf, math.inf)
+
+    def test_no_noise_for_somebody_rarely_present_can_hide_in_delta(self) -> None:
+        lower, upper = Pld().bracket(Ledger([Release(1e-6, 0.0)]), 1e-3)
+        assert lower == 0
+        assert upper == math.inf
+        assert Pld().delta(Ledger([Release(1e-6, 0.0)]), 1.0).value == pytest.approx(1e-6)
+
+    @pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3])
+    def test_delta_above_the_total_variation_costs_nothing(self, rate: float) -> None:
+        assert Pld().bracket(Ledger([Release(rate, 1.0, 3)]), 10 * rate) == (0.0, 0.0)
+
+    @pytest.mark.parametrize(
+        ("rate", "noise", "steps", "delta"),
+        [
+            (1e-6, 0.3, 1_000_000, 1e-9), (1e-6, 0.5, 1_000_000, 1e-12), (1.0, 1_000.0, 1_000_000, 1e-15),
+            (0.5, 1_000.0, 1, 1e-15), (0.5, 1_000.0, 2, 1e-15), (1e-3, 0.3, 1, 1e-6), (0.3, 0.3, 10, 1e-10),
+            (0.02, 0.5, 5_000, 1e-15), (P, 1.0, 1_000_000, 1e-6), (0.999, 50.0, 100, 1e-4), (1e-4, 1.0, 50, 1e-8),
+        ],
+    )  # fmt: skip
+    def test_corners_of_the_range_are_bracketed(
+        self, rate: float, noise: float, steps: int, delta: float
+    ) -> None:
+        lower, upper = Pld().bracket(Ledger([Release(rate, noise, steps)]), delta)
+        assert 0 < lower <= upper
+        assert upper - lower <= 1e-3 * upper
+
+    @pytest.mark.parametrize("epsilon", [0.01, 0.1, 1.0, 10.0, 50.0])
+    def test_epsilons_from_a_hundredth_to_fifty(self, epsilon: float) -> None:
+        mu = float(
+            np.exp(
+                np.interp(
+                    np.log(epsilon), np.log([0.01, 0.1, 1, 10, 50]), np.log([0.003, 0.024, 0.2, 1.6, 5.4])
+                )
+            )
+        )
+        ledger = Ledger.of(np.linspace(1.2, 1.0, 200) * 0.1 * math.sqrt(200) / mu, 0.1)
+        lower, upper = Pld().bracket(ledger, 1e-6)
+        assert 0.2 * epsilon < lower <= upper < 8 * epsilon
+        assert upper - lower <= 1e-3 * upper
+
+    def test_a_million_steps_of_a_smooth_curve(self) -> None:
+        lower, upper = Pld().bracket(Ledger.of(np.linspace(1.4, 1.1, 1_000_000), 1e-4), 1e-7)
+        assert upper - lower <= 1e-3 * upper
+        assert 0.4 < upper < 0.45
+
+    def test_clip_norms_do_not_enter_and_order_does_not_matter(self) -> None:
+        noise = np.linspace(2.0, 1.0, 500)
+        assert Pld().bracket(Ledger.of(noise, 0.01), 1e-6) == Pld().bracket(
+            Ledger.of(noise[::-1], 0.01), 1e-6
+        )
+
+    def test_more_accuracy_narrows(self) -> None:
+        ledger = Ledger.of(np.geomspace(2.2, 0.9, 2_000), P)
+        wide, narrow = Pld(rtol=1e-2).bracket(ledger, DELTA), Pld(rtol=2e-4).bracket(ledger, DELTA)
+        assert narrow[1] - narrow[0] <= 2e-4 * narrow[1]
+        assert wide[0] <= narrow[1]
+        assert narrow[0] <= wide[1]
+
+    def test_a_bracket_that_stays_too_wide_is_refused_with_what_was_reached(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # A tenth of a participation in a million steps at delta 1e-12: floating point leaves about 0.5 %.
+        monkeypatch.setattr("decrescendo.accounting.pld.accountant._REFINEMENTS", 0)
+        ledger = Ledger([Release(1e-7, 0.5, 1_000_000)])
+        with pytest.raises(AccountingError, match=r"rtol=0.001 wide, got \[0.2\d+, 0.\d+\]"):
+            Pld().bracket(ledger, 1e-12)
+
+    def test_what_cannot_be_had_is_said(self) -> None:
+        with pytest.raises(AccountingError, match=r"noise multipliers from 0\.04 up"):
+            Pld().epsilon(Ledger([Release(0.5, 0.01, 2)]), 1e-5)
+
+    @pytest.mark.parametrize("rtol", [0.0, -1.0, 1.0, math.nan])
+    def test_rtol_outside_its_range(self, rtol: float) -> None:
+        with pytest.raises(InvalidValue, match="rtol must be"):
+            Pld(rtol=rtol)
+
+    def test_a_list_is_not_a_ledger(self) -> None:
+        with pytest.raises((InvalidType, TypeError)):
+            Pld().epsilon([1.0, 2.0], 1e-5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("delta", [1e-9, 1e-5])
+def test_the_order_of_accountants(delta: float) -> None:
+    ledger = Ledger.of(np.linspace(1.3, 0.9, 300), 0.02)
+    lower, upper = Pld().bracket(ledger, delta)
+    assert GdpClt().epsilon(ledger, delta).value < lower
+    assert Rdp().epsilon(ledger, delta).value > upper
+    # Without sampling the same noise costs more.
+    assert upper < epsilon_of(delta, float(np.sqrt(np.sum(ledger.noise_multiplier**-2.0))))
+
+
+def test_estimates_are_within_a_few_percent() -> None:
+    for ledger in (Ledger.of(np.geomspace(2.2, 0.9, 5_000), P), Ledger([Release(0.1, 4.0, 500)])):
+        lower, upper = Pld().bracket(ledger, DELTA)
+        assert 0.97 * lower < Pld().estimate(ledger, DELTA) < 1.03 * upper

@@ -1,0 +1,78 @@
+"""Laws that every accountant keeps (accounting/protocol.py)."""
+
+import math
+
+import pytest
+
+from decrescendo.accounting import Accountant, Gaussian, GdpClt, Pld, Rdp, Tcdp, Zcdp
+from decrescendo.ledger import Ledger, Release
+
+# Each with a ledger within its conditions: different noise multipliers, two sample rates where it may.
+CASES = [
+    pytest.param(
+        Pld(), Ledger([Release(0.01, 1.1, 20), Release(0.02, 0.9, 5), Release(0.01, 1.5)]), id="Pld"
+    ),
+    pytest.param(
+        GdpClt(), Ledger([Release(0.01, 1.1, 20), Release(0.02, 0.9, 5), Release(0.01, 1.5)]), id="GdpClt"
+    ),
+    pytest.param(
+        Rdp(), Ledger([Release(0.01, 1.1, 20), Release(0.02, 0.9, 5), Release(0.01, 1.5)]), id="Rdp"
+    ),
+    pytest.param(Zcdp(), Ledger([Release(0.01, 20.0, 20), Release(1.0, 30.0, 5)]), id="Zcdp"),
+    pytest.param(
+        Zcdp(batches_per_epoch=4), Ledger([Release(0.25, 20.0, 20), Release(0.25, 9.0, 4)]), id="Zcdp-epochs"
+    ),
+    pytest.param(Tcdp(), Ledger([Release(0.01, 10.0, 20), Release(0.02, 15.0, 5)]), id="Tcdp"),
+    pytest.param(Gaussian(), Ledger([Release(1.0, 10.0, 20), Release(1.0, 15.0, 5)]), id="Gaussian"),
+]
+DELTA = 1e-6
+
+
+@pytest.mark.parametrize(("accountant", "ledger"), CASES)
+class TestLaws:
+    def test_it_is_an_accountant_with_a_name(self, accountant: Accountant, ledger: Ledger) -> None:
+        assert isinstance(accountant, Accountant)
+        assert accountant.name == type(accountant).__name__
+
+    def test_an_empty_ledger_costs_nothing(self, accountant: Accountant, ledger: Ledger) -> None:
+        assert accountant.epsilon(Ledger(), DELTA).value == 0
+        assert accountant.delta(Ledger(), 1.0).value == 0
+
+    def test_no_noise_costs_infinity(self, accountant: Accountant, ledger: Ledger) -> None:
+        bare = ledger + Ledger([Release(float(ledger.sample_rate[0]), 0.0)])
+        assert accountant.epsilon(bare, DELTA).value == math.inf
+        assert accountant.delta(bare, 5.0).value >= ledger.sample_rate[0] * (1 - 1e-12)
+
+    def test_splitting_a_count_changes_nothing(self, accountant: Accountant, ledger: Ledger) -> None:
+        split = Ledger([Release(r.sample_rate, r.noise_multiplier) for r in ledger for _ in range(r.count)])
+        assert accountant.epsilon(split, DELTA).value == pytest.approx(
+            accountant.epsilon(ledger, DELTA).value, rel=1e-9
+        )
+
+    def test_less_noise_never_lowers_epsilon(self, accountant: Accountant, ledger: Ledger) -> None:
+        louder = ledger.with_noise(lambda z: z * 0.97)
+        assert accountant.epsilon(louder, DELTA).value > accountant.epsilon(ledger, DELTA).value
+
+    def test_one_more_release_never_lowers_epsilon(self, accountant: Accountant, ledger: Ledger) -> None:
+        longer = ledger + Ledger([ledger.releases[0]])
+        assert accountant.epsilon(longer, DELTA).value >= accountant.epsilon(ledger, DELTA).value
+
+    def test_a_smaller_delta_never_lowers_epsilon(self, accountant: Accountant, ledger: Ledger) -> None:
+        assert accountant.epsilon(ledger, DELTA / 10).value > accountant.epsilon(ledger, DELTA).value
+
+    def test_epsilon_and_delta_invert_each_other(self, accountant: Accountant, ledger: Ledger) -> None:
+        epsilon = accountant.epsilon(ledger, DELTA).value
+        # Pld's two ends are found separately, each within its own bracket: 0.1 % of epsilon is a few % of delta.
+        assert accountant.delta(ledger, epsilon).value == pytest.approx(
+            DELTA, rel=0.03 if accountant == Pld() else 1e-6
+        )
+
+    def test_kinds_are_the_same_for_both_questions(self, accountant: Accountant, ledger: Ledger) -> None:
+        assert accountant.epsilon(ledger, DELTA).kind == accountant.delta(ledger, 1.0).kind
+
+    @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan, 2.0])
+    def test_delta_outside_its_range_is_refused(
+        self, accountant: Accountant, ledger: Ledger, delta: float
+    ) -> None:
+        with pytest.raises(ValueError, match="delta must be"):
+            accountant.epsilon(ledger, delta)
