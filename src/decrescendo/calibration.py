@@ -60,7 +60,7 @@ def calibrate(
     ...     steps=500, privacy=curves.growing_mu(1.25), clip=curves.sensitivity_decay(1.5, rho_c=3.3),
     ... )
     >>> print(plan)
-    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.8... -> 0.6... · C 1.496 -> 0.4545 · 500 steps
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
     """
     check_instance("budget", budget, Budget)
     check_instance("sampling", sampling, PoissonSampling)

@@ -357,3 +357,7 @@ def _finite(value: Any) -> Any:
 def main() -> None:
     """Entry point of the command ``decrescendo``."""
     app()
+
+
+if __name__ == "__main__":
+    main()
