@@ -25,10 +25,22 @@ def run(schedule: str, seed: int, threads: int) -> None:
     target = RESULTS / f"{schedule}-{seed}.json"
     if target.exists():
         return
-    command = [sys.executable, "-m", "decrescendo.cli", "train", "mnist", "--epsilon", "0.4", "--schedule", schedule]
+    command = [
+        sys.executable,
+        "-m",
+        "decrescendo.cli",
+        "train",
+        "mnist",
+        "--epsilon",
+        "0.4",
+        "--schedule",
+        schedule,
+    ]
     with tempfile.TemporaryDirectory() as folder:
         out = ["--out", f"{folder}/run", "--threads", str(threads), "--json"]
-        done = subprocess.run([*command, "--seed", str(seed), *out], check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*command, "--seed", str(seed), *out], check=True, capture_output=True, text=True
+        )
     result = json.loads(done.stdout)
     result.pop("saved", None)
     RESULTS.mkdir(parents=True, exist_ok=True)

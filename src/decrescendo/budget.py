@@ -1,6 +1,8 @@
 """What is promised (`Budget`), what was proved (`Guarantee`), and what an accountant says (`Bound`)."""
 
+import math
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
 from typing import Literal
 
@@ -113,9 +115,25 @@ class Guarantee:
 
     def __str__(self) -> str:
         words = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[self.kind]
-        lower = "" if self.epsilon_lower is None else f" (true epsilon >= {self.epsilon_lower:.4g})"
+        lower = (
+            "" if self.epsilon_lower is None else f" (true epsilon >= {rounded(self.epsilon_lower, 'down')})"
+        )
         article = "an" if self.unit is Unit.EXAMPLE else "a"
-        return f"({self.epsilon:.4g}, {self.delta:.4g})-DP {article} {self.unit}, {self.accountant} {words}{lower}"
+        return f"({rounded(self.epsilon, 'up')}, {self.delta:.4g})-DP {article} {self.unit}, {self.accountant} {words}{lower}"
+
+
+def rounded(value: float, direction: Literal["up", "down"]) -> str:
+    """Four significant digits on the safe side: an upper bound is never shown too small.
+
+    >>> rounded(1.19961, "down"), rounded(1.19961, "up"), rounded(0.40001, "up")
+    ('1.199', '1.2', '0.4001')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    exact = Decimal(value)
+    digits = Decimal(1).scaleb(exact.adjusted() - 3)
+    mode = ROUND_CEILING if direction == "up" else ROUND_FLOOR
+    return f"{float((exact / digits).to_integral_value(rounding=mode) * digits):.10g}"
 
 
 def check_unit(value: object) -> Unit:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting.verify import Verification, verify_epsilon
-from decrescendo.budget import Budget, Guarantee, check_unit
+from decrescendo.budget import Budget, Guarantee, check_unit, rounded
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_instance
 from decrescendo.ledger import Ledger
 from decrescendo.sampling import PoissonSampling
@@ -99,7 +99,7 @@ class Plan:
         ]
         article = "an" if self.guarantee.unit == "example" else "a"
         return (
-            f"({self.guarantee.epsilon:.4g}, {self.guarantee.delta:.4g})-DP {article} {self.guarantee.unit}, "
+            f"({rounded(self.guarantee.epsilon, 'up')}, {self.guarantee.delta:.4g})-DP {article} {self.guarantee.unit}, "
             f"{self.guarantee.accountant} {bound} · z {_span(z)} · C {_span(c)} · {self.steps} steps"
         )
 
