@@ -53,8 +53,8 @@ def render() -> str:
     lines = [
         "# MNIST at epsilon 0.4, certified",
         "",
-        "The paper's CNN (26,010 parameters) on all 60,000 training images, SGD at rate 0.15 without momentum, 20 epochs",
-        "(4,800 steps) of Poisson batches of 250 expected, delta 1/600,000, C_0 = 1.5; dynamic with rho_mu 1.25 and",
+        "The paper's CNN (26,010 parameters) on all 60,000 training images, SGD at rate 0.15 without momentum,",
+        "20 epochs (4,800 steps) of Poisson batches of 250 expected, delta 1/600,000, C_0 = 1.5; dynamic with rho_mu 1.25 and",
         "rho_c 3.3, the values its authors released (nothing was searched here). Accuracy on the 10,000 test images,",
         "in %. Made by `python benchmarks/mnist.py`, which runs `decrescendo train mnist --epsilon 0.4 ...`.",
         "",
@@ -74,8 +74,8 @@ def render() -> str:
     seconds = statistics.median(result["seconds"] for result in runs)
     lines += [
         "",
-        "The two columns do not promise the same: the paper's 0.4 is what a central limit theorem says, ours is an upper",
-        "bound on what was spent. For these schedules the difference in noise is about one percent (see",
+        "The two columns do not promise the same: the paper's 0.4 is what a central limit theorem says, ours is an",
+        "upper bound on what was spent. For these schedules the difference in noise is about one percent (see",
         "[clt.md](clt.md)), so it explains little of the gap in accuracy: seeds differ by about a point.",
         f"One run took {seconds:.0f} s (median) on one CPU core of a shared machine.",
         "Whether the gain comes from the noise or from a clip norm that falls like a learning rate is not answered by",

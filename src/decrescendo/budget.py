@@ -113,13 +113,18 @@ class Guarantee:
             lower = check_real("epsilon_lower", self.epsilon_lower, at_least=0, at_most=self.epsilon)
             object.__setattr__(self, "epsilon_lower", lower)
 
-    def __str__(self) -> str:
+    @property
+    def promise(self) -> str:
+        """The guarantee in a phrase, without its lower end."""
         words = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[self.kind]
-        lower = (
-            "" if self.epsilon_lower is None else f" (true epsilon >= {rounded(self.epsilon_lower, 'down')})"
-        )
         article = "an" if self.unit is Unit.EXAMPLE else "a"
-        return f"({rounded(self.epsilon, 'up')}, {self.delta:.4g})-DP {article} {self.unit}, {self.accountant} {words}{lower}"
+        spent = f"({rounded(self.epsilon, 'up')}, {self.delta:.4g})-DP {article} {self.unit}"
+        return f"{spent}, {self.accountant} {words}"
+
+    def __str__(self) -> str:
+        if self.epsilon_lower is None:
+            return self.promise
+        return f"{self.promise} (true epsilon >= {rounded(self.epsilon_lower, 'down')})"
 
 
 def rounded(value: float, direction: Literal["up", "down"]) -> str:
@@ -130,7 +135,7 @@ def rounded(value: float, direction: Literal["up", "down"]) -> str:
     """
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    exact = Decimal(value)
+    exact = Decimal(repr(float(value)))
     digits = Decimal(1).scaleb(exact.adjusted() - 3)
     mode = ROUND_CEILING if direction == "up" else ROUND_FLOOR
     return f"{float((exact / digits).to_integral_value(rounding=mode) * digits):.10g}"

@@ -10,6 +10,7 @@
     ├── FileRefused (ValueError)      a damaged, foreign or newer file
     ├── UnsupportedModel              the model or loss cannot be trained privately as it stands (why, and the remedy)
     ├── PlanViolation                 a step that the plan does not contain
+    ├── DataUnavailable (OSError)     a data file is neither here nor could it be downloaded
     └── MissingExtra (ImportError)    an optional package is not installed (which, and the command that installs it)
 
 Every message is one sentence in three parts: what must hold, what was got, what to do.
@@ -55,6 +56,10 @@ class UnsupportedModel(DecrescendoError):
 
 class PlanViolation(DecrescendoError):
     """A step was asked for that the plan does not contain; taking it would void the guarantee."""
+
+
+class DataUnavailable(DecrescendoError, OSError):
+    """A data file is neither on this machine nor could it be downloaded; the message says where to put it."""
 
 
 class MissingExtra(DecrescendoError, ImportError):

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting.verify import Verification, verify_epsilon
-from decrescendo.budget import Budget, Guarantee, check_unit, rounded
+from decrescendo.budget import Budget, Guarantee, check_unit
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_instance
 from decrescendo.ledger import Ledger
 from decrescendo.sampling import PoissonSampling
@@ -93,15 +93,8 @@ class Plan:
         return Ledger.of(self.schedule.noise_multiplier, self.sampling.sample_rate)
 
     def __str__(self) -> str:
-        z, c = self.noise_multiplier, self.clip_norm
-        bound = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[
-            self.guarantee.kind
-        ]
-        article = "an" if self.guarantee.unit == "example" else "a"
-        return (
-            f"({rounded(self.guarantee.epsilon, 'up')}, {self.guarantee.delta:.4g})-DP {article} {self.guarantee.unit}, "
-            f"{self.guarantee.accountant} {bound} · z {_span(z)} · C {_span(c)} · {self.steps} steps"
-        )
+        z, c = _span(self.noise_multiplier), _span(self.clip_norm)
+        return f"{self.guarantee.promise} · z {z} · C {c} · {self.steps} steps"
 
     def describe(self) -> str:
         """The plan in a few lines of words, for people.

@@ -1,7 +1,9 @@
 """One named random stream a purpose, all from one seed, never the global generators.
 
 Streams by purpose mean that changing the model cannot change the noise. These generators are fast and repeatable,
-not cryptographic: whoever knows the seed knows the noise, so a seed is as sensitive as the data.
+not cryptographic: whoever knows the seed knows the noise, so a seed is as sensitive as the data. A seed that can be
+guessed (0, 1, 2, ..) is known: for weights that leave the house take ``secrets.randbits(128)``. Nor may two trainings
+on the same data that are both published share one: their noise is the same, and cancels in the difference.
 """
 
 import hashlib
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
 Purpose = Literal["init", "sampling", "noise", "audit"]
 PURPOSES: tuple[Purpose, ...] = ("init", "sampling", "noise", "audit")
+
+# Where torch's CPU generator keeps the 624 words of its state, in bytes of `get_state`.
+_MT_OFFSET, _MT_WORDS = 24, 624
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,23 @@ class Streams:
         return np.random.default_rng(self.seed_of(purpose))
 
     def torch(self, purpose: Purpose, device: "str | torch.device" = "cpu") -> "torch.Generator":
-        """A fresh torch generator at the start of the stream, on ``device``."""
+        """A fresh torch generator at the start of the stream, on ``device``.
+
+        On the CPU torch keeps only 32 bits of a seed, which an adversary can try one by one; there the whole state
+        of the Mersenne Twister is filled from the seed instead.
+        """
         import torch
 
-        return torch.Generator(device=device).manual_seed(self.seed_of(purpose))
+        generator = torch.Generator(device=device).manual_seed(self.seed_of(purpose))
+        if generator.device.type != "cpu":
+            return generator
+        state = generator.get_state().numpy()
+        words = state[_MT_OFFSET : _MT_OFFSET + 8 * _MT_WORDS].view(np.uint64)
+        if words[0] != self.seed_of(purpose) & 0xFFFFFFFF:
+            raise InvalidValue(
+                "torch's CPU generator must keep its state where this version looks for it, got another layout. "
+                "Use a torch version that this package was tested with"
+            )
+        text = f"decrescendo:{self.seed}:{purpose}:state".encode()
+        words[:] = np.frombuffer(hashlib.shake_256(text).digest(4 * _MT_WORDS), dtype="<u4")
+        return generator.set_state(torch.from_numpy(state))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from decrescendo.data import fetch
-from decrescendo.data.fetch import DataUnavailable, RemoteFile, read
-from decrescendo.errors import DecrescendoError, FileRefused, MissingExtra
+from decrescendo.data.fetch import RemoteFile, read
+from decrescendo.errors import DataUnavailable, DecrescendoError, FileRefused, MissingExtra
 
 CONTENT = gzip.compress(bytes(range(256)) * 40, mtime=0)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

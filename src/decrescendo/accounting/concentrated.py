@@ -95,7 +95,8 @@ class Tcdp:
 
     With rho' = 1/(2 z^2), a sampled step is (13 p^2 rho', ln(1/p)/(4 rho'))-tCDP, provided that rho' <= 0.1,
     p <= 0.1 and ln(1/p) >= 3 rho' (2 + log2(1/rho')) (which the first two imply). Composition adds rho and keeps
-    the smallest omega; epsilon = rho + 2 sqrt(rho L) if L <= (omega - 1)^2 rho, else rho omega + L/(omega - 1), L = ln(1/delta).
+    the smallest omega; with L = ln(1/delta), epsilon = rho + 2 sqrt(rho L) if L <= (omega - 1)^2 rho, else
+    rho omega + L/(omega - 1).
 
     Guarantee: none for Poisson batches. The theorem (Bun et al. 2018) is for samples of fixed size and neighbours
     that replace one record; for Poisson batches and one record more or less its value was seen to stay above the

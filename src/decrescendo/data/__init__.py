@@ -1,8 +1,7 @@
 """Public data sets, fetched once and verified by hash, and the rows that training draws from."""
 
 from decrescendo.data.dataset import Dataset
-from decrescendo.data.fetch import DataUnavailable
 from decrescendo.data.images import digits, fashion_mnist, mnist
 from decrescendo.data.rows import Rows, rows
 
-__all__ = ["Dataset", "digits", "mnist", "fashion_mnist", "Rows", "rows", "DataUnavailable"]
+__all__ = ["Dataset", "digits", "mnist", "fashion_mnist", "Rows", "rows"]

@@ -5,14 +5,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from decrescendo.errors import DecrescendoError, FileRefused
+from decrescendo.errors import DataUnavailable, FileRefused
 from decrescendo.extras import require
 
 FOLDER_VARIABLE = "DECRESCENDO_DATA"
-
-
-class DataUnavailable(DecrescendoError, OSError):  # noqa: N818 - named like its siblings in errors.py
-    """A data file is neither on this machine nor could it be downloaded; the message says where to put it."""
 
 
 @dataclass(frozen=True, slots=True)
