@@ -10,6 +10,9 @@ from torch import Tensor
 
 from decrescendo.clipping.layout import Kind, Layout
 
+# Squares that are added one after another: more would lose more digits than `clip_factors` makes up for.
+_BLOCK = 512
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -121,5 +124,11 @@ def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
     >>> square_rows(torch.tensor([[[1.0, 2.0]], [[3.0, 0.0]]]))
     tensor([5., 9.])
     """
-    # A norm needs no tensor of squares; making one costs more than the sum.
-    return torch.linalg.vector_norm(rows.reshape(rows.shape[0], -1), dim=1).square()
+    # A norm needs no tensor of squares; making one costs more than the sum. torch adds the squares one after another,
+    # which loses 1.5 % over ten million: blocks keep the loss below what `clip_factors` allows for.
+    flat = rows.reshape(rows.shape[0], -1)
+    whole = flat.shape[1] // _BLOCK * _BLOCK
+    if whole <= _BLOCK:
+        return torch.linalg.vector_norm(flat, dim=1).square()
+    blocks = torch.linalg.vector_norm(flat[:, :whole].reshape(flat.shape[0], -1, _BLOCK), dim=2)
+    return blocks.square().sum(1) + torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
