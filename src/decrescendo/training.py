@@ -55,7 +55,8 @@ class Trainer:
         an empty batch is yielded as ``None``, must be given to `step`, gets noise and counts.
         an error inside a step after its release was recorded leaves the release in the ledger: a step may be
             wasted, never hidden.
-        buffers that a forward pass changes (running statistics) hold raw data without noise: refused.
+        buffers and frozen parameters that a forward pass changes (running statistics, code books) hold raw
+        data without noise: refused.
 
     Raises:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
@@ -104,6 +105,8 @@ class Trainer:
         self._sampling = streams.numpy("sampling")
         self._noise = streams.torch("noise")
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        # Frozen parameters may be many times what is trained: a checksum instead of a copy.
+        self._frozen = {name: _checksum(value) for name, value in _frozen(model)}
         self._buffers_checked = False
         self._releases: list[Release] = []
         self._drawn: int | None = None
@@ -148,6 +151,8 @@ class Trainer:
         clip_norm = float(self._plan.schedule.clip_norm[index])
         noise_multiplier = float(self._plan.schedule.noise_multiplier[index])
         clipped = self._engine.clipped_sum(batch, clip_norm)
+        for name in clipped.gradients:  # thawed since the last step: from now on it may change
+            self._frozen.pop(name, None)
         if (
             batch is not None and not self._buffers_checked
         ):  # comparing large buffers at every step would cost
@@ -228,6 +233,20 @@ class Trainer:
                     f"buffers must not change in training, got a change of {name}. It holds statistics of "
                     "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
                 )
+        for name, value in _frozen(self._model):
+            if name in self._frozen and self._frozen[name] != _checksum(value):
+                raise UnsupportedModel(
+                    f"frozen parameters must not change in training, got a change of {name}. What a forward "
+                    "pass writes to it is raw data without noise: train it by its gradient, or leave it alone"
+                )
+
+
+def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [(name, value) for name, value in model.named_parameters() if not value.requires_grad]
+
+
+def _checksum(value: torch.Tensor) -> int:
+    return int(value.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64))
 
 
 def train(

@@ -240,6 +240,25 @@ def test_a_buffer_that_collects_data_is_refused_and_restored() -> None:
     assert float(model.seen.abs().sum()) == 0.0
 
 
+class CodeBook(nn.Module):
+    """Moves a frozen parameter towards its inputs, as vector quantisation does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.code = nn.Parameter(torch.zeros(4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.code.lerp_(x.mean(0), 0.01)
+        return self.layer(x)
+
+
+def test_a_frozen_parameter_that_collects_data_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="parameters or buffers, got a change of code"):
+        run(CodeBook(), data())
+
+
 def test_running_statistics_of_instance_norm_are_refused() -> None:
     model = nn.Sequential(nn.Conv1d(1, 3, 2), nn.InstanceNorm1d(3, track_running_stats=True), nn.Flatten())
     with pytest.raises(UnsupportedModel, match="track_running_stats=False"):

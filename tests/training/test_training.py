@@ -358,6 +358,37 @@ def test_buffers_that_hold_raw_data_are_refused(data: Pair, build: Any) -> None:
         train(model, loss, data, make_plan(batch=20), sgd(model), seed=0)
 
 
+class CodeBook(nn.Module):
+    """Moves a frozen parameter towards its inputs, unseen by autograd's version counters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.code = nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.code.data += x.detach().mean(dim=0)
+        return self.linear(x)
+
+
+def test_a_frozen_parameter_that_holds_raw_data_is_refused(data: Pair) -> None:
+    model = CodeBook()
+    with pytest.raises(
+        UnsupportedModel, match="frozen parameters must not change in training, got a change of code"
+    ):
+        train(model, loss, data, make_plan(batch=20), sgd(model), seed=0)
+
+
+def test_layers_may_be_thawed_and_frozen_between_steps(data: Pair) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+
+    def callback(progress: Progress) -> None:
+        model[0].requires_grad_(progress.step % 2 == 1)
+
+    assert train(model, loss, data, make_plan(), sgd(model), seed=0, callback=callback).steps == 3
+
+
 def meta_model() -> nn.Module:
     with torch.device("meta"):
         return nn.Linear(3, 2)

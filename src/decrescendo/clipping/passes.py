@@ -60,7 +60,7 @@ def forward(
     buffers = dict(model.named_buffers())
     constants = frozenset(map(id, (*buffers.values(), *model.parameters())))
     recorder = Recorder(parameters, constants, rows, hints, budget)
-    with torch.enable_grad(), eager(), unchanged(model, buffers), recorder:
+    with torch.enable_grad(), eager(), unchanged(model), recorder:
         losses = loss(model, batch)
     losses = check_losses(losses, rows)
     check_coverage(losses, recorder.uses, parameters)
@@ -98,11 +98,15 @@ def finish(seen: Forward, rows: int, gradients: list[Tensor | None]) -> Pass:
 
 
 @contextmanager
-def unchanged(model: nn.Module, before: dict[str, Tensor]) -> Generator[None]:
-    """Refuse a forward pass that writes to a buffer: what it keeps of the data leaves without noise."""
-    versions = {name: buffer._version for name, buffer in before.items()}
+def unchanged(model: nn.Module) -> Generator[None]:
+    """Refuse a forward pass that writes to a buffer or a parameter: what it keeps of the data leaves without noise.
+
+    Writes through ``.data`` are not seen here; `training.Trainer` compares values.
+    """
+    before = _tensors(model)
+    versions = {name: tensor._version for name, tensor in before.items()}
     yield
-    after = dict(model.named_buffers())
+    after = _tensors(model)
     changed = sorted(
         name
         for name in before.keys() | after.keys()
@@ -110,9 +114,13 @@ def unchanged(model: nn.Module, before: dict[str, Tensor]) -> Generator[None]:
     )
     if changed:
         raise UnsupportedModel(
-            f"a forward pass must not change the model's buffers, got a change of {', '.join(changed)}. "
+            f"a forward pass must not change the model's parameters or buffers, got a change of {', '.join(changed)}. "
             "They would hold the data without noise; call .eval() on that module, or leave it out"
         )
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {**dict(model.named_buffers()), **dict(model.named_parameters())}
 
 
 def eager() -> AbstractContextManager[object]:
