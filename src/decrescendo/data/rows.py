@@ -23,6 +23,10 @@ class Rows:
     Args:
         count: number of rows.
         take: from ascending indices (never none) to the batch of these rows, a copy.
+
+    >>> squares = Rows(5, lambda indices: torch.from_numpy(indices) ** 2)
+    >>> squares.take(np.array([1, 3]))
+    tensor([1, 9])
     """
 
     count: int
