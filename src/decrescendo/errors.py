@@ -86,7 +86,10 @@ def check_real(
     """
     if isinstance(value, bool) or not isinstance(value, Real):
         raise InvalidType(f"{name} must be a real number, got {name}={value!r} ({type(value).__name__})")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     conditions: list[tuple[str, float | None, Callable[[float, float], bool]]] = [
         (">", above, lambda x, limit: x > limit),
         (">=", at_least, lambda x, limit: x >= limit),

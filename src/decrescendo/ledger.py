@@ -8,6 +8,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from decrescendo.errors import InvalidValue, check_array, check_instance, check_integer, check_real
+from decrescendo.schedule import read_only
+
+# Counts add up exactly, as whole numbers and as floats, up to here.
+LARGEST_COUNT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class Release:
         sample_rate: in (0, 1]; 1 means every record takes part.
         noise_multiplier: z >= 0: standard deviation of the noise over the sensitivity of the sum. Zero is a
             release without noise: its epsilon is infinite.
-        count: how often, >= 1.
+        count: how often, 1 to 2^53.
 
     >>> Release(sample_rate=0.01, noise_multiplier=1.1, count=3)
     Release(sample_rate=0.01, noise_multiplier=1.1, count=3)
@@ -37,6 +41,10 @@ class Release:
             self, "noise_multiplier", check_real("noise_multiplier", self.noise_multiplier, at_least=0)
         )
         object.__setattr__(self, "count", check_integer("count", self.count, at_least=1))
+        if self.count > LARGEST_COUNT:
+            raise InvalidValue(
+                f"count must be <= {LARGEST_COUNT}, got count={self.count}. Is it a number of releases?"
+            )
 
 
 @final
@@ -80,9 +88,16 @@ class Ledger:
     def _fill(
         self, rate: Float[np.ndarray, " n"], noise: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]
     ) -> None:
-        for column in (rate, noise, count):
-            column.setflags(write=False)
-        self._sample_rate, self._noise_multiplier, self._count = rate, noise, count
+        if float(count.sum(dtype=np.float64)) > LARGEST_COUNT:
+            raise InvalidValue(
+                f"a ledger must hold at most {LARGEST_COUNT} releases, got {count.sum(dtype=np.float64):.3g}. "
+                "Is a count wrong?"
+            )
+        self._sample_rate, self._noise_multiplier, self._count = (
+            read_only(rate),
+            read_only(noise),
+            read_only(count),
+        )
 
     @property
     def sample_rate(self) -> Float[np.ndarray, " n"]:

@@ -149,6 +149,10 @@ class Plan:
         try:
             temporary.write_text(self.to_json(), encoding="utf-8")
             os.replace(temporary, target)
+        except OSError as error:
+            raise InvalidValue(
+                f"path must be a file that can be written, got path={str(path)!r} ({error.strerror})"
+            ) from None
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -197,8 +201,8 @@ class Plan:
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
         try:
-            body = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+            body = json.loads(text, parse_constant=_no_number)
+        except (ValueError, RecursionError) as error:
             raise FileRefused(f"{source} must be a plan file, got text that is not JSON ({error})") from None
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise FileRefused(
@@ -217,7 +221,8 @@ class Plan:
         digest = body.pop("sha256")
         if digest != _digest(body):
             raise FileRefused(
-                f"{source} was changed after it was written: its sha256 does not match. Calibrate again"
+                f"{source} must be as it was written, got a content that its sha256 does not match: it was changed "
+                "after it was written. Calibrate again"
             )
         try:
             return cls(
@@ -228,6 +233,10 @@ class Plan:
             )
         except (DecrescendoError, TypeError) as error:
             raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number")
 
 
 def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from decrescendo.errors import InvalidValue, check_integer, check_real
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class PoissonSampling:
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
         [[], [], [2, 3], []]
         """
+        check_instance("rng", rng, np.random.Generator)
         for _ in range(check_integer("steps", steps)):
             size = int(rng.binomial(self.dataset_size, self.sample_rate))
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))

@@ -3,9 +3,21 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 
 from decrescendo.errors import InvalidValue, check_array
+
+
+def read_only(array: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
+    """A copy that nobody can make writable again: what was judged is what is executed.
+
+    A flag alone can be taken back by ``setflags(write=True)``; an array over immutable bytes cannot be written to.
+
+    >>> read_only(np.array([1.0])).setflags(write=True)
+    Traceback (most recent call last):
+    ValueError: cannot set WRITEABLE flag to True of this array
+    """
+    return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,10 +51,8 @@ class Schedule:
                 "noise_multiplier and clip_norm must have one value a step each, "
                 f"got {noise.size} and {clip.size} values"
             )
-        noise.setflags(write=False)
-        clip.setflags(write=False)
-        object.__setattr__(self, "noise_multiplier", noise)
-        object.__setattr__(self, "clip_norm", clip)
+        object.__setattr__(self, "noise_multiplier", read_only(noise))
+        object.__setattr__(self, "clip_norm", read_only(clip))
 
     @property
     def steps(self) -> int:

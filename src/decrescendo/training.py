@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import nn
 
+from decrescendo.budget import Guarantee
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import trainable
@@ -62,7 +63,8 @@ class Trainer:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
             skipped.
         UnsupportedModel: a model on the meta device, or with buffers that training changes.
-        InvalidValue: data of another length than the plan's ``dataset_size``.
+        InvalidValue: data of another length than the plan's ``dataset_size``; a plan that promises less than
+            its releases spend.
 
     >>> from decrescendo.budget import Budget
     >>> from decrescendo.calibration import calibrate
@@ -113,6 +115,7 @@ class Trainer:
         self._columns: list[Diagnostics] = []
         # Before any data are touched: a plan that cannot be judged must not be found out at the end.
         self._planned = judged(plan.ledger, plan.budget)
+        _check_promise(plan, self._planned)
         self._start = time.monotonic()
         self.spent = Spent(plan.ledger, plan.budget.delta)
 
@@ -239,6 +242,16 @@ class Trainer:
                     f"frozen parameters must not change in training, got a change of {name}. What a forward "
                     "pass writes to it is raw data without noise: train it by its gradient, or leave it alone"
                 )
+
+
+def _check_promise(plan: Plan, found: Guarantee) -> None:
+    """A plan that was put together by hand, or by a wrong accountant, must not be what the weights are shown with."""
+    spent = found.epsilon_lower or 0.0
+    if plan.guarantee.kind != "estimate" and spent > plan.guarantee.epsilon * (1 + 1e-9):
+        raise InvalidValue(
+            f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
+            f"{plan.guarantee.accountant} for releases that spend at least {spent:.6g}. Make plans with calibrate"
+        )
 
 
 def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

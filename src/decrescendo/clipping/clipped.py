@@ -172,6 +172,14 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
+def check_loss(loss: object) -> None:
+    """A function; what it returns is checked when it is called."""
+    if not callable(loss):
+        raise InvalidType(
+            f"loss must be a function of (model, batch) that returns one loss an example, got {type(loss).__name__}"
+        )
+
+
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype sums and norms are held in: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32

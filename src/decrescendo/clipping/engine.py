@@ -13,6 +13,7 @@ from decrescendo.clipping.clipped import (
     Diagnostics,
     Loss,
     check_clip_norm,
+    check_loss,
     clip_factors,
     count_clipped,
     empty_sum,
@@ -91,6 +92,7 @@ class Engine:
         check_instance("settings", settings, EngineSettings)
         trainable(model)
         self._model = model
+        check_loss(loss)
         self._loss = loss
         self._settings = settings
         # What the self-check has seen and accepted: the operations of a forward pass, in order.

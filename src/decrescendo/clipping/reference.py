@@ -14,6 +14,7 @@ from decrescendo.clipping.clipped import (
     Loss,
     accumulator,
     check_clip_norm,
+    check_loss,
     clip_factors,
     count_clipped,
     empty_sum,
@@ -49,6 +50,7 @@ class Reference:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         trainable(model)
         self._model = model
+        check_loss(loss)
         self._loss = loss
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
