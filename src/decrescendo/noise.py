@@ -101,6 +101,8 @@ def privatise(
         # A float32 draw is made of 24 random bits: it ends at sqrt(48 ln 2) = 5.77 deviations, and an output that one
         # neighbour can make and the other cannot is an infinite loss. In float64 the end is at 8.57 deviations.
         noise = torch.randn(gradient.shape, dtype=torch.float64, device=generator.device, generator=generator)
-        noisy[name] = noise.mul_(std).to(gradient.device).add_(gradient).div_(divisor).to(dtype)
+        place = generator.device if gradient.device.type == "mps" else gradient.device  # mps has no float64
+        total = noise.mul_(std).to(place).add_(gradient.to(place)).div_(divisor)
+        noisy[name] = total.to(dtype).to(gradient.device)
     release = Release(sample_rate=sampling.sample_rate, noise_multiplier=z)
     return NoisyMean({name: noisy[name] for name in clipped.gradients}, release)

@@ -12,7 +12,7 @@ from torch import nn
 from decrescendo.budget import Guarantee
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
-from decrescendo.clipping.clipped import trainable
+from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.data.rows import Rows, rows
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.ledger import Ledger, Release
@@ -100,6 +100,8 @@ class Trainer:
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
+        # The engine would refuse a tiny one too, but at its step.
+        check_clip_norm("clip_norm", float(plan.clip_norm.min()))
         streams = Streams(seed)
         self._model, self._plan, self._optimizer = model, plan, optimizer
         self._device = next(iter(parameters.values())).device
@@ -284,7 +286,9 @@ def train(
             plan says.
         plan: from `calibrate`.
         optimizer: any ``torch.optim`` optimiser.
-        seed: whole number >= 0; there is no default. As sensitive as the data, and not saved.
+        seed: whole number >= 0; there is no default. As sensitive as the data, and not saved. Two trainings
+            on the same data with one seed draw the same noise, which the difference of their weights cancels:
+            publish at most one of them.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
             scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
             on the diagnostics, which are private and noise-free.

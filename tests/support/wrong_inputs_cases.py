@@ -374,6 +374,10 @@ CASES: dict[str, Case] = {
         "InvalidValue", "must promise what its releases spend",
         lambda w: w.training(plan=Plan(BUDGET, SAMPLING, SCHEDULE, LIE)),
     ),
+    "train: a clip curve that falls below float32": (
+        "InvalidValue", "clip_norm must be >= 1e-12",
+        lambda w: w.training(plan=Plan(BUDGET, SAMPLING, Schedule([3.0, 2.5, 2.0], [1.0, 1e-6, 1e-13]), GUARANTEE)),
+    ),
     "step: nothing drawn": ("PlanViolation", "without a draw", _undrawn),
     "step: a row left out": (
         "PlanViolation", "batch just drawn", _stepping(lambda w, b: tuple(part[1:] for part in b)),
