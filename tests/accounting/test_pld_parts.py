@@ -45,7 +45,7 @@ NOISE = 5e-15
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.floats(-3, 1.3), st.floats(0, 1), st.floats(0.015, 0.1), st.floats(4, 9))
+@given(st.floats(-3, 0.77), st.floats(0, 1), st.floats(0.015, 0.1), st.floats(4, 9))
 def test_one_step_lies_between_its_two_discrete_mechanisms(
     log_mu: float, spread: float, kappa: float, tail: float
 ) -> None:
@@ -145,7 +145,7 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
     mixtures = mixtures_above(nodes, mu, count)
     loss = losses(nodes.dots, rate)
     v = np.array([0.0, 0.5, 3.0, 20.0, 200.0]) / (rate * 0.5)
-    c = 0.3 / rate
+    c = min(0.1 / rate, 20.0)
     found = transform([Part(loss, mixtures, rate)], direction, c, v)  # type: ignore[arg-type]
     s = c + 1j * v
     with np.errstate(over="ignore", divide="ignore"):
@@ -156,7 +156,8 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
     tails = ndtr(-nodes.mu / 2)
     weight = (tails[left] - ndtr(-mu / 2)) / (tails[left] - tails[left + 1]) - 0.5
     steps = mixtures.base[left] + weight[:, None] * mixtures.difference[left]
-    direct = np.exp(count @ np.log(steps @ waves))
+    with np.errstate(over="ignore", invalid="ignore"):
+        direct = np.exp(count @ np.log(steps @ waves))
     known = np.isfinite(found.relative)
     assert known.sum() >= 3
     error = np.abs(np.exp(found.log_value) - direct)[known]
@@ -208,7 +209,7 @@ def test_inversion_brackets_the_plain_convolution(direction: str, rate: float, m
 
 
 def test_noise_below_the_range_is_refused() -> None:
-    with pytest.raises(AccountingError, match=r"noise multipliers from 0\.04 up"):
+    with pytest.raises(AccountingError, match=r"noise multipliers from 0\.0833 up"):
         place_dots(1.0, 30.0, kappa=0.02, left=7, right=7)
 
 

@@ -157,7 +157,7 @@ class Pld:
     functions (erfcx, exp, sin, cos) are accurate to a few units in the last place.
 
     Edge cases: an empty ledger costs 0; a release without noise costs infinity; delta above the total variation of
-    the run gives epsilon 0; noise multipliers below 0.04 are refused (their epsilon is in the hundreds).
+    the run gives epsilon 0; noise multipliers below 1/12 are refused (their epsilon is around a hundred).
 
     Raises:
         AccountingError: the bracket stays wider than ``rtol`` asks for (the message has what was reached).
@@ -243,8 +243,7 @@ class Pld:
         if not len(noisy):
             return exposed, exposed
         if noisy.steps == 1:
-            lower, upper = delta_of_one(noisy, near)
-            return 1 - (1 - exposed) * (1 - lower), 1 - (1 - exposed) * (1 - upper)
+            return _exposed_too(exposed, *delta_of_one(noisy, near))
         lower, upper = 0.0, 1e-9
         for effort in (_PILOT, self._effort()):
             steps = _Steps.of(noisy, upper, effort)
@@ -254,8 +253,7 @@ class Pld:
             scale = max(near, 0.1 / min(point.c for point in points))
             bounds = steps.bounds(near, upper, effort.smoothing * scale, lower=effort is not _PILOT)
             lower, upper = bounds.lower(near), max(bounds.upper(near), 1e-300)
-        # Noise-free releases expose a sampled record outright, whatever the others do.
-        return 1 - (1 - exposed) * (1 - lower), 1 - (1 - exposed) * (1 - upper)
+        return _exposed_too(exposed, lower, upper)
 
     def _effort(self) -> _Effort:
         scale = math.sqrt(self.rtol / 1e-3)
@@ -276,6 +274,11 @@ def _simplified(ledger: Ledger) -> tuple[Ledger, float]:
     if (full & ~bare).any():
         noisy += Ledger([Release(1.0, 1 / Gaussian().mu(distinct.where(full & ~bare)))])
     return noisy, exposed
+
+
+def _exposed_too(exposed: float, lower: float, upper: float) -> tuple[float, float]:
+    """Bounds on delta when, besides, a record is laid open with probability ``exposed``."""
+    return max(exposed, lower), 1 - (1 - exposed) * (1 - upper)
 
 
 def _total_variation(ledger: Ledger) -> float:

@@ -150,80 +150,81 @@ def choose_grid(
 
 
 @dataclass(frozen=True, slots=True)
+class Law:
+    """A composed law on a grid: its transform, log M(c), and (a, log M(a)) for Chernoff bounds."""
+
+    transform: Transform
+    log_mgf: float
+    chernoff: Sequence[tuple[float, float]]
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], direction: Direction, grid: Grid) -> "Law":
+        """Evaluate the product of all steps."""
+        return cls(
+            transform(parts, direction, grid.c, grid.v),
+            log_mgf(parts, direction, grid.c),
+            [(0.0, 0.0)] + [(a, log_mgf(parts, direction, a)) for a in grid.tilts],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Inversion:
     """Bounds on delta(epsilon) in one direction, for epsilon near that of the grid.
 
     ``above`` and ``below`` are the composed laws of the dominating and of the dominated steps; without the latter
-    `lower` is 0.
+    `lower` is 0. ``infinite`` is the mass of the former at infinity.
     """
 
     grid: Grid
-    above: Transform
-    below: Transform | None
+    above: Law
+    below: Law | None
     infinite: float
-    log_mgf: float
-    chernoff: Sequence[tuple[float, float]]
     steps: float
 
     @classmethod
     def of(cls, above: Sequence[Part], direction: Direction, grid: Grid) -> "Inversion":
         """Evaluate the product of the dominating steps on the grid."""
         infinite = sum(part.infinite_mass(direction) for part in above)
-        chernoff = [(0.0, 0.0)] + [(a, log_mgf(above, direction, a)) for a in grid.tilts]
-        return cls(
-            grid,
-            transform(above, direction, grid.c, grid.v),
-            None,
-            infinite,
-            log_mgf(above, direction, grid.c),
-            chernoff,
-            sum(float(part.mixtures.counts.sum()) for part in above),
-        )
+        steps = sum(float(part.mixtures.counts.sum()) for part in above)
+        return cls(grid, Law.of(above, direction, grid), None, infinite, steps)
 
     def with_below(self, below: Sequence[Part], direction: Direction) -> "Inversion":
         """The same with the law of the dominated steps, for `lower`."""
-        return replace(self, below=transform(below, direction, self.grid.c, self.grid.v))
+        return replace(self, below=Law.of(below, direction, self.grid))
 
     def upper(self, epsilon: float) -> float:
         """delta(epsilon) is at most this."""
-        grid, scale = self.grid, self._scale(epsilon)
-        if math.isinf(scale):
+        grid, law = self.grid, self.above
+        scale = _scale(law, grid, epsilon)
+        if not math.isfinite(scale):
             return 1.0
-        value, error = self._sum(self.above, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=self.sparse)
-        tail = math.exp(grid.log_smoothing) * self._cut() / math.pi
-        composed = scale * max(0.0, value + error + tail) + self.infinite * (1 + 1e-9)
-        if self.sparse:
-            composed += self._silent(epsilon) + self._aliases(epsilon, [(a, 0.0) for a, _ in self.chernoff])
-        return min(1.0, composed * math.exp(self.steps * CURVE_ERROR))
+        value, error = self._sum(law, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=_sparse(law))
+        tail = math.exp(grid.log_smoothing) * self._cut() / math.pi * _with_1(law)
+        composed = scale * (max(0.0, value) + error + tail) + self.infinite * (1 + 1e-9)
+        if _sparse(law):
+            composed += self._silent(epsilon) + self._aliases(epsilon, [(a, 0.0) for a, _ in law.chernoff])
+        result = composed * math.exp(self.steps * CURVE_ERROR)
+        return min(1.0, result) if math.isfinite(value + result) else 1.0
 
     def lower(self, epsilon: float) -> float:
         """delta(epsilon) is at least this."""
-        grid, scale = self.grid, self._scale(epsilon)
-        if math.isinf(scale) or self.below is None:
+        if self.below is None:
             return 0.0
-        value, error = self._sum(self.below, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=self.sparse)
+        grid, law = self.grid, self.below
+        scale = _scale(law, grid, epsilon)
+        if not math.isfinite(scale):
+            return 0.0
+        value, error = self._sum(law, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=_sparse(law))
         bump_kernel = np.exp(grid.m**2 * (grid.s + 0.5) ** 2 / 2 - 1j * grid.v * epsilon)
         height = (2 * float(ndtr(grid.m / 2)) - 1) * grid.m / math.sqrt(2 * math.pi)
-        bump, bump_error = self._sum(self.below, bump_kernel, 2 * height, epsilon)
-        last = math.exp(grid.log_smoothing + grid.m**2 / 8) * self._cut()
+        bump, bump_error = self._sum(law, bump_kernel, 2 * height, epsilon)
+        last = math.exp(grid.log_smoothing + grid.m**2 / 8) * self._cut() * _with_1(law)
         tail = last * (1 / math.pi + 2 * height * float(grid.v[-1]) ** 2)
-        composed = scale * (value - error - bump - bump_error - tail) - self._aliases(epsilon, self.chernoff)
-        if self.sparse:
+        composed = scale * (value - error - bump - bump_error - tail) - self._aliases(epsilon, law.chernoff)
+        if _sparse(law):
             composed += self._silent(epsilon)
-        return max(0.0, composed * math.exp(-self.steps * CURVE_ERROR))
-
-    def _scale(self, epsilon: float) -> float:
-        """M(c) exp(-c epsilon): transforms and kernels are kept relative to it, so that neither overflows."""
-        exponent = self.log_mgf - self.grid.c * epsilon
-        return math.exp(exponent) if exponent < 600 else math.inf
-
-    @property
-    def sparse(self) -> bool:
-        """Whether almost nothing is lost in almost all outcomes: M is then close to 1, and M - 1 is what is summed.
-
-        The 1 is the law of a mechanism that says nothing; its part of every sum is known in closed form.
-        """
-        return self.log_mgf < 1
+        result = composed * math.exp(-self.steps * CURVE_ERROR)
+        return max(0.0, result) if math.isfinite(result) else 0.0
 
     def _silent(self, epsilon: float) -> float:
         """delta(epsilon) of the smoothing alone."""
@@ -235,7 +236,7 @@ class Inversion:
 
     def _sum(
         self,
-        law: Transform,
+        law: Law,
         kernel: Complex[np.ndarray, " f"],
         factor: float,
         epsilon: float,
@@ -250,16 +251,17 @@ class Inversion:
         half = np.ones(kernel.size)
         half[0] = 0.5
         size = np.abs(kernel) * half
-        lost = np.isinf(law.relative)
-        logs = np.where(lost, 0.0, law.log_value)
-        value = np.exp(logs - self.log_mgf)
-        bound = np.exp(np.minimum(law.log_magnitude - self.log_mgf, 1.0)) * (2.0 if less_1 else 1.0)
-        off = np.where(lost, bound, np.abs(value) * np.expm1(np.where(lost, 0.0, law.relative)))
-        if less_1:
-            value = np.asarray(expm1(logs), dtype=np.complex128) * math.exp(-self.log_mgf)
+        lost = np.isinf(law.transform.relative)
+        logs = np.where(lost, 0.0, law.transform.log_value)
+        value = np.exp(logs - law.log_mgf)
+        bound = np.exp(np.minimum(law.transform.log_magnitude - law.log_mgf, 1.0))
+        relative = np.expm1(np.where(lost, 0.0, law.transform.relative))
+        off = np.where(lost, bound, np.abs(value) * relative)
         value = np.where(lost, 0.0, value)
+        if less_1:
+            value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(-law.log_mgf)
         # Phases v epsilon, exponents, and the pairwise sum are off by a few units.
-        rounding = UNIT * (100 + 8 * self.grid.v * (epsilon + self.grid.m) + 8 * abs(self.log_mgf))
+        rounding = UNIT * (100 + 8 * self.grid.v * (epsilon + self.grid.m) + 8 * abs(law.log_mgf))
         error = step * float(np.sum(size * (off + np.abs(value) * rounding)))
         return step * float(np.sum(np.real(value * kernel) * half)), error
 
@@ -281,3 +283,22 @@ class Inversion:
                         bounds.append(math.exp(log_first) / -math.expm1(-gap))
             total += min(bounds)
         return total
+
+
+def _scale(law: Law, grid: Grid, epsilon: float) -> float:
+    """M(c) exp(-c epsilon): transforms and kernels are kept relative to it, so that neither overflows."""
+    exponent = law.log_mgf - grid.c * epsilon
+    return math.exp(exponent) if exponent < 600 else math.inf
+
+
+def _sparse(law: Law) -> bool:
+    """Whether almost nothing is lost in almost all outcomes: M is then close to 1, and M - 1 is what is summed.
+
+    The 1 is the law of a mechanism that says nothing; its part of every sum is known in closed form.
+    """
+    return law.log_mgf < 1
+
+
+def _with_1(law: Law) -> float:
+    """(M(c) + 1)/M(c) for a sparse law, whose terms are those of M - 1; else 1."""
+    return 1 + math.exp(-law.log_mgf) if _sparse(law) else 1.0

@@ -26,8 +26,9 @@ from jaxtyping import Bool, Float
 from decrescendo.accounting.gaussian import log_delta
 from decrescendo.errors import AccountingError
 
-# exp(e) must stay finite at the outermost dot: mu^2/2 + 15 mu < 700.
-LARGEST_MU = 25.0
+# Beyond this the laws P and Q are so far apart that masses between them drown in rounding (Phi(-mu/2) below 1e-9).
+LARGEST_MU = 12.0
+_WIDEST = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +58,19 @@ def place_dots(
     """
     if mu_high > LARGEST_MU:
         raise AccountingError(
-            f"Pld accounts noise multipliers from {1 / LARGEST_MU} up, got noise_multiplier={1 / mu_high:.4g}. "
-            "Such a step has an epsilon in the hundreds: add noise"
+            f"Pld accounts noise multipliers from {1 / LARGEST_MU:.4f} up, got noise_multiplier={1 / mu_high:.4g}. "
+            "Such a step alone has an epsilon around a hundred: add noise"
         )
-    step = min(kappa * mu_low, 0.25)
+    # Never wider than _WIDEST: the step of y = exp(e) is what counts, and it grows without bound with that of e.
+    step = min(kappa * mu_low, _WIDEST)
     limit = mu_high * (mu_high / 2 + max(left, right))
-    even = np.arange(1, math.ceil(reach * mu_low / step) + 1) * step
-    ratio = 1 + kappa / reach
-    count = max(0, math.ceil(math.log(limit / even[-1]) / math.log(ratio)))
-    half = np.r_[even, even[-1] * ratio ** np.arange(1, count + 1)]
+    half = np.arange(1, math.ceil(reach * mu_low / step) + 1) * step
+    growing = min(limit, _WIDEST * reach / kappa)
+    if half[-1] < growing:
+        count = math.ceil(math.log(growing / half[-1]) / math.log1p(kappa / reach))
+        half = np.r_[half, half[-1] * (1 + kappa / reach) ** np.arange(1, count + 1)]
+    if half[-1] < limit:
+        half = np.r_[half, half[-1] + _WIDEST * np.arange(1, math.ceil((limit - half[-1]) / _WIDEST) + 1)]
     sides = [half[: int(np.searchsorted(half, mu_high * (mu_high / 2 + tail))) + 1] for tail in (left, right)]
     return Dots(np.r_[-sides[0][::-1], 0.0, sides[1]], sides[0].size)
 
@@ -152,9 +157,11 @@ def _lowered(
         squares = [corner**2 for corner in x]
         peak = (x[0] < 0) & (x[1] > 0)  # phi is largest inside the cell
         largest = np.where(peak, 0.0, np.minimum(squares[0], squares[1]))
-        # D is below 1.3 phi(x), except for -mu^2/2 < e < 0, where only D <= exp(e) is known.
-        relevant = np.minimum(np.abs(x[0]), np.abs(x[1])) < tail + 0.5
-        relevant |= (right <= 0) & (right > log_cut[:, None]) & (right > -(high**2) / 2)
+        # D falls on either side of e = 0. Right of it the cut is at x = tail; left of it D is below 1.3 phi(x),
+        # except for -mu^2/2 < e, where only D <= exp(e) is known.
+        relevant = (left >= 0) & (x[0] < tail + 0.5)
+        relevant |= (left < 0) & (-x[1] < tail + 0.5)
+        relevant |= (left < 0) & (right > np.maximum(log_cut[:, None], -(high**2) / 2))
         fall = np.where(relevant, (np.maximum.reduce(squares) - largest) / 2, 0.0)
         needed = np.where(relevant, growth / low * np.exp(np.minimum(fall, 600.0)), 0.0).max(axis=1)
         if np.all(mu - lowered >= needed):

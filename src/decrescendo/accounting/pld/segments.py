@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.special import ndtr
+from scipy.special import erf, ndtr
 
 from decrescendo.accounting.pld.sandwich import Dots, Masses, masses_above, masses_below, place_dots
 
@@ -39,7 +39,7 @@ class Mixtures:
     """Groups of steps: member t of group i has masses base_i + w_t difference_i, for |w_t| <= largest_i.
 
     ``power_sums[i, k]`` is the sum over members of count_t w_t^k, which is all that composition needs of them;
-    ``slope_scale`` bounds that of every member.
+    ``slope_scale`` bounds that of every member; ``members`` is how many terms those sums have.
     """
 
     base: Float[np.ndarray, "g n"]
@@ -49,6 +49,7 @@ class Mixtures:
     largest: Float[np.ndarray, " g"]
     power_sums: Float[np.ndarray, "g powers"]
     slope_scale: Float[np.ndarray, "g n_less_1"]
+    members: Float[np.ndarray, " g"]
 
     @property
     def counts(self) -> Float[np.ndarray, " g"]:
@@ -69,12 +70,17 @@ def build_nodes(
 
     ``left`` and ``right``: where tails are cut, in standard deviations, for Q and for P.
     """
-    places = mu if mu.size <= nodes else _spread(mu, count, nodes)
+    places = mu if mu.size <= nodes else mu[[0, -1]] if _alike(mu) else _spread(mu, count, nodes)
     margin = max(0.1, 5 * kappa)
     dots = place_dots(
         float(places[0]), float(places[-1]), kappa=kappa, left=left + margin, right=right + margin
     )
     return Nodes(dots, places, min(left, right))
+
+
+def _alike(mu: Float[np.ndarray, " n"]) -> bool:
+    """Whether ascending values are so close together that the largest (or smallest) may stand for all."""
+    return bool(mu[-1] <= mu[0] * (1 + 1e-6))
 
 
 def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: int) -> Float[np.ndarray, " k"]:
@@ -96,6 +102,8 @@ def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: in
 
 def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
     """Every step as a mixture of its two neighbouring nodes, written round the middle: |w| <= 1/2."""
+    if mu.size > nodes.mu.size and _alike(mu):
+        return _exactly(masses_above(nodes.dots, mu[-1:]), count.sum(keepdims=True))
     above = masses_above(nodes.dots, nodes.mu)
     q, infinite, scale = above.q, above.infinite, above.slope_scale
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
@@ -110,6 +118,7 @@ def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
         largest=np.full(nodes.mu.size - 1, 0.5),
         power_sums=_power_sums(left, np.clip(share, 0.0, 1.0) - 0.5, count, nodes.mu.size - 1),
         slope_scale=np.maximum(scale[1:], scale[:-1]),
+        members=np.bincount(left, minlength=nodes.mu.size - 1).astype(np.float64),
     )
 
 
@@ -118,6 +127,8 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
 
     A group's masses are those of weight 0 and of its largest weight, mixed: both ends are curves of mechanisms.
     """
+    if mu.size > nodes.mu.size and _alike(mu):
+        return _exactly(masses_below(nodes.dots, mu[:1], tail=nodes.tail), count.sum(keepdims=True))
     below = masses_below(nodes.dots, nodes.mu, tail=nodes.tail)
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
         return _exactly(below, count)
@@ -132,9 +143,12 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
     weight, largest = np.where(valid[group], weight, 0.0), np.where(valid, largest, 0.0)
     difference = np.where(valid[:, None], (end.q - base) / np.where(valid, largest, 1.0)[:, None], 0.0)
     none = np.zeros(groups)
+    members = np.bincount(group, minlength=groups).astype(np.float64)
     # An extrapolated curve's rounding is that of both curves it was made of.
     scale = (1 + 2 * largest)[:, None] * below.slope_scale[1:]
-    return Mixtures(base, difference, none, none, largest, _power_sums(group, weight, count, groups), scale)
+    return Mixtures(
+        base, difference, none, none, largest, _power_sums(group, weight, count, groups), scale, members
+    )
 
 
 def _exactly(masses: Masses, count: Int[np.ndarray, " n"]) -> Mixtures:
@@ -142,15 +156,24 @@ def _exactly(masses: Masses, count: Int[np.ndarray, " n"]) -> Mixtures:
     none = np.zeros(count.size)
     sums = np.zeros((count.size, ORDER))
     sums[:, 0] = count
-    return Mixtures(masses.q, np.zeros_like(masses.q), masses.infinite, none, none, sums, masses.slope_scale)
+    ones = np.ones(count.size)
+    return Mixtures(
+        masses.q, np.zeros_like(masses.q), masses.infinite, none, none, sums, masses.slope_scale, ones
+    )
 
 
 def _shares(
     nodes: Float[np.ndarray, " k"], mu: Float[np.ndarray, " n"], left: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """(s - s_left)/(s_right - s_left) with s the total variation 2 Phi(mu/2) - 1, without cancelling for large mu."""
-    upper_tail = ndtr(-nodes / 2)
-    return (upper_tail[left] - ndtr(-mu / 2)) / (upper_tail[left] - upper_tail[left + 1])
+    """(s - s_left)/(s_right - s_left) with s the total variation 2 Phi(mu/2) - 1."""
+    return _variation(nodes[left], mu) / _variation(nodes[left], nodes[left + 1])
+
+
+def _variation(low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """s(high) - s(low), without cancelling where s is near 0 or near 1."""
+    return np.where(
+        high < 1, erf(high / np.sqrt(8)) - erf(low / np.sqrt(8)), 2 * (ndtr(-low / 2) - ndtr(-high / 2))
+    )
 
 
 def _power_sums(

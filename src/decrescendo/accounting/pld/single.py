@@ -17,35 +17,40 @@ from decrescendo.ledger import Ledger
 _MARGIN = 1e-11
 
 
-def _curves(rate: float, mu: float, epsilon: float) -> float:
+def _curve(rate: float, mu: float, epsilon: float) -> float:
     """The larger delta(epsilon) of the two directions."""
     if rate == 1:
         return delta_of(epsilon, mu)
-    far = epsilon + math.log1p(-(1 - rate) * math.exp(-epsilon)) - math.log(rate)
-    remove = rate * delta_of(max(far, 0.0), mu)
-    survives = math.expm1(-epsilon) + rate
-    if survives <= 0:
+    remove = rate * delta_of(math.log1p(math.expm1(epsilon) / rate) if epsilon < 700 else math.inf, mu)
+    survives = math.expm1(-epsilon) / rate
+    if survives <= -1:
         return remove
-    inner = math.log(survives / rate)
+    inner = math.log1p(survives)
     add = rate * float(np.exp(log_delta(-inner, mu) + inner + epsilon)) if inner < 0 else remove
     return max(remove, add)
 
 
 def delta_of_one(step: Ledger, epsilon: float) -> tuple[float, float]:
     """(lower, upper) of delta at ``epsilon`` >= 0 for a ledger of a single release."""
-    value = _curves(float(step.sample_rate[0]), 1 / float(step.noise_multiplier[0]), epsilon)
+    value = _curve(float(step.sample_rate[0]), 1 / float(step.noise_multiplier[0]), epsilon)
     return value * (1 - _MARGIN), min(1.0, value * (1 + _MARGIN))
 
 
 def epsilon_of_one(step: Ledger, delta: float) -> tuple[float, float]:
-    """(lower, upper) of epsilon at ``delta`` for a ledger of a single release."""
+    """(lower, upper) of epsilon at ``delta`` for a ledger of a single release; each end is checked."""
     rate, mu = float(step.sample_rate[0]), 1 / float(step.noise_multiplier[0])
-    if _curves(rate, mu, 0.0) <= delta:
+
+    def gap(epsilon: float) -> float:
+        return math.log(max(_curve(rate, mu, epsilon), 1e-320) / delta)
+
+    if gap(0.0) <= -_MARGIN:
         return 0.0, 0.0
-    high = epsilon_of(delta, mu) * (1 + 1e-9)  # subsampling never raises epsilon
-    value = float(
-        brentq(
-            lambda e: math.log(max(_curves(rate, mu, e), 1e-320) / delta), 0.0, high, xtol=1e-300, rtol=1e-13
-        )
-    )
-    return value * (1 - _MARGIN), value * (1 + _MARGIN)
+    high = max(epsilon_of(delta, mu), 1e-300) * (1 + 1e-9)  # subsampling never raises epsilon
+    low = upper = float(brentq(gap, 0.0, high, xtol=1e-300, rtol=1e-13)) if gap(0.0) > 0 > gap(high) else high
+    width = _MARGIN
+    while low > 0 and gap(low) < _MARGIN:
+        low, width = (low * (1 - width), 2 * width) if width < 1 else (0.0, width)
+    width = _MARGIN
+    while gap(upper) > -_MARGIN:
+        upper, width = upper * (1 + width), 2 * width
+    return low, upper

@@ -106,6 +106,7 @@ def _transform(
                 series = (series + (-1) ** (k + 1) / k * mixtures.power_sums[:, k, None]) * ratio
             remainder = counts * reach**ORDER / (ORDER * np.maximum(1 - reach, 0.0))
             error = remainder + 2 * counts * (rounding + UNIT * np.abs(base)) / size
+            error += 2 * counts * UNIT * (mixtures.members[:, None] + 2 * ORDER) * np.minimum(reach, 1.0)
             logs = counts * log1p(base) + series
         known = (reach < 0.5) & (rounding < 0.1 * size)
         empty = counts == 0
