@@ -66,6 +66,16 @@ class Bound:
         if self.kind not in KINDS:
             raise InvalidValue(f"kind must be one of {', '.join(KINDS)}, got kind={self.kind!r}")
 
+    def shown(self, digits: int = 6) -> str:
+        """The value, an upper bound rounded up and a lower one down.
+
+        >>> Bound(0.12345, "upper").shown(2), Bound(0.12345, "estimate").shown(2)
+        ('0.13', '0.12')
+        """
+        if self.kind in ("upper", "lower"):
+            return rounded(self.value, "up" if self.kind == "upper" else "down", digits)
+        return f"{self.value:.{digits}g}"
+
     def __str__(self) -> str:
         words = {
             "upper": "upper bound",
@@ -73,7 +83,7 @@ class Bound:
             "exact": "exact",
             "estimate": "estimate, not a bound",
         }
-        return f"{self.value:.6g} ({words[self.kind]})"
+        return f"{self.shown()} ({words[self.kind]})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +137,8 @@ class Guarantee:
         return f"{self.promise} (true epsilon >= {rounded(self.epsilon_lower, 'down')})"
 
 
-def rounded(value: float, direction: Literal["up", "down"]) -> str:
-    """Four significant digits on the safe side: an upper bound is never shown too small.
+def rounded(value: float, direction: Literal["up", "down"], digits: int = 4) -> str:
+    """Significant digits on the safe side: an upper bound is never shown too small, a lower one never too large.
 
     >>> rounded(1.19961, "down"), rounded(1.19961, "up"), rounded(0.40001, "up")
     ('1.199', '1.2', '0.4001')
@@ -136,9 +146,9 @@ def rounded(value: float, direction: Literal["up", "down"]) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     exact = Decimal(repr(float(value)))
-    digits = Decimal(1).scaleb(exact.adjusted() - 3)
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
     mode = ROUND_CEILING if direction == "up" else ROUND_FLOOR
-    return f"{float((exact / digits).to_integral_value(rounding=mode) * digits):.10g}"
+    return f"{float((exact / unit).to_integral_value(rounding=mode) * unit):.10g}"
 
 
 def check_unit(value: object) -> Unit:

@@ -250,7 +250,7 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A plan file.")]) -
         lower, upper = Pld().bracket(plan.ledger, plan.budget.delta)
         opinion = plan.verify()
     say(f"promised: {plan.guarantee}")
-    say(f"Pld again: epsilon in [{lower:.6g}, {upper:.6g}]")
+    say(f"Pld again: epsilon in [{rounded(lower, 'down', 6)}, {rounded(upper, 'up', 6)}]")
     say(str(opinion))
     proved = max(lower, opinion.lower)
     if plan.guarantee.epsilon < proved:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from decrescendo.budget import rounded
 from decrescendo.clipping import Diagnostics
 from decrescendo.spent import Spent
 
@@ -73,7 +74,7 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
                 return
             last = now
             warning = f"[red]{nonfinite} non-finite gradients" if nonfinite else ""
-            spent = f"epsilon <= {progress.epsilon_spent:.3f}" if shown.is_terminal else ""
+            spent = f"epsilon <= {rounded(progress.epsilon_spent, 'up')}" if shown.is_terminal else ""
             display.update(task, completed=progress.step, spent=spent, warning=warning)
 
         yield show

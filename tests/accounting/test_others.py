@@ -47,7 +47,7 @@ def test_clt_composition_is_eq_7() -> None:
 
 
 def test_the_clt_is_below_a_certified_lower_end_so_it_is_no_bound() -> None:
-    # The case of the README of the field: 1.2 -> 0.7, p = 0.01, T = 100: CLT 0.594, truth above 1.5.
+    # Noise falling from 1.2 to 0.7 at p = 0.01 over 100 steps: CLT 0.594, truth above 1.5.
     ledger = Ledger.of(np.geomspace(1.2, 0.7, 100), 0.01)
     assert GdpClt().epsilon(ledger, 1e-5).value == pytest.approx(0.594, abs=5e-3)
     assert Pld().bracket(ledger, 1e-5)[0] > 1.54

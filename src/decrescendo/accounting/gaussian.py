@@ -1,7 +1,7 @@
 """Gaussian differential privacy: the exact privacy curve of Gaussian noise, its inverses, and its composition.
 
 Source: Du et al., Eq. (1); Dong, Roth and Su, *Gaussian Differential Privacy* (2019). The printed form cancels for
-small mu even in logarithms; the form used here does not (MATH.md of this project's design notes, section 2).
+small mu even in logarithms; the form used here does not.
 """
 
 import math

@@ -12,7 +12,7 @@ from rich.table import Table
 from torch import nn
 
 from decrescendo import accounting
-from decrescendo.budget import Budget
+from decrescendo.budget import Budget, rounded
 from decrescendo.calibration import calibrate
 from decrescendo.data import Dataset, digits, rows
 from decrescendo.evaluate import accuracy
@@ -195,7 +195,12 @@ def comparison(outcomes: Sequence[Outcome]) -> Table:
         guarantee = outcome.run.guarantee
         claim = accounting.GdpClt().epsilon(outcome.run.ledger, guarantee.delta)
         lower = guarantee.epsilon if guarantee.epsilon_lower is None else guarantee.epsilon_lower
-        table.add_row(outcome.name, score, f"{lower:.4f} .. {guarantee.epsilon:.4f}", f"{claim.value:.4f}")
+        table.add_row(
+            outcome.name,
+            score,
+            f"{rounded(lower, 'down', 5)} .. {rounded(guarantee.epsilon, 'up', 5)}",
+            f"{claim.value:.4f}",
+        )
     return table
 
 

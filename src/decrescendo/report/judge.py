@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from decrescendo import accounting
-from decrescendo.budget import Bound
+from decrescendo.budget import Bound, rounded
 from decrescendo.errors import AccountingError
 from decrescendo.ledger import Ledger
 
@@ -70,7 +70,7 @@ def verdict_table(found: list[Verdict], ledger: Ledger, delta: float) -> Table:
             continue
         words = WORDS[verdict.bound.kind]
         if verdict.lower is not None:
-            words += f"; the true epsilon is at least {verdict.lower:.5g}"
+            words += f"; the true epsilon is at least {rounded(verdict.lower, 'down', 5)}"
         style = "yellow" if verdict.bound.kind == "estimate" else None
-        table.add_row(verdict.accountant, f"{verdict.bound.value:.5g}", words, style=style)
+        table.add_row(verdict.accountant, verdict.bound.shown(5), words, style=style)
     return table

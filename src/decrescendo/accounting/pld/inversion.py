@@ -259,7 +259,9 @@ class Inversion:
         off = np.where(lost, bound, np.abs(value) * relative)
         value = np.where(lost, 0.0, value)
         if less_1:
-            value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(-law.log_mgf)
+            value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(
+                -law.log_mgf
+            )
         # Phases v epsilon, exponents, and the pairwise sum are off by a few units.
         rounding = UNIT * (100 + 8 * self.grid.v * (epsilon + self.grid.m) + 8 * abs(law.log_mgf))
         error = step * float(np.sum(size * (off + np.abs(value) * rounding)))
