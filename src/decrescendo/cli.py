@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from decrescendo.budget import rounded
 from decrescendo.cli_options import (
     RHO_C,
     RHO_MU,
