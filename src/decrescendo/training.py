@@ -1,5 +1,6 @@
 """The training loop: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere."""
 
+import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -260,8 +261,9 @@ def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [(name, value) for name, value in model.named_parameters() if not value.requires_grad]
 
 
-def _checksum(value: torch.Tensor) -> int:
-    return int(value.detach().contiguous().reshape(-1).view(torch.uint8).sum(dtype=torch.int64))
+def _checksum(value: torch.Tensor) -> bytes:
+    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(content.numpy().tobytes()).digest()
 
 
 def train(

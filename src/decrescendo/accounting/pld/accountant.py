@@ -201,11 +201,14 @@ class Pld:
             lower, upper = steps.bounds(near, delta, effort.smoothing * near, lower=True).epsilons(
                 delta, near
             )
+            before = best[1] - best[0]
             best = (max(best[0], lower), min(best[1], upper))
             if best[0] > best[1]:
                 raise AccountingError(f"bounds must not cross, got {best}; this is a bug, please report it")
             if best[1] - best[0] <= max(self.rtol * best[1], _SMALLEST_WIDTH):
                 return best
+            if best[1] - best[0] > 0.8 * before:  # not for lack of effort: rounding, or a grid at its largest
+                break
             near = best[1]
             effort = effort.refined()
         raise AccountingError(

@@ -42,6 +42,7 @@ from decrescendo.accounting.pld.transform import (
 from decrescendo.errors import AccountingError
 
 _CUT = 7.5  # frequencies up to _CUT / m
+_MOST = 1 << 15  # frequencies
 # Tilts at which Chernoff bounds are tried, relative to the saddle point; those up to 1 may become the contour.
 _RATIOS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.36, 0.43, 0.5, 0.57, 0.64, 0.72, 0.8, 0.9, 1.0)
 _BEYOND = (1.1, 1.25, 1.45, 1.7, 2.0, 2.5, 3.5, 5.0, 9.0)
@@ -141,9 +142,11 @@ def choose_grid(
         window = max(4 * m, above, below)
         if not math.isfinite(window):
             continue
-        count = math.ceil(_CUT / m * window / (2 * math.pi)) + 2
-        if best is None or count < best.v.size:
-            best = Grid(c, m, 2 * math.pi / window * np.arange(count), window, tuple(tilts))
+        # A grid is never larger than _MOST: more smoothing is always right, only wider.
+        smoother = max(m, _CUT * window / (2 * math.pi * _MOST))
+        count = math.ceil(_CUT / smoother * window / (2 * math.pi)) + 2
+        if best is None or (smoother, count) < (best.m, best.v.size):
+            best = Grid(c, smoother, 2 * math.pi / window * np.arange(count), window, tuple(tilts))
     if best is None:
         raise AccountingError("no contour gives a finite sum; this is a bug, please report it")
     return best
