@@ -132,7 +132,10 @@ class Ledger:
         """
         if not len(self):
             return self
-        order = np.lexsort((self._noise_multiplier, self._sample_rate))
+        if np.all(self._sample_rate == self._sample_rate[0]):
+            order = np.argsort(self._noise_multiplier, kind="stable")  # linear for monotone schedules
+        else:
+            order = np.lexsort((self._noise_multiplier, self._sample_rate))
         rate, noise = self._sample_rate[order], self._noise_multiplier[order]
         starts = np.flatnonzero(np.r_[True, (np.diff(rate) != 0) | (np.diff(noise) != 0)])
         merged = Ledger()
