@@ -293,7 +293,7 @@ class Inversion:
 def _scale(law: Law, grid: Grid, epsilon: float) -> float:
     """M(c) exp(-c epsilon): transforms and kernels are kept relative to it, so that neither overflows."""
     exponent = law.log_mgf - grid.c * epsilon
-    return math.exp(exponent) if exponent < 600 else math.inf
+    return math.exp(exponent) if exponent < 600 and grid.log_smoothing < 600 else math.inf
 
 
 def _sparse(law: Law) -> bool:
