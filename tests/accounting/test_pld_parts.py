@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from decrescendo.accounting.gaussian import delta_of
-from decrescendo.accounting.pld.inversion import Grid, Inversion, choose_grid
+from decrescendo.accounting.pld.inversion import Inversion, choose_grid
 from decrescendo.accounting.pld.sandwich import (
     Dots,
-    Masses,
     excess,
     losses,
     masses_above,
@@ -211,8 +210,3 @@ def test_inversion_brackets_the_plain_convolution(direction: str, rate: float, m
 def test_noise_below_the_range_is_refused() -> None:
     with pytest.raises(AccountingError, match=r"noise multipliers from 0\.0833 up"):
         place_dots(1.0, 30.0, kappa=0.02, left=7, right=7)
-
-
-def test_a_grid_is_at_a_positive_tilt() -> None:
-    assert Grid(2.0, 0.1, np.arange(3.0), 1.0, (1.0,)).s.real.min() == 2.0
-    assert Masses(np.ones((1, 2)), np.zeros(1), np.ones((1, 1))).q.sum() == 2
