@@ -1,0 +1,27 @@
+"""All contenders by name, in the order of the tables."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.engine.contenders.base import Setting, Step
+from benchmarks.engine.contenders.ours import Ours, OursWithNoise
+from benchmarks.engine.contenders.plain import Plain
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A name for readers, the packages whose versions matter, and how it is made ready."""
+
+    title: str
+    packages: tuple[str, ...]
+    make: Callable[[Setting], Step]
+    peer: bool = True
+
+
+CONTENDERS: dict[str, Contender] = {
+    "plain": Contender("plain training", ("torch",), Plain, peer=False),
+    "decrescendo": Contender("decrescendo", ("decrescendo", "torch"), Ours, peer=False),
+    "decrescendo-noise": Contender(
+        "decrescendo, with noise", ("decrescendo", "torch"), OursWithNoise, peer=False
+    ),
+}
