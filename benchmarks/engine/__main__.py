@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -65,6 +66,7 @@ def run(
 
 def one(arguments: argparse.Namespace, device: torch.device) -> None:
     """One workload: time in this process, memory in one process a contender."""
+    warnings.simplefilter("ignore")  # what libraries say about their own hooks and slow paths shows in the times
     torch.set_num_threads(arguments.threads)
     setting = Setting(workloads(device)[arguments.workload], device)
     workload = setting.workload

@@ -2,8 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from benchmarks.engine.contenders.base import Setting, Step
+from benchmarks.engine.contenders.functional import ByHand, Opake
+from benchmarks.engine.contenders.jax_privacy import JaxPrivacy
+from benchmarks.engine.contenders.opacus import Ghost, PerExample
 from benchmarks.engine.contenders.ours import Ours, OursWithNoise
 from benchmarks.engine.contenders.plain import Plain
 
@@ -24,4 +28,10 @@ CONTENDERS: dict[str, Contender] = {
     "decrescendo-noise": Contender(
         "decrescendo, with noise", ("decrescendo", "torch"), OursWithNoise, peer=False
     ),
+    "opacus-hooks": Contender("Opacus, hooks", ("opacus", "torch"), partial(PerExample, mode="hooks")),
+    "opacus-ghost": Contender("Opacus, ghost", ("opacus", "torch"), Ghost),
+    "opacus-ew": Contender("Opacus, expanded weights", ("opacus", "torch"), partial(PerExample, mode="ew")),
+    "vmap": Contender("torch.func vmap", ("torch",), ByHand),
+    "opake": Contender("opake", ("opake", "torch"), Opake),
+    "jax-privacy": Contender("jax-privacy", ("jax-privacy", "jax", "jaxlib"), JaxPrivacy),
 }

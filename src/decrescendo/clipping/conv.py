@@ -46,10 +46,10 @@ class ConvKernel:
         if self.roles[slot] == "bias":
             return square_rows(self._bias(d))
         method = self._method(d)
-        weight = torch.Size(self.shape).numel()
-        if method == "keep" and self.means.take(self.batch * weight * d.element_size()):
-            self.product = self._products(d)
-            return square_rows(self.product)
+        kept = self.means.take(self._product_shape(), d) if method == "keep" else None
+        if kept is not None:
+            self.product = self._products(d, kept)
+            return square_rows(kept)
         return self._norms(method, d)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
@@ -100,10 +100,12 @@ class ConvKernel:
             )
         ones = torch.ones(self.batch, dtype=d.dtype, device=d.device)
 
+        kept: list[Tensor] = []
+
         def run(method: str) -> object:
             if method == "keep":
-                kept = self._products(d)
-                return square_rows(kept), weigh(kept, ones)
+                kept[:] = [self._products(d, kept[0] if kept else None)]
+                return square_rows(kept[0]), weigh(kept[0], ones)
             return self._norms(method, d), self._sum(d, ones)
 
         key = ("conv", self.shape, tuple(self.inputs.shape[1:]), geometry, d.dtype, bucket(self.batch))
@@ -139,15 +141,24 @@ class ConvKernel:
         outputs = d[part].reshape(part.stop - part.start, self.shape[0], -1)
         return norms_of_grams(first, torch.bmm(outputs.transpose(1, 2), outputs))
 
-    def _products(self, d: Tensor) -> Float[Tensor, "batch groups outputs patch"]:
-        """g_i, its patch in the order of `_patches`."""
-        groups, copies = self.geometry.groups, self._copies()
-        outputs, patch = self.shape[0] // groups, torch.Size(self.shape[1:]).numel()
-        places = d[0].numel() // self.shape[0] // copies
-        found = torch.empty(self.batch * groups, outputs, patch, dtype=d.dtype, device=d.device)
-        for part in chunks(self.batch, places * copies * patch * groups):
-            torch.bmm(*self._sides(d, part), out=found[part.start * groups : part.stop * groups])
-        return found.reshape(self.batch, groups, outputs, patch)
+    def _product_shape(self) -> tuple[int, int, int, int]:
+        groups = self.geometry.groups
+        return self.batch, groups, self.shape[0] // groups, torch.Size(self.shape[1:]).numel()
+
+    def _products(
+        self, d: Tensor, found: Tensor | None = None
+    ) -> Float[Tensor, "batch groups outputs patch"]:
+        """g_i, its patch in the order of `_sides`; written to ``found`` if there is one."""
+        batch, groups, outputs, patch = self._product_shape()
+        found = (
+            torch.empty(batch, groups, outputs, patch, dtype=d.dtype, device=d.device)
+            if found is None
+            else found
+        )
+        flat = found.reshape(batch * groups, outputs, patch)
+        for part in chunks(batch, d[0].numel() // self.shape[0] * patch * groups):
+            torch.bmm(*self._sides(d, part), out=flat[part.start * groups : part.stop * groups])
+        return found
 
     def _sides(self, d: Tensor, part: slice) -> tuple[Tensor, Tensor]:
         """Output gradients (rows * groups, outputs, places) and patches (rows * groups, places, patch)."""

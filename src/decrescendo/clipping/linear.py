@@ -41,9 +41,10 @@ class LinearKernel:
         method = self._method(a, d)
         if method == "gram":
             return gram_norms(a, d)
-        if method == "keep" and self.means.take(a.shape[0] * a.shape[2] * d.shape[2] * d.element_size()):
-            self.product = torch.bmm(d.transpose(1, 2), a)
-            return square_rows(self.product)
+        kept = self.means.take((a.shape[0], d.shape[2], a.shape[2]), d) if method == "keep" else None
+        if kept is not None:
+            self.product = torch.bmm(d.transpose(1, 2), a, out=kept)
+            return square_rows(kept)
         return _product_norms(a, d)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
@@ -90,11 +91,14 @@ class LinearKernel:
         if batch * wide * d.element_size() <= self.means.left:
             cost["keep"] = places * wide + 24.0 * wide
         ones = torch.ones(batch, dtype=d.dtype, device=d.device)
+        kept: list[Tensor] = []
 
         def run(method: str) -> object:
             if method == "keep":
-                product = torch.bmm(d.transpose(1, 2), a)
-                return square_rows(product), weigh(product, ones)
+                kept[:] = [
+                    torch.bmm(d.transpose(1, 2), a, out=kept[0]) if kept else torch.bmm(d.transpose(1, 2), a)
+                ]
+                return square_rows(kept[0]), weigh(kept[0], ones)
             norms = gram_norms(a, d) if method == "gram" else _product_norms(a, d)
             return norms, weighted_product(a, d, ones)
 

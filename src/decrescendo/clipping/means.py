@@ -4,12 +4,16 @@ One gradient often has several closed forms: Gram matrices, or the product itsel
 twice. Which is fastest depends on the machine, so it is measured where it first matters and remembered by shape.
 """
 
+import itertools
+import math
 import time
+import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
 Choice: TypeAlias = Literal["measured", "counted"]
 
@@ -17,10 +21,13 @@ Choice: TypeAlias = Literal["measured", "counted"]
 # above 32 MB come fresh from the operating system each time, which can cost ten times what is done with them.
 CHUNK = 2**20
 
+# Bytes: where a kept tensor may start.
+_ALIGNED = 64
+
 _FASTEST: dict[Hashable, str] = {}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Means:
     """Bytes of per-example gradients that may still be kept between norm and sum, and how methods are chosen.
 
@@ -28,20 +35,45 @@ class Means:
         left: bytes; of all operations of one pass together.
         choice: "measured": by time on first use; "counted": by operations, the same on every machine.
 
-    >>> means = Means(100, "counted")
-    >>> means.take(80), means.take(80), means.left
-    (True, False, 20)
+    >>> means = Means(100, "counted").fresh()
+    >>> first, second = (means.take((2, 8), torch.zeros(1)) for _ in range(2))
+    >>> first.shape, second, means.left
+    (torch.Size([2, 8]), None, 36)
     """
 
     left: int
     choice: Choice = "measured"
+    _pool: list[Tensor] = field(default_factory=list)
+    _block: Tensor | None = None
 
-    def take(self, size: int) -> bool:
-        """Whether ``size`` bytes are still to be had; they are then taken."""
-        if size > self.left:
-            return False
-        self.left -= size
-        return True
+    def fresh(self) -> "Means":
+        """The means of one pass; the memory of passes that have ended is used again, and not asked for anew."""
+        made = replace(self, _block=self._pool.pop() if self._pool else None)
+        if made._block is not None:
+            made._give_back(made._block)
+        return made
+
+    def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
+        """An uninitialised tensor of that shape, or ``None`` where it is not to be had any more."""
+        size = math.prod(shape) * like.element_size()
+        if size > self.left or (block := self._memory(like.device)) is None:
+            return None
+        start = -(-(block.numel() - self.left) // _ALIGNED) * _ALIGNED
+        if start + size > block.numel():
+            return None
+        self.left = block.numel() - start - size
+        return block[start : start + size].view(like.dtype).reshape(shape)
+
+    def _memory(self, device: torch.device) -> Tensor | None:
+        if self._block is not None and self._block.device != device:
+            return None
+        if self._block is None:
+            self._block = torch.empty(self.left, dtype=torch.uint8, device=device)
+            self._give_back(self._block)
+        return self._block
+
+    def _give_back(self, block: Tensor) -> None:
+        weakref.finalize(self, self._pool.append, block).atexit = False
 
     def choose(
         self, key: Hashable, cost: Mapping[str, float], run: Callable[[str], object], device: torch.device
@@ -88,7 +120,7 @@ def chunks(batch: int, elements: int) -> Iterator[slice]:
     """
     count = max(1, -(-batch * elements // CHUNK))
     edges = [batch * index // min(count, batch) for index in range(min(count, batch) + 1)]
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         yield slice(start, stop)
 
 

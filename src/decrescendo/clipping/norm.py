@@ -6,7 +6,7 @@ or of d (bias) over the places of example i.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.layout import Kind
+from decrescendo.clipping.means import chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
 
@@ -29,6 +30,7 @@ class AffineKernel:
     normalised: Float[Tensor, "batch *rest"] | None
     places: tuple[int, ...]
     bad: Bool[Tensor, " batch"] | None = None
+    found: dict[int, Tensor] = field(default_factory=dict)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         return square_rows(self.per_example(slot, d))
@@ -37,12 +39,20 @@ class AffineKernel:
         return weigh(self.per_example(slot, d), weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        if self.roles[slot] == "weight" and self.normalised is not None:
-            d = d * self.normalised.to(d.dtype)
-            if self.bad is not None:
-                d = zero_rows(d, self.bad)
-        summed = d.sum(self.places) if self.places else d
-        return summed.reshape(d.shape[0], *self.parameters[slot].shape)
+        if slot not in self.found:
+            self.found[slot] = self._summed(slot, d).reshape(d.shape[0], *self.parameters[slot].shape)
+        return self.found[slot]
+
+    def _summed(self, slot: int, d: Tensor) -> Tensor:
+        """The gradients; small where there are places to sum over."""
+        if self.roles[slot] == "bias" or self.normalised is None:
+            return d.sum(self.places) if self.places else d
+        parts: list[Tensor] = []
+        for part in chunks(d.shape[0], d[0].numel()):
+            terms = d[part] * self.normalised[part].to(d.dtype)
+            parts.append(terms.sum(self.places) if self.places else terms)
+        found = torch.cat(parts)
+        return found if self.bad is None else zero_rows(found, self.bad)
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "AffineKernel":
         return AffineKernel(self.roles, self.parameters, (), self.normalised, self.places, rows)

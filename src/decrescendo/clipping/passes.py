@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import torch
@@ -60,7 +60,7 @@ def forward(
     parameters = trainable(model)
     buffers = dict(model.named_buffers())
     constants = frozenset(map(id, (*buffers.values(), *model.parameters())))
-    recorder = Recorder(parameters, constants, rows, hints, replace(means))
+    recorder = Recorder(parameters, constants, rows, hints, means.fresh())
     with torch.enable_grad(), eager(), unchanged(model), recorder:
         losses = loss(model, batch)
     losses = check_losses(losses, rows)
