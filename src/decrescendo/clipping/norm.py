@@ -5,16 +5,16 @@ The output is x_hat * weight + bias with x_hat computed within one example, so g
 or of d (bias) over the places of example i.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.layout import Kind
+from decrescendo.clipping.layout import Kind, Layout
 from decrescendo.clipping.means import chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
@@ -22,12 +22,17 @@ from decrescendo.errors import UnsupportedModel
 
 @dataclass(slots=True)
 class AffineKernel:
-    """``normalised * weight + bias``; sums run over ``places``, dimensions of (batch, ...)."""
+    """``normalised * weight + bias``; sums run over ``places``, dimensions of (batch, ...).
+
+    The normalised rows are made again when they are needed: autograd keeps the rows anyway.
+    """
 
     roles: tuple[str, ...]
     parameters: tuple[Tensor, ...]
     saved: tuple[Tensor, ...]
-    normalised: Float[Tensor, "batch *rest"] | None
+    rows: Tensor
+    normalise: Callable[[Tensor], Tensor]
+    layout: Layout
     places: tuple[int, ...]
     bad: Bool[Tensor, " batch"] | None = None
     found: dict[int, Tensor] = field(default_factory=dict)
@@ -43,19 +48,35 @@ class AffineKernel:
             self.found[slot] = self._summed(slot, d).reshape(d.shape[0], *self.parameters[slot].shape)
         return self.found[slot]
 
+    def without(self, rows: Bool[Tensor, " batch"]) -> "AffineKernel":
+        return AffineKernel(
+            self.roles, self.parameters, (), self.rows, self.normalise, self.layout, self.places, rows
+        )
+
     def _summed(self, slot: int, d: Tensor) -> Tensor:
         """The gradients; small where there are places to sum over."""
-        if self.roles[slot] == "bias" or self.normalised is None:
+        if self.roles[slot] == "bias":
             return d.sum(self.places) if self.places else d
-        parts: list[Tensor] = []
-        for part in chunks(d.shape[0], d[0].numel()):
-            terms = d[part] * self.normalised[part].to(d.dtype)
-            parts.append(terms.sum(self.places) if self.places else terms)
-        found = torch.cat(parts)
+        found = torch.cat(
+            [
+                self._sum(d[part] * normalised.to(d.dtype))
+                for part, normalised in self._normalised(d[0].numel())
+            ]
+        )
         return found if self.bad is None else zero_rows(found, self.bad)
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "AffineKernel":
-        return AffineKernel(self.roles, self.parameters, (), self.normalised, self.places, rows)
+    def _sum(self, terms: Tensor) -> Tensor:
+        return terms.sum(self.places) if self.places else terms
+
+    def _normalised(self, size: int) -> Iterator[tuple[slice, Tensor]]:
+        batch = self.layout.batch
+        if self.layout.kind not in ("rows", "folded"):
+            yield slice(0, batch), self.layout.split(self.normalise(self.rows))
+            return
+        copies = self.rows.shape[0] // batch
+        for part in chunks(batch, size):
+            some = self.normalise(self.rows[part.start * copies : part.stop * copies])
+            yield part, Layout(self.layout.kind, part.stop - part.start).split(some)
 
 
 def _affine(
@@ -73,8 +94,7 @@ def _affine(
     ]
     if features is not None and features >= rows.dim():
         return None
-    needed = any(role == "weight" for role, _ in slots)
-    normalised = call.layout.split(plain(rows.detach())) if needed else None
+    saved = (rows,) if any(role == "weight" for role, _ in slots) else ()
     dimensions = rows.dim() + (call.layout.kind in ("folded", "interleaved"))
     if features is None:
         channel = dimensions - rows.dim() + 1
@@ -82,7 +102,13 @@ def _affine(
     else:
         places = tuple(range(1, dimensions - features))
     return AffineKernel(
-        tuple(role for role, _ in slots), tuple(value for _, value in slots), (), normalised, places
+        tuple(role for role, _ in slots),
+        tuple(value for _, value in slots),
+        saved,
+        rows.detach(),
+        plain,
+        call.layout,
+        places,
     )
 
 
