@@ -9,6 +9,7 @@ import warnings
 from pathlib import Path
 
 import torch
+
 from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.machine import machine, versions
 from benchmarks.engine.memory import environment, memory_apart, memory_here
@@ -66,7 +67,9 @@ def run(
 
 def one(arguments: argparse.Namespace, device: torch.device) -> None:
     """One workload: time in this process, memory in one process a contender."""
-    warnings.simplefilter("ignore")  # what libraries say about their own hooks and slow paths shows in the times
+    warnings.simplefilter(
+        "ignore"
+    )  # what libraries say about their own hooks and slow paths shows in the times
     torch.set_num_threads(arguments.threads)
     setting = Setting(workloads(device)[arguments.workload], device)
     workload = setting.workload

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.timing import WARM_UP, synchronise
 from benchmarks.engine.workloads import workloads

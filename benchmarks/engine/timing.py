@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from benchmarks.engine.checking import TOLERANCE, reference_sum, relative_error
 from benchmarks.engine.contenders import CONTENDERS, Missing, Refused, Setting, Step
 

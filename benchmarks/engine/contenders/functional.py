@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from benchmarks.engine.contenders.base import Setting, require, sgd
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
+
+from benchmarks.engine.contenders.base import Setting, require, sgd
 
 Gradients = Mapping[str, Tensor]
 

@@ -46,6 +46,7 @@ class JaxPrivacy:
 def _loss(workload: str) -> Callable[..., Any]:
     """Cross-entropy over the classes, its mean over all places: for one example the loss of the workload."""
     import jax
+
     from benchmarks.engine.contenders.jax_models import MODELS
 
     if workload not in MODELS:

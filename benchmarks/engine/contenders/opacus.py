@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 
 import torch
-from benchmarks.engine.contenders.base import Refused, Setting, require, sgd
 from torch import Tensor, nn
+
+from benchmarks.engine.contenders.base import Refused, Setting, require, sgd
 
 _REPLACED = {"MultiheadAttention": "DPMultiheadAttention", "LSTM": "DPLSTM"}
 
