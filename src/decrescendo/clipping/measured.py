@@ -143,14 +143,11 @@ def _to_root(part: Part, total: Tensor, parameter: Tensor) -> Tensor:
     return pulled
 
 
-def parts_of(uses: Sequence[Use], gradients: Sequence[Tensor | None]) -> list[Part]:
+def parts_of(uses: Sequence[Use], arrived: Sequence[Tensor | None]) -> list[Part]:
     """Each recorded use with its output gradient, as (batch, ...) of at least float32."""
-    parts: list[Part] = []
-    for use, gradient in zip(uses, gradients, strict=True):
-        if gradient is None:
-            continue
-        use.check_saved()
-        d = use.layout.split(gradient)
-        d = d if d.is_complex() else d.to(accumulator(d.dtype))
-        parts.extend(Part(use.kernel, slot, source, d) for slot, source in enumerate(use.parameters))
-    return parts
+    return [
+        Part(use.kernel, slot, source, d)
+        for use, d in zip(uses, arrived, strict=True)
+        if d is not None
+        for slot, source in enumerate(use.parameters)
+    ]
