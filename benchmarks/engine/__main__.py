@@ -73,12 +73,20 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
     torch.set_num_threads(arguments.threads)
     setting = Setting(workloads(device)[arguments.workload], device)
     workload = setting.workload
-    times = measure(setting, arguments.contenders, rounds=arguments.rounds, seconds=arguments.seconds)
+    memory: dict[str, dict] = {}
     if not arguments.no_memory:
+        # First, since a contender that hangs is noticed here: what runs in this process cannot be stopped.
         surroundings = environment(arguments.threads)
-        for name, entry in times.items():
-            if entry["status"] == "measured":
-                entry["memory"] = memory_apart(workload.name, name, device, surroundings)
+        for name in dict.fromkeys(("plain", *arguments.contenders)):
+            memory[name] = memory_apart(workload.name, name, device, surroundings)
+            print(f"{workload.name}, {name}: memory {memory[name]}", file=sys.stderr, flush=True)
+    slow = {name: found["too slow"] for name, found in memory.items() if "too slow" in found}
+    quick = [name for name in arguments.contenders if name not in slow]
+    times = measure(setting, quick, rounds=arguments.rounds, seconds=arguments.seconds)
+    times |= {name: {"status": "too slow", "reason": reason} for name, reason in slow.items()}
+    for name, entry in times.items():
+        if entry["status"] == "measured" and name in memory:
+            entry["memory"] = memory[name]
     report = {
         "workload": workload.name,
         "title": workload.title,
