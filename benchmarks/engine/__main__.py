@@ -27,7 +27,7 @@ def main() -> None:
     if arguments.command == "page":
         from benchmarks.engine.page import write
 
-        write(RESULTS, ROOT / "docs")
+        write(arguments.results, arguments.docs)
         return
     device = _device(arguments.device)
     known = list(workloads(device))
@@ -53,7 +53,7 @@ def run(
     """Each workload in a fresh process; what has a result is left alone."""
     threads = arguments.threads or torch.get_num_threads()
     for name in chosen:
-        target = RESULTS / device.type / f"{name}.json"
+        target = arguments.results / device.type / f"{name}.json"
         if target.exists() and not arguments.force and not arguments.print_only:
             print(f"{name}: has a result; --force measures again")
             continue
@@ -141,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             command.add_argument("--workloads", nargs="+", help="names; all without it")
             command.add_argument("--force", action="store_true", help="measure again what has a result")
+            command.add_argument("--results", type=Path, default=RESULTS)
             command.add_argument("--print-only", action="store_true", help="write no result")
         else:
             command.add_argument("workload")
@@ -157,7 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     memory.add_argument("workload")
     memory.add_argument("contender")
     memory.add_argument("--device", default="cpu")
-    commands.add_parser("page", help="docs/engine-speed.md and figure from results/engine")
+    page = commands.add_parser("page", help="docs/engine-speed.md and figure from results/engine")
+    page.add_argument("--results", type=Path, default=RESULTS)
+    page.add_argument("--docs", type=Path, default=ROOT / "docs")
     operations = commands.add_parser("profile", help="the costliest operations")
     operations.add_argument("--workloads", nargs="+")
     operations.add_argument("--contenders", nargs="+", default=["plain", "decrescendo"])

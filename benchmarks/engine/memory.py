@@ -58,9 +58,8 @@ def memory_here(workload: str, contender: str, device: torch.device) -> dict[str
     step = CONTENDERS[contender].make(Setting(workloads(device)[workload], device))
     gc.collect()
     level = _now()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        on_device = torch.cuda.memory_allocated(device)
+    synchronise(device)
+    on_device = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     for _ in range(WARM_UP):
         step.step()
         synchronise(device)

@@ -68,7 +68,7 @@ class LinearKernel:
         return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.means.take(shape, d)
 
     def _replaces(self, size: int, d: Tensor) -> bool:
-        return self.absorbing and size <= d.numel()
+        return self.absorbing and size <= d.numel() + self.inputs.numel()
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         if self.roles[slot] == "bias":

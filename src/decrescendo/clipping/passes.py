@@ -77,9 +77,9 @@ def run(
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
     seen = forward(model, loss, batch, rows, hints, means)
-    arrivals = stream(seen.uses)
-    others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
-    captured = iter(output_gradients(seen.losses, None, others))
+    with stream(seen.uses) as arrivals:
+        others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
+        captured = iter(output_gradients(seen.losses, None, others))
     check_arrived(list(arrivals.values()), seen.reached)
     arrived = [
         arrivals[index].d if index in arrivals else _arrived(use, next(captured))

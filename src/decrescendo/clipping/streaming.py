@@ -4,12 +4,15 @@ A backward pass to many outputs at once holds all their gradients until it ends.
 its parameters, a hook on its node takes what norms and sums need from the gradient as it passes.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Generator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from torch import Tensor
 from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle
 
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules import Absorbing
@@ -35,27 +38,30 @@ class Arrival:
         self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
 
 
-def stream(uses: Sequence[Use]) -> dict[int, Arrival]:
-    """Hooks on the uses that allow it, by index; all others have to be captured.
+@contextmanager
+def stream(uses: Sequence[Use]) -> Generator[dict[int, Arrival]]:
+    """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
     behind them are taken.
     """
-    counts: dict[str, int] = {}
-    for use in uses:
-        for source in use.parameters:
-            for root in source.roots:
-                counts[root] = counts.get(root, 0) + 1
+    counts = Counter(root for use in uses for source in use.parameters for root in source.roots)
     nodes = frozenset(use.edge.node for use in uses)
     found: dict[int, Arrival] = {}
+    handles: list[RemovableHandle] = []
     for index, use in enumerate(uses):
         alone = all(
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
         if alone and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
             arrival = found[index] = Arrival(use)
-            use.edge.node.register_prehook(arrival)
-    return found
+            handles.append(use.edge.node.register_prehook(arrival))
+    try:
+        yield found
+    finally:
+        # A node that holds a hook that holds the node would never be freed.
+        for handle in handles:
+            handle.remove()
 
 
 def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> None:
