@@ -45,7 +45,7 @@ class LinearKernel:
             self.squared_norms(slot, d)
         done = self.inputs.shape[1] > 1 and ("weight" not in self.roles or self.product is not None)
         if done:
-            self.inputs = self.inputs.new_empty(0)
+            self.inputs = self.inputs.new_empty((self.inputs.shape[0], 0, self.inputs.shape[2]))
         return done
 
     def _squared_norms(self, slot: int, d: Tensor) -> Tensor:
