@@ -38,8 +38,9 @@ class EmbeddingKernel:
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         found = self._segments(d)
-        total = torch.zeros(d.shape[0], dtype=d.dtype, device=d.device)
-        return total.index_add_(0, found.example, square_rows(found.sums))
+        squares = square_rows(found.sums)
+        total = torch.zeros(d.shape[0], dtype=squares.dtype, device=d.device)
+        return total.index_add_(0, found.example, squares)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         found = self._segments(d)

@@ -11,6 +11,7 @@ from decrescendo.clipping.batches import count_rows, map_rows, select_rows
 from decrescendo.clipping.clipped import Batch, Loss
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
+from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.quiet import Quiet
 from decrescendo.clipping.recording import Decision
 from decrescendo.errors import UnsupportedModel
@@ -35,10 +36,12 @@ def self_check(
         UnsupportedModel: a sum that is not autograd's, or examples that see each other.
     """
     rows = count_rows(batch)
-    with restored(model):
+    # Compared at full precision: what coarser products (TF32) lose would look like a misread gradient.
+    with restored(model), exact_products():
         seen, gradients = _resolved(model, loss, batch, rows, hints, budget)
         done = finish(seen, rows, gradients)
-        norms = done.squares()
+        with full_precision():
+            norms = done.squares()
         finite = torch.stack([torch.isfinite(square).cpu() for square in norms.values()]).all(0)
         if bool(finite.all()):
             # Under autocast the outputs have fewer digits than the parameters.
@@ -124,7 +127,8 @@ def _check_sums(seen: Forward, done: Pass, norms: dict[str, Tensor], computed: t
         losses, list(parameters.values()), torch.ones_like(losses), materialize_grads=True, retain_graph=True
     )
     ones = torch.ones(seen.losses.shape[0], dtype=done.measured.dtype, device=seen.losses.device)
-    recorded = done.measured.weighted_sums(ones)
+    with full_precision():
+        recorded = done.measured.weighted_sums(ones)
     everything = float(torch.stack([square.cpu() for square in norms.values()]).sum(0).sqrt().sum())
     for (name, parameter), gradient in zip(parameters.items(), expected, strict=True):
         error = float((recorded[name] - gradient).norm())
