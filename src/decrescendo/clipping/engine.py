@@ -1,6 +1,7 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,7 +22,15 @@ from decrescendo.clipping.clipped import (
     norm_accumulator,
     trainable,
 )
-from decrescendo.clipping.memory import RandomStates, Sizes, is_out_of_memory, metered, release, signature
+from decrescendo.clipping.memory import (
+    Peak,
+    RandomStates,
+    Sizes,
+    is_out_of_memory,
+    metered,
+    release,
+    signature,
+)
 from decrescendo.clipping.passes import Form, Pass, run
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.recording import Decision
@@ -38,8 +47,10 @@ class EngineSettings:
 
     Args:
         microbatch_size: at most this many examples at once; ``None`` for the whole batch.
-        self_check: check the model and loss on the first batch (and on every new form of the forward pass).
-            Without it batch-mixing models are not noticed: turn it off only for a model that was checked.
+        self_check: look, on the first batch and on every new form of the forward pass, whether an example's
+            loss depends on other examples. Without it many models that mix their batch are not noticed: turn
+            it off only for a model that was checked. (Where the examples are in each operation's output, and
+            that sums are autograd's, is looked at in any case.)
         kept_bytes: per-example gradients of one operation are kept between norm and sum up to this size,
             and computed twice above it.
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
@@ -124,6 +135,7 @@ class Engine:
         # Passes over one example are apart: nothing about mixing was learned from them.
         self._accepted: set[tuple[bool, Form]] = set()
         self._hints: tuple[Decision, ...] = ()
+        self._peak: Peak | None = None
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""
@@ -175,15 +187,17 @@ class Engine:
             failure = ""
             try:
                 if self._sizes.measures(key, size):
-                    with metered(device) as peak:
+                    with metered(device) as self._peak:
                         found.append(work(part, size))
-                    self._sizes.learn(key, size, peak.bytes)
+                    self._sizes.learn(key, size, self._peak.bytes)
                 else:
                     found.append(work(part, size))
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
                 failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+            finally:
+                self._peak = None
             if found:
                 start += size
                 yield found.pop()
@@ -208,7 +222,8 @@ class Engine:
         with full_precision():
             weights = weights_of(done, limit)
             measured = done.measured
-            if not bool(weights.counted.all()):
+            if self._peak is not None or not bool(weights.counted.all()):
+                # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
                 # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
                 measured = measured.without(~weights.counted)
             seen = Diagnostics(
@@ -221,11 +236,11 @@ class Engine:
 
     def _pass(self, batch: Batch, rows: int) -> Pass:
         """One recorded pass, of a form that the self-check has accepted."""
-        checked, many = self._settings.self_check, rows > 1
-        if checked and not any(known == many for known, _ in self._accepted):
+        many = rows > 1
+        if not any(known == many for known, _ in self._accepted):
             self._accept(slice_rows(batch, 0, min(rows, CHECK_ROWS)))
         done = self._run(batch, rows)
-        if checked and (many, done.form) not in self._accepted:
+        if (many, done.form) not in self._accepted:
             accepted = self._accept(batch)
             if accepted is not None and accepted.form != done.form:
                 # The check found other places for the examples than this pass had assumed.
@@ -239,7 +254,15 @@ class Engine:
         return done
 
     def _accept(self, batch: Batch) -> Pass | None:
-        accepted = self_check(self._model, self._loss, batch, self._hints, self._settings.kept_bytes)
+        with nullcontext() if self._peak is None else self._peak.paused():
+            accepted = self_check(
+                self._model,
+                self._loss,
+                batch,
+                self._hints,
+                self._settings.kept_bytes,
+                alone=self._settings.self_check,
+            )
         if accepted is not None:
             many = accepted.measured.batch > 1
             if many:

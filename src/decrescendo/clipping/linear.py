@@ -42,7 +42,7 @@ class LinearKernel:
             return square_rows(a) * square_rows(d)
         positions, wide = a.shape[1], a.shape[2] * d.shape[2]
         if positions * (a.shape[2] + d.shape[2]) < wide or wide * a.shape[0] * d.element_size() > self.budget:
-            return gram_norms(a, d)
+            return gram_norms(self.inputs, d)
         return square_rows(self._product(a, d))
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
@@ -82,10 +82,11 @@ def gram_norms(
     """|sum_s d_s a_s^T|^2 from Gram matrices in float64, rounded upwards.
 
     Guarantee:
-        never below the exact value. With L = sum_s |a_s||d_s|, rounding in float64 takes at most
-        (features + outputs + positions^2 + 4) 2^-53 L^2; and the sum weighs d_s rounded once more, which can add
-        2^-24 L to the length in float32. Both are added: in float32 matrix products the first would be so large
-        that it changed what is clipped, and without it an example whose positions cancel would exceed C.
+        never below the exact value: with L = sum_s |a_s||d_s|, rounding in float64 takes at most
+        (features + outputs + positions^2 + 4) 2^-53 L^2, which is added. (Gram matrices of float32 could take
+        2^29 times that.) And where positions cancel, the sum that is weighed afterwards has errors of its own
+        in proportion to L: 2^-22 L^2 (2^-51 L^2 for inputs in float64) is added for them, see docs/rounding.md.
+        So a norm may be overestimated where there is cancellation, never underestimated.
 
     >>> a, d = torch.ones(1, 2, 3), torch.tensor([[[1.0], [1.0]]])
     >>> round(gram_norms(a, d).item(), 3)
@@ -101,8 +102,7 @@ def gram_norms(
         lengths = torch.linalg.vector_norm(left, dim=2) * torch.linalg.vector_norm(right, dim=2)
         largest = lengths.sum(1)
         lost = (features + outputs + positions**2 + 4) * 2.0**-53
-        length = (squares.clamp(min=0) + lost * largest.square()).sqrt()
-        found.append((length + torch.finfo(d.dtype).eps / 2 * largest).square())
+        found.append(squares.clamp(min=0) + (lost + 2 * torch.finfo(a.dtype).eps) * largest.square())
     return torch.cat(found)
 
 

@@ -3,7 +3,7 @@
 import gc
 import weakref
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -149,40 +149,46 @@ class Sizes:
         known.settled = True
 
 
-@dataclass(slots=True)
-class Peak:
-    """Bytes allocated at once, at most, inside `metered`."""
+class Peak(TorchDispatchMode):
+    """Bytes taken at once, at most, by the tensors made inside `metered`.
 
-    bytes: int = 0
-
-
-@contextmanager
-def metered(device: torch.device) -> Generator[Peak]:
-    """Measure the bytes that the tensors made inside take at their peak."""
-    peak = Peak()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield peak
-        torch.cuda.synchronize(device)
-        peak.bytes = torch.cuda.max_memory_allocated(device) - before
-    else:
-        with _Meter() as meter:
-            yield peak
-        peak.bytes = meter.peak
-
-
-class _Meter(TorchDispatchMode):
-    """Adds up the storages of what each operation returns, and takes them off when they are freed.
-
-    What an operation allocates and frees within itself is not seen.
+    On CUDA the allocator says so. Elsewhere the storages of what each operation returns are added up, and taken off
+    when they are freed; what an operation allocates and frees within itself is not seen there.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
-        self.now = self.peak = 0
+        self.bytes = 0
+        self._cuda = device if device.type == "cuda" else None
+        self._now = 0
+        self._counting = True
         self._alive: dict[int, Any] = {}
+        self._base = 0
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """What happens inside is not counted."""
+        self._note()
+        self._counting = False
+        try:
+            yield
+        finally:
+            self._counting = True
+            self.start(self._base)
+
+    def start(self, base: int | None = None) -> None:
+        """Count from here."""
+        if self._cuda is not None:
+            torch.cuda.synchronize(self._cuda)
+            torch.cuda.reset_peak_memory_stats(self._cuda)
+            self._base = torch.cuda.memory_allocated(self._cuda) if base is None else base
+
+    def _note(self) -> None:
+        if self._cuda is not None:
+            torch.cuda.synchronize(self._cuda)
+            self.bytes = max(self.bytes, torch.cuda.max_memory_allocated(self._cuda) - self._base)
+
+    stop = _note
 
     def __torch_dispatch__(
         self,
@@ -192,10 +198,11 @@ class _Meter(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if _plain(leaf)}
-        for leaf in tree_leaves(output):
-            if _plain(leaf) and id(leaf.untyped_storage()) not in given:
-                self._add(leaf.untyped_storage())
+        if self._counting:
+            given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if _plain(leaf)}
+            for leaf in tree_leaves(output):
+                if _plain(leaf) and id(leaf.untyped_storage()) not in given:
+                    self._add(leaf.untyped_storage())
         return output
 
     def _add(self, storage: torch.UntypedStorage) -> None:
@@ -206,11 +213,21 @@ class _Meter(TorchDispatchMode):
 
         def freed(_: object) -> None:
             if self._alive.pop(key, None) is not None:
-                self.now -= size
+                self._now -= size
 
         self._alive[key] = weakref.ref(storage, freed)
-        self.now += size
-        self.peak = max(self.peak, self.now)
+        self._now += size
+        self.bytes = max(self.bytes, self._now)
+
+
+@contextmanager
+def metered(device: torch.device) -> Generator[Peak]:
+    """Measure the bytes that the tensors made inside take at their peak."""
+    peak = Peak(device)
+    peak.start()
+    with nullcontext() if device.type == "cuda" else peak:
+        yield peak
+    peak.stop()
 
 
 def _plain(leaf: object) -> bool:

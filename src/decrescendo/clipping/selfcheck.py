@@ -25,9 +25,18 @@ _REMEDY = (
 
 
 def self_check(
-    model: nn.Module, loss: Loss, batch: Batch, hints: tuple[Decision, ...], budget: int
+    model: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    hints: tuple[Decision, ...],
+    budget: int,
+    *,
+    alone: bool = True,
 ) -> Pass | None:
     """Refuse a model that the engine would get wrong; return the accepted pass, or ``None`` if undecided.
+
+    ``alone`` compares the losses of some rows without the others; where the examples are in each output, and
+    that the sums are autograd's, is looked at in any case.
 
     Undecided: some gradient is not finite, or there is one example only, so that there is nobody to mix it
     with. Buffers and random states are restored; nothing of the model is changed.
@@ -48,13 +57,14 @@ def self_check(
             known = [gradient.dtype for gradient in gradients if gradient is not None]
             loosest = max(known, key=_tolerance, default=torch.float64)
             _check_sums(seen, done, norms, loosest)
-            if rows > 1:
+            if alone and rows > 1:
                 _check_losses_alone(model, loss, batch, rows)
             return done
     # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
     if int(finite.sum()) < 2:
         return None
-    return self_check(model, loss, select_rows(batch, finite.nonzero().squeeze(1)), hints, budget)
+    kept = select_rows(batch, finite.nonzero().squeeze(1))
+    return self_check(model, loss, kept, hints, budget, alone=alone)
 
 
 def _resolved(
