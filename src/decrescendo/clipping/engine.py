@@ -161,6 +161,15 @@ class Engine:
         norms = list(parts)
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
+    @property
+    def hints(self) -> tuple[Decision, ...]:
+        """Where the examples are in each operation, as far as the self-check has found out."""
+        return self._hints
+
+    def learn_form(self, batch: Batch, rows: int) -> Form:
+        """The operations of a pass over ``batch``, after the self-check has accepted them."""
+        return self._pass(batch, rows).form
+
     def check(self, batch: Batch) -> None:
         """Check the model and the loss on these rows, at least two, as on the first batch.
 
