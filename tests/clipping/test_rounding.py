@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from clipping_cases import CASES, Made, loss
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -174,10 +174,10 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("settings", [EngineSettings(), PRECISE], ids=["plain", "precise"])
+@pytest.mark.parametrize("chosen", [EngineSettings(), PRECISE], ids=["plain", "precise"])
 @pytest.mark.parametrize("kind", [*DTYPES, "autocast"])
 def test_leaving_one_example_away_moves_the_stored_sum_by_at_most_the_clip_norm(
-    kind: str, settings: EngineSettings
+    kind: str, chosen: EngineSettings
 ) -> None:
     """Engine(batch) - Engine(batch without a row), in float64, for every rule: at most C, not C and a little."""
     worst = 0.0
@@ -185,7 +185,7 @@ def test_leaving_one_example_away_moves_the_stored_sum_by_at_most_the_clip_norm(
         if name in MISSING.get(kind, ()):
             continue
         model, batch = case.make(DTYPES.get(kind, torch.float32), 6)
-        engine = Engine(model, under_autocast if kind == "autocast" else loss, settings)
+        engine = Engine(model, under_autocast if kind == "autocast" else loss, chosen)
         norms = engine.per_example_norms(batch).double()
         limit = max(float(norms.median()), 1e-6)
         whole = flat(engine.clipped_sum(batch, limit))
@@ -236,17 +236,17 @@ def test_inputs_and_output_gradients_of_far_apart_magnitudes(exponents: tuple[in
 
 
 @pytest.mark.parametrize("value", [1e19, 1e25, 1e30, 3e38])
-@pytest.mark.parametrize("settings", [EngineSettings(), PRECISE], ids=["plain", "precise"])
+@pytest.mark.parametrize("chosen", [EngineSettings(), PRECISE], ids=["plain", "precise"])
 def test_a_norm_whose_square_overflows_float32_counts_as_not_finite(
-    value: float, settings: EngineSettings
+    value: float, chosen: EngineSettings
 ) -> None:
     layer = nn.Linear(3, 2)
     rows = torch.ones(4, 3)
     rows[1] = value
     # The bias has gradient 1, the weight has `value`.
-    engine = Engine(layer, lambda m, b: m(b).sum(1), settings)
+    engine = Engine(layer, lambda m, b: m(b).sum(1), chosen)
     clipped = engine.clipped_sum(rows, 0.5)
-    dropped = value > 1e19 and not settings.precise
+    dropped = value > 1e19 and not chosen.precise
     assert clipped.diagnostics.nonfinite == int(dropped)
     rest = engine.clipped_sum(rows[[0, 2, 3]], 0.5)
     assert float((flat(clipped) - flat(rest)).norm()) <= 0.5
@@ -294,6 +294,7 @@ def test_a_sum_for_a_reshaped_half_precision_parameter_keeps_its_digits(dtype: t
     assert float((flat(whole) - flat(alone)).norm()) <= 1 + 1e-4
 
 
+@settings(deadline=None)  # methods are measured on first use
 @given(st.integers(0, 1000), st.sampled_from([0.0, 1e-6, 1e-3, 1.0]), st.sampled_from([2, 8, 33]))
 def test_one_stored_example_whose_positions_cancel(seed: int, left: float, positions: int) -> None:
     """The product of a sequence adds numbers far larger than their sum: its rounding must not pass C."""
@@ -309,6 +310,6 @@ def test_one_stored_example_whose_positions_cancel(seed: int, left: float, posit
     def alternating(model: nn.Module, rows: Tensor) -> Tensor:
         return (functional.linear(rows, model.weight) * scale * signs.unsqueeze(1)).sum((1, 2))
 
-    for settings in (EngineSettings(), PRECISE):
-        clipped = Engine(layer, alternating, settings).clipped_sum(a, 1.0)
+    for chosen in (EngineSettings(), PRECISE):
+        clipped = Engine(layer, alternating, chosen).clipped_sum(a, 1.0)
         assert float(flat(clipped).norm()) <= 1.0

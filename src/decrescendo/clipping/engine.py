@@ -22,6 +22,7 @@ from decrescendo.clipping.clipped import (
     norm_accumulator,
     trainable,
 )
+from decrescendo.clipping.means import Choice, Means
 from decrescendo.clipping.memory import (
     Peak,
     RandomStates,
@@ -51,8 +52,10 @@ class EngineSettings:
             loss depends on other examples. Without it many models that mix their batch are not noticed: turn
             it off only for a model that was checked. (Where the examples are in each operation's output, and
             that sums are autograd's, is looked at in any case.)
-        kept_bytes: per-example gradients of one operation are kept between norm and sum up to this size,
-            and computed twice above it.
+        kept_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
+            operations together; what does not fit is computed from inputs and output gradients again.
+        choice: how the fastest of several forms of one gradient is found: ``"measured"`` on first use (the
+            last digits then depend on the machine), or ``"counted"`` in operations.
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
             engine measures what the first micro-batches take and cuts batches so that it is kept;
             ``None`` for no limit. The self-check of the first batch looks at up to 13 rows at once,
@@ -63,19 +66,22 @@ class EngineSettings:
             data for it.
 
     >>> EngineSettings(microbatch_size=64).kept_bytes
-    268435456
+    16777216
     """
 
     microbatch_size: int | None = None
     self_check: bool = True
-    kept_bytes: int = 2**28
+    kept_bytes: int = 2**24
+    choice: Choice = "measured"
     memory_limit: int | None = None
     precise: bool = False
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
             check_integer("microbatch_size", self.microbatch_size, at_least=1)
-        check_integer("kept_bytes", self.kept_bytes, at_least=1)
+        check_integer("kept_bytes", self.kept_bytes, at_least=0)
+        if self.choice not in ("measured", "counted"):
+            raise InvalidValue(f"choice must be 'measured' or 'counted', got {self.choice!r}")
         if self.memory_limit is not None:
             check_integer("memory_limit", self.memory_limit, at_least=1)
 
@@ -127,10 +133,14 @@ class Engine:
         check_loss(loss)
         self._loss = loss
         self._settings = settings
+        kept = settings.kept_bytes
+        if settings.memory_limit is not None:
+            kept = min(kept, settings.memory_limit // 8)
+        self._means = Means(kept, settings.choice, settings.precise)
         held = sum(
             p.numel() * (8 if settings.precise else p.element_size()) for p in trainable(model).values()
         )
-        self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held)
+        self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         # What the self-check has seen and accepted: the operations of a forward pass, in order.
         # Passes over one example are apart: nothing about mixing was learned from them.
         self._accepted: set[tuple[bool, Form]] = set()
@@ -166,6 +176,11 @@ class Engine:
         """Where the examples are in each operation, as far as the self-check has found out."""
         return self._hints
 
+    @property
+    def means(self) -> Means:
+        """Memory for kept gradients, and the choice of methods."""
+        return self._means
+
     def learn_form(self, batch: Batch, rows: int) -> Form:
         """The operations of a pass over ``batch``, after the self-check has accepted them."""
         return self._pass(batch, rows).form
@@ -182,7 +197,7 @@ class Engine:
             raise InvalidValue(
                 f"a check must have at least two rows to see them mix, got {rows}. Give it more"
             )
-        self_check(self._model, self._loss, batch, self._hints, self._settings.kept_bytes)
+        self_check(self._model, self._loss, batch, self._hints, self._means)
 
     def _in_parts(self, batch: Batch, rows: int, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
@@ -257,20 +272,12 @@ class Engine:
         return done
 
     def _run(self, batch: Batch, rows: int) -> Pass:
-        done = run(self._model, self._loss, batch, rows, self._hints, self._settings.kept_bytes)
-        if self._settings.precise:
-            done.measured = done.measured.widened()
-        return done
+        return run(self._model, self._loss, batch, rows, self._hints, self._means)
 
     def _accept(self, batch: Batch) -> Pass | None:
         with nullcontext() if self._peak is None else self._peak.paused():
             accepted = self_check(
-                self._model,
-                self._loss,
-                batch,
-                self._hints,
-                self._settings.kept_bytes,
-                alone=self._settings.self_check,
+                self._model, self._loss, batch, self._hints, self._means, alone=self._settings.self_check
             )
         if accepted is not None:
             many = accepted.measured.batch > 1

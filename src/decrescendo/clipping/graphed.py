@@ -190,13 +190,10 @@ class _Program:
 
     def step(self) -> None:
         """What is recorded: from the static inputs into the totals, without a look at any value."""
-        settings = self.settings
         with static_shapes():
-            done = run(self.model, self.loss, self.inputs, self.chunk, self.engine.hints, settings.kept_bytes)
+            done = run(self.model, self.loss, self.inputs, self.chunk, self.engine.hints, self.engine.means)
             self._check_form(done)
             with full_precision():
-                if settings.precise:
-                    done.measured = done.measured.widened()
                 weights = weights_of(done, self.limit, self.present)
                 # Always cleared: whether anything is not finite is not known here.
                 sums = done.measured.without(~weights.counted).weighted_sums(weights.factors)

@@ -5,6 +5,7 @@ g_i = sum_s d_{i,s} a_{i,s}^T. With one position, |g_i|^2 = |a_i|^2 |d_i|^2 (Goo
 |g_i|^2 = sum_{s,t} (a_s . a_t)(d_s . d_t): cheaper than g_i when there are few positions.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.clipped import norm_dtype
+from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
-
-# What the float64 copies of a few examples may take at once.
-_GRAM_BYTES = 2**23
 
 
 @dataclass(slots=True)
@@ -30,80 +29,227 @@ class LinearKernel:
     saved: tuple[Tensor, ...]
     inputs: Float[Tensor, "batch positions features"]
     transposed: bool
-    budget: int
+    means: Means
     product: Tensor | None = field(default=None)
+    biases: Tensor | None = field(default=None)
+    squares: dict[int, Tensor] = field(default_factory=dict)
+    absorbing: bool = False
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
-        d = self._positions(d)
+        if slot not in self.squares:
+            self.squares[slot] = self._squared_norms(slot, self._positions(d))
+        return self.squares[slot]
+
+    def absorb(self, d: Tensor) -> bool:
+        self.absorbing = True
+        for slot in range(len(self.roles)):
+            self.squared_norms(slot, d)
+        done = self.inputs.shape[1] > 1 and ("weight" not in self.roles or self.product is not None)
+        if done:
+            self.inputs = self.inputs.new_empty(0, 0, 0)
+        return done
+
+    def _squared_norms(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
-            return square_rows(d[:, 0] if d.shape[1] == 1 else d.sum(1))
+            return square_rows(self._bias(d))
         a = self.inputs.to(d.dtype)
         if a.shape[1] == 1:
             return square_rows(a) * square_rows(d)
-        positions, wide = a.shape[1], a.shape[2] * d.shape[2]
-        if positions * (a.shape[2] + d.shape[2]) < wide or wide * a.shape[0] * d.element_size() > self.budget:
-            return gram_norms(self.inputs, d)
-        return square_rows(self._product(a, d))
+        method = self._method(a, d)
+        if method == "gram":
+            return gram_norms(a, d, slack_of(self.inputs))
+        shape = (a.shape[0], d.shape[2], a.shape[2])
+        if method == "keep" and (kept := self._room(shape, d)) is not None:
+            self.product = torch.bmm(d.transpose(1, 2), a, out=kept)
+            return square_rows(kept)
+        return _product_norms(a, d, slack_of(self.inputs))
+
+    def _room(self, shape: tuple[int, ...], d: Tensor) -> Tensor | None:
+        """Memory for the product: what it replaces, if that is more, or out of the means."""
+        return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.means.take(shape, d)
+
+    def _replaces(self, size: int, d: Tensor) -> bool:
+        return self.absorbing and size <= d.numel()
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        d = self._positions(d)
         if self.roles[slot] == "bias":
-            return weights.to(d.dtype) @ (d[:, 0] if d.shape[1] == 1 else d.sum(1))
+            biases = self._bias(d)
+            return weights.to(biases.dtype) @ biases
         if self.product is not None:
             return self._oriented(weigh(self.product, weights))
-        scaled = (d * weights.to(d.dtype).reshape(-1, 1, 1)).flatten(0, 1)
-        return self._oriented(scaled.T @ self.inputs.to(d.dtype).flatten(0, 1))
+        d = self._positions(d)
+        return self._oriented(weighted_product(self.inputs.to(d.dtype), d, weights))
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        d = self._positions(d)
         if self.roles[slot] == "bias":
-            return d.sum(1)
-        return self._oriented(self._product(self.inputs.to(d.dtype), d))
+            return self._bias(d)
+        d = self._positions(d)
+        return self._oriented(torch.bmm(d.transpose(1, 2), self.inputs.to(d.dtype)))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "LinearKernel":
-        inputs = zero_rows(self.inputs, rows)
-        return LinearKernel(self.roles, self.parameters, (), inputs, self.transposed, self.budget)
+        product = None if self.product is None else zero_rows(self.product, rows)
+        inputs = self.inputs if self.inputs.numel() == 0 else zero_rows(self.inputs, rows)
+        biases = None if self.biases is None else zero_rows(self.biases, rows)
+        return LinearKernel(
+            self.roles, self.parameters, (), inputs, self.transposed, self.means, product, biases
+        )
+
+    def positions(self, d: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients as (batch, positions, features), for `repeated`."""
+        d = self._positions(d)
+        return self.inputs.to(d.dtype), d
 
     def _positions(self, d: Tensor) -> Tensor:
         return d.reshape(d.shape[0], -1, d.shape[-1])
 
-    def _product(self, a: Tensor, d: Tensor) -> Tensor:
-        if self.product is None:
-            self.product = torch.bmm(d.transpose(1, 2), a)
-        return self.product
+    def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
+        if self.biases is None:
+            d = self._positions(d)
+            self.biases = d[:, 0] if d.shape[1] == 1 else d.sum(1)
+        return self.biases
+
+    def _method(self, a: Tensor, d: Tensor) -> str:
+        """Gram matrices; or the product, kept for the sum; or the product only for the norms."""
+        batch, places, features = a.shape
+        outputs = d.shape[2]
+        wide = features * outputs
+        gram = places * (features + outputs)
+        # Reading or writing a number costs about as much as eight multiplications.
+        cost = {"gram": places * (gram + wide), "twice": 2.0 * places * wide + 16 * wide}
+        if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.means.left:
+            cost["keep"] = places * wide + 24.0 * wide
+        ones = torch.ones(batch, dtype=d.dtype, device=d.device)
+        kept: list[Tensor] = []
+
+        def run(method: str) -> object:
+            if method == "keep":
+                kept[:] = [
+                    torch.bmm(d.transpose(1, 2), a, out=kept[0]) if kept else torch.bmm(d.transpose(1, 2), a)
+                ]
+                return square_rows(kept[0]), weigh(kept[0], ones)
+            norms = gram_norms(a, d) if method == "gram" else _product_norms(a, d, slack_of(a))
+            return norms, weighted_product(a, d, ones)
+
+        return self.means.choose(
+            ("linear", places, features, outputs, d.dtype, bucket(batch)), cost, run, d.device
+        )
 
     def _oriented(self, gradient: Tensor) -> Tensor:
         return gradient.transpose(-1, -2) if self.transposed else gradient
 
 
+def weighted_product(
+    a: Float[Tensor, "batch positions features"],
+    d: Float[Tensor, "batch positions outputs"],
+    weights: Float[Tensor, " batch"],
+) -> Float[Tensor, "outputs features"]:
+    """sum_i w_i sum_s d_{i,s} a_{i,s}^T, by matrix products over all positions of many examples.
+
+    >>> a, d = torch.ones(2, 1, 2), torch.tensor([[[1.0]], [[10.0]]])
+    >>> weighted_product(a, d, torch.tensor([1.0, 0.5]))
+    tensor([[6., 6.]])
+    """
+    scale = weights.to(d.dtype).reshape(-1, 1, 1)
+    narrow = d.shape[2] <= a.shape[2]
+    total = torch.zeros(d.shape[2], a.shape[2], dtype=d.dtype, device=d.device)
+    for part in chunks(d.shape[0], d.shape[1] * min(d.shape[2], a.shape[2])):
+        # The smaller of the two is scaled: a copy costs more than its multiplications.
+        left, right = (d[part] * scale[part], a[part]) if narrow else (d[part], a[part] * scale[part])
+        total.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+    return total
+
+
 def gram_norms(
-    a: Float[Tensor, "batch positions features"], d: Float[Tensor, "batch positions outputs"]
+    a: Float[Tensor, "batch positions features"],
+    d: Float[Tensor, "batch positions outputs"],
+    slack: float | None = None,
 ) -> Float[Tensor, " batch"]:
     """|sum_s d_s a_s^T|^2 from Gram matrices in float64, rounded upwards.
+
+    Args:
+        a, d: inputs and output gradients.
+        slack: `slack_of` the inputs as they were stored; ``None`` for that of ``a``.
 
     Guarantee:
         never below the exact value: with L = sum_s |a_s||d_s|, rounding in float64 takes at most
         (features + outputs + positions^2 + 4) 2^-53 L^2, which is added. (Gram matrices of float32 could take
         2^29 times that.) And where positions cancel, the sum that is weighed afterwards has errors of its own
-        in proportion to L: 2^-22 L^2 (2^-51 L^2 for inputs in float64) is added for them, see docs/rounding.md.
-        So a norm may be overestimated where there is cancellation, never underestimated.
+        in proportion to L: ``slack`` times L^2 is added for them, see docs/rounding.md. So a norm may be
+        overestimated where there is cancellation, never underestimated.
 
     >>> a, d = torch.ones(1, 2, 3), torch.tensor([[[1.0], [1.0]]])
     >>> round(gram_norms(a, d).item(), 3)
     12.0
     """
-    positions, features, outputs = a.shape[1], a.shape[2], d.shape[2]
+    batch, places = a.shape[:2]
+    slack = slack_of(a) if slack is None else slack
     wide = norm_dtype(a.device)
-    rows = max(1, _GRAM_BYTES // (8 * positions * (features + outputs + 2 * positions)))
-    found: list[Tensor] = []
-    for start in range(0, a.shape[0], rows):
-        left, right = a[start : start + rows].to(wide), d[start : start + rows].to(wide)
-        squares = (torch.bmm(left, left.mT) * torch.bmm(right, right.mT)).sum((1, 2))
-        lengths = torch.linalg.vector_norm(left, dim=2) * torch.linalg.vector_norm(right, dim=2)
-        largest = lengths.sum(1)
-        lost = (features + outputs + positions**2 + 4) * 2.0**-53
-        found.append(squares.clamp(min=0) + (lost + 2 * torch.finfo(a.dtype).eps) * largest.square())
-    return torch.cat(found)
+    # Rows of the Gram matrices at once, so that long sequences take no more memory than short ones.
+    rows = max(1, min(places, CHUNK // places))
+    norms: list[Tensor] = []
+    for part in chunks(batch, max(rows * places, places * (a.shape[2] + d.shape[2]))):
+        left, right = a[part].to(wide), d[part].to(wide)
+        found = largest = torch.zeros(left.shape[0], dtype=wide, device=a.device)
+        for start in range(0, places, rows):
+            stop = min(start + rows, places)
+            first = torch.bmm(left[:, start:stop], left.transpose(1, 2))
+            second = torch.bmm(right[:, start:stop], right.transpose(1, 2))
+            squares, bound = _inner(first, second, start)
+            found, largest = found + squares, largest + bound
+        norms.append(_upwards(found, largest, slack + (a.shape[2] + d.shape[2] + places**2 + 4) * 2.0**-53))
+    return torch.cat(norms)
+
+
+def norms_of_grams(
+    first: Float[Tensor, "batch positions positions"],
+    second: Float[Tensor, "batch positions positions"],
+    slack: float,
+) -> Float[Tensor, " batch"]:
+    """|sum_s d_s a_s^T|^2 from the Gram matrices of a and d in float64, rounded upwards as by `gram_norms`.
+
+    >>> norms_of_grams(torch.full((1, 2, 2), 3.0), torch.ones(1, 2, 2), 0.0).round(decimals=3)
+    tensor([12.])
+    """
+    return _upwards(*_inner(first, second, 0), slack)
+
+
+def slack_of(stored: Tensor) -> float:
+    """What is added to |g|^2, times (sum_s |a_s||d_s|)^2, where the sum is not made of the gradients measured.
+
+    >>> slack_of(torch.zeros(1)) == 2.0**-22
+    True
+    """
+    return 2 * torch.finfo(torch.float64 if stored.dtype == torch.float64 else torch.float32).eps
+
+
+def _inner(first: Tensor, second: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """Inner products of rows ``start``.. of two Gram matrices, and sum_s |a_s||d_s| over these rows."""
+    own = first.diagonal(start, 1, 2).clamp(min=0) * second.diagonal(start, 1, 2).clamp(min=0)
+    return torch.linalg.vecdot(first.flatten(1), second.flatten(1)), own.sqrt().sum(1)
+
+
+def _upwards(squares: Tensor, largest: Tensor, slack: float) -> Tensor:
+    return squares.clamp(min=0) + slack * largest.square()
+
+
+def product_norms(
+    left: Float[Tensor, "batch outputs positions"],
+    right: Float[Tensor, "batch positions features"],
+    slack: float,
+) -> Float[Tensor, " batch"]:
+    """|left right|^2 of products that are not kept: with room for what other roundings of the sum can add."""
+    lengths = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=2)
+    return square_rows(torch.bmm(left, right)) + slack * lengths.sum(1).square()
+
+
+def _product_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
+    """|sum_s d_s a_s^T|^2 from the products, a few at a time."""
+    return torch.cat(
+        [
+            product_norms(d[part].transpose(1, 2), a[part], slack)
+            for part in chunks(a.shape[0], a.shape[2] * d.shape[2])
+        ]
+    )
 
 
 def _linear(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
@@ -131,7 +277,7 @@ def _build(
     inputs = split.reshape(split.shape[0], -1, split.shape[-1])
     kept = tuple(parameter for parameter in parameters if parameter is not None)
     saved = (rows,) if "weight" in roles else ()
-    return LinearKernel(roles, kept, saved, inputs, transposed, call.budget)
+    return LinearKernel(roles, kept, saved, inputs, transposed, call.means)
 
 
 RULES = {

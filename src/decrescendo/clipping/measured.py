@@ -49,12 +49,6 @@ class Measured:
         dtypes = (*(part.d.dtype for part in self.parts), *(p.dtype for p in self.parameters.values()))
         return any(dtype not in (torch.float64, torch.complex128) for dtype in dtypes)
 
-    def widened(self) -> "Measured":
-        """The same gradients, to be measured and summed in float64."""
-        wide = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-        parts = [replace(part, d=part.d.to(wide.get(part.d.dtype, part.d.dtype))) for part in self.parts]
-        return replace(self, parts=parts, precise=True)
-
     def squared_norms(self) -> dict[str, Float[Tensor, " batch"]]:
         """|g_i|^2 for each parameter, by name."""
         alone = self._alone()
@@ -171,14 +165,11 @@ def _to_root(part: Part, total: Tensor, parameter: Tensor) -> Tensor:
 _PIECES = {torch.float64: 1, torch.float32: 2, torch.bfloat16: 4, torch.float16: 4}
 
 
-def parts_of(uses: Sequence[Use], gradients: Sequence[Tensor | None]) -> list[Part]:
+def parts_of(uses: Sequence[Use], arrived: Sequence[Tensor | None]) -> list[Part]:
     """Each recorded use with its output gradient, as (batch, ...) of at least float32."""
-    parts: list[Part] = []
-    for use, gradient in zip(uses, gradients, strict=True):
-        if gradient is None:
-            continue
-        use.check_saved()
-        d = use.layout.split(gradient)
-        d = d if d.is_complex() else d.to(accumulator(d.dtype))
-        parts.extend(Part(use.kernel, slot, source, d) for slot, source in enumerate(use.parameters))
-    return parts
+    return [
+        Part(use.kernel, slot, source, d)
+        for use, d in zip(uses, arrived, strict=True)
+        if d is not None
+        for slot, source in enumerate(use.parameters)
+    ]

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Generator
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -9,12 +10,15 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable
 from decrescendo.clipping.coverage import check_coverage
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.recording import Decision, Recorder, Use
 from decrescendo.clipping.reference import check_losses
+from decrescendo.clipping.streaming import arrived, check_arrived, stream, unhook
 from decrescendo.errors import UnsupportedModel
 
 # The operations of a forward pass in order: name, parameters, layout.
@@ -50,29 +54,41 @@ class Forward:
     uses: list[Use]
     decisions: tuple[Decision, ...]
     parameters: dict[str, nn.Parameter]
+    reached: AbstractSet[Node]
 
 
 def forward(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
 ) -> Forward:
     """Run ``loss(model, batch)`` and record each use of a trainable parameter."""
     parameters = trainable(model)
     buffers = dict(model.named_buffers())
     constants = frozenset(map(id, (*buffers.values(), *model.parameters())))
-    recorder = Recorder(parameters, constants, rows, hints, budget)
+    recorder = Recorder(parameters, constants, rows, hints, means.fresh())
     with torch.enable_grad(), eager(), unchanged(model), recorder:
         losses = loss(model, batch)
     losses = check_losses(losses, rows)
-    check_coverage(losses, recorder.uses, parameters)
-    return Forward(losses, recorder.uses, tuple(recorder.decisions), parameters)
+    reached = check_coverage(losses, recorder.uses, parameters)
+    return Forward(losses, recorder.uses, tuple(recorder.decisions), parameters, reached)
 
 
 def run(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
-    seen = forward(model, loss, batch, rows, hints, budget)
-    return finish(seen, rows, output_gradients(seen.losses, None, seen.uses))
+    seen = forward(model, loss, batch, rows, hints, means)
+    arrivals = stream(seen.uses, precise=means.precise)
+    others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
+    try:
+        captured = iter(output_gradients(seen.losses, None, others))
+    finally:
+        unhook(arrivals.values())
+    check_arrived(list(arrivals.values()), seen.reached)
+    gradients = [
+        arrivals[index].d if index in arrivals else _arrived(use, next(captured), precise=means.precise)
+        for index, use in enumerate(seen.uses)
+    ]
+    return _pass(seen, rows, gradients, precise=means.precise)
 
 
 def output_gradients(
@@ -92,8 +108,17 @@ def output_gradients(
 
 def finish(seen: Forward, rows: int, gradients: list[Tensor | None]) -> Pass:
     """The per-example gradients that follow from the output gradients."""
+    found = [_arrived(use, d, precise=False) for use, d in zip(seen.uses, gradients, strict=True)]
+    return _pass(seen, rows, found, precise=False)
+
+
+def _arrived(use: Use, gradient: Tensor | None, *, precise: bool) -> Tensor | None:
+    return None if gradient is None else arrived(use, gradient, precise=precise)
+
+
+def _pass(seen: Forward, rows: int, gradients: list[Tensor | None], *, precise: bool) -> Pass:
     dtype = norm_accumulator(seen.parameters)
-    measured = Measured(seen.parameters, rows, parts_of(seen.uses, gradients), dtype)
+    measured = Measured(seen.parameters, rows, parts_of(seen.uses, gradients), dtype, precise=precise)
     return Pass(seen.losses.detach(), measured, seen.decisions)
 
 

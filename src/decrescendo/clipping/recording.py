@@ -12,8 +12,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping import conv, embedding, linear, norm
+from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.fallback import fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import Call, Kernel, Rule
 from decrescendo.errors import UnsupportedModel
 
@@ -54,6 +56,12 @@ class Use:
     inner: tuple[GradientEdge, ...]
     outer: tuple[GradientEdge, ...]
 
+    def arrived(self, gradient: Tensor) -> Tensor:
+        """The gradient of its output, as (batch, ...) of at least float32."""
+        self.check_saved()
+        d = self.layout.split(gradient)
+        return d if d.is_complex() else d.to(accumulator(d.dtype))
+
     def check_saved(self) -> None:
         """Refuse if anything the kernel is going to read was written to after it was recorded."""
         for tensor, version in zip(self.kernel.saved, self.versions, strict=True):
@@ -85,14 +93,14 @@ class Recorder(TorchFunctionMode):
         constants: ids of the model's buffers: tensors that are the same for every batch.
         batch: number of examples.
         hints: decisions of an earlier pass that were checked; taken again where the operation is the same.
-        budget: bytes for kept per-example gradients.
+        means: what the rules may spend.
     """
 
     parameters: Mapping[str, Tensor]
     constants: frozenset[int]
     batch: int
     hints: "tuple[Decision, ...]"
-    budget: int
+    means: Means
     uses: list[Use] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
@@ -201,7 +209,7 @@ class Recorder(TorchFunctionMode):
                 break
             layout = Layout(kind, self.batch)
             call = Call(
-                name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.budget
+                name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.means
             )
             kernel = expand_kernel(call) if expansion else None
             if kernel is None and rule is not None:
@@ -236,7 +244,7 @@ def expand_kernel(call: Call) -> Kernel | None:
     """One copy of a parameter for each example is adding it to zeros of that shape."""
     source = next(iter(call.tracked.values()))
     zeros = torch.zeros(call.output, dtype=source.dtype, device=source.device)
-    same = (call.output, call.layout, call.tracked, call.constants, call.budget)
+    same = (call.output, call.layout, call.tracked, call.constants, call.means)
     return fallback(Call("add", torch.add, (zeros, source), {}, *same))
 
 

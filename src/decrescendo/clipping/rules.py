@@ -10,6 +10,7 @@ from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.layout import Kind, Layout
+from decrescendo.clipping.means import Means
 
 # Squares of float32 that are added in float32, in whatever order: more would lose too many digits.
 _BLOCK = 64
@@ -32,7 +33,7 @@ class Call:
         layout: where the examples are in its output.
         tracked: the arguments that are trainable parameters or made from them alone, by ``id``.
         constants: the model's buffers, by ``id``: they have no rows of the batch, whatever their shape.
-        budget: bytes that per-example gradients kept for a second use may take.
+        means: memory and choice of methods.
     """
 
     name: str
@@ -43,7 +44,7 @@ class Call:
     layout: Layout
     tracked: Mapping[int, Tensor]
     constants: frozenset[int]
-    budget: int
+    means: Means
 
     def bind(self, names: tuple[str, ...]) -> dict[str, Any]:
         """The arguments by name."""
@@ -91,6 +92,18 @@ class Kernel(Protocol):
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "Kernel":
         """The same kernel with the inputs of these examples zero, so that 0 times infinity does not arise."""
+        ...
+
+
+@runtime_checkable
+class Absorbing(Kernel, Protocol):
+    """A kernel that may need its output gradient only once."""
+
+    def absorb(self, d: Float[Tensor, "batch *rest"]) -> bool:
+        """Take from ``d`` what all later calls need; whether they need ``d`` and the inputs no more.
+
+        Where they do not, later calls get a ``d`` without columns.
+        """
         ...
 
 

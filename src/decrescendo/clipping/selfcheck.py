@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from decrescendo.clipping.batches import count_rows, map_rows, select_rows
 from decrescendo.clipping.clipped import Batch, Loss
 from decrescendo.clipping.layout import Layout
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
 from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.quiet import Quiet
@@ -29,7 +30,7 @@ def self_check(
     loss: Loss,
     batch: Batch,
     hints: tuple[Decision, ...],
-    budget: int,
+    means: Means,
     *,
     alone: bool = True,
 ) -> Pass | None:
@@ -47,7 +48,7 @@ def self_check(
     rows = count_rows(batch)
     # Compared at full precision: what coarser products (TF32) lose would look like a misread gradient.
     with restored(model), exact_products():
-        seen, gradients = _resolved(model, loss, batch, rows, hints, budget)
+        seen, gradients = _resolved(model, loss, batch, rows, hints, means)
         done = finish(seen, rows, gradients)
         with full_precision():
             norms = done.squares()
@@ -64,16 +65,16 @@ def self_check(
     if int(finite.sum()) < 2:
         return None
     kept = select_rows(batch, finite.nonzero().squeeze(1))
-    return self_check(model, loss, kept, hints, budget, alone=alone)
+    return self_check(model, loss, kept, hints, means, alone=alone)
 
 
 def _resolved(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
 ) -> tuple[Forward, list[Tensor | None]]:
     """A pass in which weighting the losses weights the rows of output gradients: the layouts are right."""
     while True:
         with random_state_kept(model):
-            seen = forward(model, loss, _copied(batch), rows, hints, budget)
+            seen = forward(model, loss, _copied(batch), rows, hints, means)
         plain = output_gradients(seen.losses, None, seen.uses, keep=True)
         if rows == 1:
             return seen, plain

@@ -1,0 +1,107 @@
+"""Output gradients that are used when they arrive, so that what is not needed later is not kept.
+
+A backward pass to many outputs at once holds all their gradients until it ends. Where an operation is the only one on
+its parameters, a hook on its node takes what norms and sums need from the gradient as it passes.
+"""
+
+from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle
+
+from decrescendo.clipping.precision import full_precision
+from decrescendo.clipping.recording import Use
+from decrescendo.clipping.rules import Absorbing
+from decrescendo.errors import UnsupportedModel
+
+
+@dataclass(slots=True)
+class Arrival:
+    """What came of the output gradient of one use: ``d`` has no columns where nothing of it is kept."""
+
+    use: Use
+    precise: bool
+    fired: bool = False
+    d: Tensor | None = None
+    handle: RemovableHandle | None = None
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        """The hook: called with the gradients of all outputs of the node."""
+        self.fired = True
+        gradient = gradients[self.use.edge.output_nr]
+        kernel = self.use.kernel
+        if gradient is None or not isinstance(kernel, Absorbing):
+            return
+        d = arrived(self.use, gradient, precise=self.precise)
+        # The model's backward pass has the precision that its user set; what is made of it here has all of it.
+        with full_precision():
+            self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
+
+
+def arrived(use: Use, gradient: Tensor, *, precise: bool) -> Tensor:
+    """The output gradient as the use's kernel takes it; in float64 where sums are to be precise."""
+    d = use.arrived(gradient)
+    return d.to(_WIDE.get(d.dtype, d.dtype)) if precise else d
+
+
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+def stream(uses: Sequence[Use], *, precise: bool) -> dict[int, Arrival]:
+    """Hooks on the uses that allow it, by index; all others have to be captured.
+
+    A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
+    behind them are taken.
+    """
+    counts: dict[str, int] = {}
+    for use in uses:
+        for source in use.parameters:
+            for root in source.roots:
+                counts[root] = counts.get(root, 0) + 1
+    nodes = frozenset(use.edge.node for use in uses)
+    found: dict[int, Arrival] = {}
+    for index, use in enumerate(uses):
+        alone = all(
+            source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
+        )
+        if alone and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
+            arrival = found[index] = Arrival(use, precise)
+            arrival.handle = use.edge.node.register_prehook(arrival)
+    return found
+
+
+def unhook(arrivals: Iterable[Arrival]) -> None:
+    """Take the hooks off: a node that holds its hook, which holds the node, would never be freed."""
+    for arrival in arrivals:
+        if arrival.handle is not None:
+            arrival.handle.remove()
+
+
+def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> None:
+    """Refuse if the gradient of a use that the losses depend on did not come."""
+    for arrival in arrivals:
+        if not arrival.fired and arrival.use.edge.node in reached:
+            names = ", ".join(sorted({root for source in arrival.use.parameters for root in source.roots}))
+            raise UnsupportedModel(
+                f"the gradient of every operation must come in the backward pass, got none for {arrival.use.name} "
+                f"with {names}. Is there a hook or a function of your own that stops it? Freeze these parameters"
+            )
+
+
+def _leads_to(use: Use, nodes: AbstractSet[Node]) -> bool:
+    """Whether the node of another use is behind this one."""
+    stack = [edge.node for edge in use.outer]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in nodes and node is not use.edge.node:
+            return True
+        stack.extend(following for following, _ in node.next_functions if following is not None)
+    return False
