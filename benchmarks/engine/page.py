@@ -24,8 +24,8 @@ _OPENING = (
 )
 _MARKS = (
     f"r: the model had to be rewritten for it. ≠: its clipped sum differs by more than {TOLERANCE:g} (relative, joint "
-    "norm) from one plain backward pass an example, so it computes something else; it is counted among the peers all the "
-    "same. What was rewritten, refused or failed is under Remarks."
+    "norm) from one plain backward pass an example, so it computes something else; it is counted among the peers "
+    "all the same. What was rewritten, refused or failed is under Remarks."
 )
 _METHOD = (
     "Time: all contenders of a workload in one process, each with a model of its own, one step each in turn, the "
@@ -208,7 +208,7 @@ def _number(value: float | None) -> str:
 
 
 def _header(names: list[str]) -> list[str]:
-    return [_row(names), _row(["---", *["---:"] * (len(names) - 1)])]
+    return [_row(names), _row(["---" if name in {names[0], "sizes"} else "---:" for name in names])]
 
 
 def _row(cells: list[str]) -> str:

@@ -9,6 +9,7 @@
     ├── AccountingError               an accountant cannot judge this ledger (which release, and why)
     ├── FileRefused (ValueError)      a damaged, foreign or newer file
     ├── UnsupportedModel              the model or loss cannot be trained privately as it stands (why, and the remedy)
+    ├── OutOfMemory (MemoryError)     one example alone does not fit into memory
     ├── PlanViolation                 a step that the plan does not contain
     ├── DataUnavailable (OSError)     a data file is neither here nor could it be downloaded
     └── MissingExtra (ImportError)    an optional package is not installed (which, and the command that installs it)
@@ -52,6 +53,10 @@ class FileRefused(DecrescendoError, ValueError):
 
 class UnsupportedModel(DecrescendoError):
     """The model or its loss cannot be trained privately as it stands; the message says why and what to do."""
+
+
+class OutOfMemory(DecrescendoError, MemoryError):
+    """One example alone does not fit into memory: cutting the batch further cannot help."""
 
 
 class PlanViolation(DecrescendoError):

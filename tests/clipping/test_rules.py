@@ -74,14 +74,14 @@ def test_speed_settings_change_nothing(name: str, settings: EngineSettings) -> N
 
 def test_the_gram_form_never_underestimates_a_norm_that_cancels() -> None:
     """Two positions whose gradients cancel up to a thousandth: in float32 the Gram sum alone is wrong."""
-    from decrescendo.clipping.linear import gram_norms
+    from decrescendo.clipping.grams import gram_norms
 
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(64, 1, 40, generator=generator).repeat(1, 2, 1)
     a[:, 1] *= -(1 + 1e-3 * torch.randn(64, 1, generator=generator))
     d = torch.randn(64, 1, 40, generator=generator).repeat(1, 2, 1)
     true = torch.bmm(d.double().transpose(1, 2), a.double()).square().sum((1, 2))
-    found = gram_norms(a, d).double()
+    found = gram_norms(a, d, 0.0).double()
     assert bool((found >= true * (1 - 1e-6)).all())
     bare = (torch.bmm(a, a.transpose(1, 2)) * torch.bmm(d, d.transpose(1, 2))).sum((1, 2)).double()
     assert float((bare / true).min()) < 0.999  # what the guard is for does happen
@@ -104,7 +104,7 @@ def test_norms_are_joint_over_all_parameters_and_uses() -> None:
     model = nn.Linear(2, 2, bias=False)
     engine = Engine(model, lambda m, x: (m(x) - m(x)).sum(1))
     # Cancellation costs digits, for which the norm is rounded upwards: nearly nothing is left of 1.4 |x|.
-    assert float(engine.per_example_norms(torch.randn(3, 2)).max()) < 5e-3
+    assert float(engine.per_example_norms(torch.randn(3, 2)).max()) < 2e-2
 
 
 def test_an_operation_whose_output_reaches_no_loss_contributes_nothing() -> None:
@@ -198,8 +198,8 @@ def test_a_long_row_of_like_numbers_keeps_its_norm(size: int, value: float) -> N
     """torch's own float32 norm adds one square after another: at ten million it is 0.8 % short, and C is exceeded."""
     row = torch.full((1, size), value)
     exact = float(row.double().square().sum())
-    # The norm, half of this, must be short by less than the 2^-20 that clip factors are made smaller by.
-    assert abs(float(square_rows(row)) / exact - 1) < 1.7e-6
+    # Never short, however the squares are added; 68 units of rounding are given back, lost or not.
+    assert 0 <= float(square_rows(row)) / exact - 1 < 2 * 68 * 2.0**-24
 
 
 def test_one_example_of_a_million_like_gradients_does_not_exceed_the_clip_norm() -> None:

@@ -62,7 +62,7 @@ def test_hooks_take_all_but_the_first_operation() -> None:
     model, rows = Deep(), torch.randn(5, 4, 6)
     engine = Engine(model, loss)
     seen = forward(model, loss, rows, 5, (), engine._means)
-    with stream(seen.uses) as arrivals:
+    with stream(seen.uses, precise=False) as arrivals:
         taken = {seen.uses[index].parameters[0].roots[0] for index in arrivals}
     assert taken == {"conv.weight", "second.weight", "wide.weight", "idle.weight", "out.weight"}
 
@@ -90,7 +90,8 @@ def test_nothing_of_a_pass_stays_alive() -> None:
     try:
         for _ in range(3):
             engine.clipped_sum(torch.randn(5, 4, 6), 1.0)
-        assert [reference() for reference in kept] == [None] * 3
+        assert len(kept) >= 3
+        assert not any(reference() for reference in kept)
     finally:
         gc.enable()
 
@@ -98,7 +99,7 @@ def test_nothing_of_a_pass_stays_alive() -> None:
 def test_a_gradient_that_does_not_come_is_an_error_not_a_zero() -> None:
     model, rows = Deep(), torch.randn(5, 4, 6)
     seen = forward(model, loss, rows, 5, (), Engine(model, loss)._means)
-    with stream(seen.uses) as arrivals:
+    with stream(seen.uses, precise=False) as arrivals:
         pass
     with pytest.raises(UnsupportedModel, match="must come in the backward pass"):
         check_arrived(list(arrivals.values()), seen.reached)

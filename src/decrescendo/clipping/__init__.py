@@ -2,6 +2,9 @@
 
 from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
 from decrescendo.clipping.engine import Engine, EngineSettings
+from decrescendo.clipping.graphed import GraphedEngine
 from decrescendo.clipping.reference import Reference
 
-__all__ = ["Batch", "ClippedSum", "Clipper", "Diagnostics", "Engine", "EngineSettings", "Loss", "Reference"]
+__all__ = [
+    "Batch", "ClippedSum", "Clipper", "Diagnostics", "Engine", "EngineSettings", "GraphedEngine", "Loss", "Reference",
+]  # fmt: skip

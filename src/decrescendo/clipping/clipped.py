@@ -126,22 +126,41 @@ def check_clip_norm(name: str, value: object) -> float:
     return check_real(name, value, at_least=SMALLEST_CLIP_NORM)
 
 
-def clip_factors(norms: Float[Tensor, " batch"], clip_norm: float) -> Float[Tensor, " batch"]:
-    """min(1, C / |g_i|), 0 where the norm is not finite; never above the exact factor by rounding.
+# A target below C by this part leaves room for the rounding of the factor and of its product with a gradient.
+MARGINS = {torch.float32: 2.0**-20, torch.float64: 2.0**-42}
 
-    A factor below one is made smaller by a few units of rounding (2^-20 in float32, 2^-42 in float64), so
-    that the stored product does not exceed C by rounding.
+
+def clip_factors(
+    norms: Float[Tensor, " batch"],
+    clip_norm: float | Float[Tensor, ""],
+    dtype: torch.dtype | None = None,
+    margin: float | None = None,
+) -> Float[Tensor, " batch"]:
+    """min(1, C (1 - margin) / |g_i|) rounded towards zero, 0 where the norm is not finite.
+
+    Args:
+        norms: |g_i|, or upper bounds of it.
+        clip_norm: C.
+        dtype: of the factors, and of the products with them; ``None`` for that of ``norms``.
+        margin: ``None`` for 2^-20 in float32 and 2^-42 in float64.
+
+    Guarantee:
+        a factor times |g_i|, each number of the product rounded to ``dtype``, is at most C: see
+        docs/rounding.md.
 
     >>> import torch
     >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")], dtype=torch.float64), 2.0)
     tensor([1.0000, 1.0000, 0.5000, 0.0000], dtype=torch.float64)
     """
-    if clip_norm == math.inf:
-        return torch.isfinite(norms).to(norms.dtype)
-    shrink = 1 - 2.0 ** (-42 if norms.dtype == torch.float64 else -20)
-    factors = (clip_norm * shrink / norms).clamp(max=1.0)
-    factors = torch.where(norms > clip_norm * shrink, factors, torch.ones_like(factors))
-    return torch.where(torch.isfinite(norms), factors, torch.zeros_like(factors))
+    dtype = norms.dtype if dtype is None else dtype
+    target = clip_norm * (1 - (MARGINS[dtype] if margin is None else margin))
+    exact = norms.to(norm_dtype(norms.device))
+    factors = torch.where(exact > target, target / exact, torch.ones_like(exact))
+    factors = torch.where(torch.isfinite(exact), factors, torch.zeros_like(exact))
+    rounded = factors.to(dtype)
+    # Denormal numbers have few digits: rounding one upwards can double it.
+    lower = torch.nextafter(rounded, torch.zeros_like(rounded))
+    return torch.where(rounded.to(exact.dtype) > factors, lower, rounded)
 
 
 def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float) -> int:
@@ -185,16 +204,25 @@ def accumulator(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def norm_dtype(device: torch.device) -> torch.dtype:
+    """The dtype per-example squares are added in: float64, wherever there is one."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 def norm_accumulator(parameters: Mapping[str, Tensor]) -> torch.dtype:
-    """The dtype of per-example norms: float64 if any parameter is."""
+    """The dtype per-example norms are shown in: float64 if any parameter is."""
     wide = any(parameter.dtype == torch.float64 for parameter in parameters.values())
     return torch.float64 if wide else torch.float32
 
 
-def empty_sum(parameters: Mapping[str, Tensor], clip_norm: float) -> ClippedSum:
+def empty_sum(parameters: Mapping[str, Tensor], clip_norm: float, *, precise: bool = False) -> ClippedSum:
     """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more."""
     zeros = {
-        name: torch.zeros(parameter.shape, dtype=accumulator(parameter.dtype), device=parameter.device)
+        name: torch.zeros(
+            parameter.shape,
+            dtype=torch.float64 if precise else accumulator(parameter.dtype),
+            device=parameter.device,
+        )
         for name, parameter in parameters.items()
     }
     return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0))

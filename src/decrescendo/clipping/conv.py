@@ -16,7 +16,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.linear import gram_norms, norms_of_grams
+from decrescendo.clipping.grams import gram_norms, lengths_of_squares, norms_of_grams, slack_of
+from decrescendo.clipping.linear import product_norms
 from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
 from decrescendo.clipping.patches import (
     Geometry,
@@ -41,7 +42,7 @@ class ConvKernel:
     geometry: Geometry
     means: Means
     product: Float[Tensor, "batch groups outputs patch"] | None = field(default=None)
-    biases: Float[Tensor, "batch outputs"] | None = field(default=None)
+    biases: Float[Tensor, "batch channels_out"] | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
 
@@ -103,7 +104,7 @@ class ConvKernel:
             biases,
         )
 
-    def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
+    def _bias(self, d: Tensor) -> Float[Tensor, "batch channels_out"]:
         if self.biases is None:
             places = d[0].numel() // self._copies() // self.shape[0]
             self.biases = d.reshape(self.batch, -1, self.shape[0], places).sum((1, 3))
@@ -159,19 +160,25 @@ class ConvKernel:
             parts = chunks(self.batch, pixels * pixels)
             return torch.cat([self._pixel_norms(d, part) for part in parts])
         norms: list[Tensor] = []
+        slack = slack_of(self.inputs)
         for part in chunks(self.batch, places * patch):
             left, right = self._sides(d, part)
             if method == "gram":
-                squares = gram_norms(right, left.transpose(1, 2))
+                squares = gram_norms(right, left.transpose(1, 2), slack)
             else:
-                squares = square_rows(torch.bmm(left, right))
+                squares = product_norms(left, right, slack)
             norms.append(squares.reshape(part.stop - part.start, -1).sum(1))
         return torch.cat(norms)
 
     def _pixel_norms(self, d: Tensor, part: slice) -> Float[Tensor, " rows"]:
         first = patch_grams(self.inputs[part].to(d.dtype), self.geometry)
         outputs = d[part].reshape(part.stop - part.start, self.shape[0], -1)
-        return norms_of_grams(first, torch.bmm(outputs.transpose(1, 2), outputs))
+        second = torch.bmm(outputs.transpose(1, 2), outputs)
+        # Each entry is a sum over the channels, and then over the kernel one dimension after another.
+        terms = self.shape[1] + sum(self.shape[2:])
+        lengths = lengths_of_squares(first.diagonal(0, 1, 2).clone(), terms)
+        sizes = lengths_of_squares(second.diagonal(0, 1, 2).clone(), self.shape[0])
+        return norms_of_grams(first, second, lengths, sizes, slack_of(self.inputs))
 
     def _product_shape(self) -> tuple[int, int, int, int]:
         groups = self.geometry.groups

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows
+from decrescendo.clipping.static import is_static, sum_segments_static
 from decrescendo.errors import UnsupportedModel
 
 
@@ -38,8 +39,9 @@ class EmbeddingKernel:
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         found = self._segments(d)
-        total = torch.zeros(self.ids.shape[0], dtype=d.dtype, device=d.device)
-        return total.index_add_(0, found.example, square_rows(found.sums))
+        squares = square_rows(found.sums)
+        total = torch.zeros(self.ids.shape[0], dtype=squares.dtype, device=d.device)
+        return total.index_add_(0, found.example, squares)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         found = self._segments(d)
@@ -50,7 +52,8 @@ class EmbeddingKernel:
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         found = self._segments(d)
         total = torch.zeros(d.shape[0], *self.parameters[slot].shape, dtype=d.dtype, device=d.device)
-        total[found.example, found.identity] = found.sums
+        # Where shapes are static, unused pairs add zero to id 0.
+        total.index_put_((found.example, found.identity), found.sums, accumulate=is_static())
         return total
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "EmbeddingKernel":  # noqa: ARG002
@@ -71,6 +74,8 @@ def sum_segments(
     >>> found.identity.tolist(), found.sums.flatten().tolist()
     ([2, 5], [2.0, 5.0])
     """
+    if is_static():
+        return Segments(*sum_segments_static(ids, d, padding))
     batch, positions = ids.shape
     ordered, order = sort_ids(ids)
     first = torch.ones_like(ordered, dtype=torch.bool)

@@ -1,6 +1,9 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -14,17 +17,29 @@ from decrescendo.clipping.clipped import (
     Loss,
     check_clip_norm,
     check_loss,
-    clip_factors,
     count_clipped,
     empty_sum,
     norm_accumulator,
     trainable,
 )
 from decrescendo.clipping.means import Choice, Means
+from decrescendo.clipping.memory import (
+    Peak,
+    RandomStates,
+    Sizes,
+    is_out_of_memory,
+    metered,
+    release,
+    signature,
+)
 from decrescendo.clipping.passes import Form, Pass, run
+from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.recording import Decision
 from decrescendo.clipping.selfcheck import self_check
-from decrescendo.errors import InvalidValue, check_instance, check_integer
+from decrescendo.clipping.weighing import joint_norms, loss_sum, weights_of
+from decrescendo.errors import InvalidValue, OutOfMemory, check_instance, check_integer
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +48,33 @@ class EngineSettings:
 
     Args:
         microbatch_size: at most this many examples at once; ``None`` for the whole batch.
-        self_check: check the model and loss on the first batch (and on every new form of the forward pass).
-            Without it batch-mixing models are not noticed: turn it off only for a model that was checked.
+        self_check: look, on the first batch and on every new form of the forward pass, whether an example's
+            loss depends on other examples. Without it many models that mix their batch are not noticed: turn
+            it off only for a model that was checked. (Where the examples are in each operation's output, and
+            that sums are autograd's, is looked at in any case.)
         kept_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
             operations together; what does not fit is computed from inputs and output gradients again.
         choice: how the fastest of several forms of one gradient is found: ``"measured"`` on first use (the
             last digits then depend on the machine), or ``"counted"`` in operations.
+        memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
+            engine measures what the first micro-batches take and cuts batches so that it is kept;
+            ``None`` for no limit. The self-check of the first batch looks at up to 13 rows at once,
+            whatever the limit.
+        precise: after the backward pass everything is measured and summed in float64, and the sum is stored
+            so. Then the whole sum is proven to move by at most C, not each example's part of it alone: see
+            docs/rounding.md. Slower; the noise hides the difference from all but an adversary who picks the
+            data for it.
 
-    >>> EngineSettings(microbatch_size=64)
-    EngineSettings(microbatch_size=64, self_check=True, kept_bytes=16777216, choice='measured')
+    >>> EngineSettings(microbatch_size=64).kept_bytes
+    16777216
     """
 
     microbatch_size: int | None = None
     self_check: bool = True
     kept_bytes: int = 2**24
     choice: Choice = "measured"
+    memory_limit: int | None = None
+    precise: bool = False
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
@@ -55,6 +82,8 @@ class EngineSettings:
         check_integer("kept_bytes", self.kept_bytes, at_least=0)
         if self.choice not in ("measured", "counted"):
             raise InvalidValue(f"choice must be 'measured' or 'counted', got {self.choice!r}")
+        if self.memory_limit is not None:
+            check_integer("memory_limit", self.memory_limit, at_least=1)
 
 
 class Engine:
@@ -71,8 +100,9 @@ class Engine:
 
     Guarantee:
         adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm,
-        up to rounding, for models in which no example's loss depends on another example. The self-check
-        refuses those in which it does.
+        for models in which no example's loss depends on another example. The self-check refuses those in
+        which it does. What each example contributes is at most ``clip_norm`` as stored, rounding included;
+        docs/rounding.md says what the rounding of the additions can do, and ``precise`` that it cannot.
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; an example whose gradient is not finite contributes
@@ -82,6 +112,8 @@ class Engine:
     Raises:
         UnsupportedModel: examples see each other, a parameter is used in a way that cannot be followed, or
             the loss is not one value an example.
+        OutOfMemory: one example alone does not fit into memory. More examples than fit are cut into halves,
+            with the random numbers they had, until they do.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -101,11 +133,19 @@ class Engine:
         check_loss(loss)
         self._loss = loss
         self._settings = settings
-        self._means = Means(settings.kept_bytes, settings.choice)
+        kept = settings.kept_bytes
+        if settings.memory_limit is not None:
+            kept = min(kept, settings.memory_limit // 8)
+        self._means = Means(kept, settings.choice, settings.precise)
+        held = sum(
+            p.numel() * (8 if settings.precise else p.element_size()) for p in trainable(model).values()
+        )
+        self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         # What the self-check has seen and accepted: the operations of a forward pass, in order.
         # Passes over one example are apart: nothing about mixing was learned from them.
         self._accepted: set[tuple[bool, Form]] = set()
         self._hints: tuple[Decision, ...] = ()
+        self._peak: Peak | None = None
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""
@@ -113,13 +153,10 @@ class Engine:
         parameters = trainable(self._model)
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
-            return empty_sum(parameters, limit)
-        size = rows if self._settings.microbatch_size is None else self._settings.microbatch_size
+            return empty_sum(parameters, limit, precise=self._settings.precise)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
-        for start in range(0, rows, size):
-            part = batch if size >= rows else slice_rows(batch, start, min(start + size, rows))
-            sums, seen = self._clipped(part, min(size, rows - start), limit)
+        for sums, seen in self._in_parts(batch, rows, lambda part, size: self._clipped(part, size, limit)):
             diagnostics += seen
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
@@ -129,12 +166,24 @@ class Engine:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         parameters = trainable(self._model)
         rows = count_rows(batch)
-        size = rows if self._settings.microbatch_size is None else self._settings.microbatch_size
-        norms = [
-            _joint(self._pass(slice_rows(batch, start, min(start + size, rows)), min(size, rows - start)))
-            for start in range(0, rows, max(size, 1))
-        ]
-        return torch.cat(norms) if norms else torch.zeros(0, dtype=norm_accumulator(parameters))
+        dtype = norm_accumulator(parameters)
+        parts = self._in_parts(batch, rows, lambda part, size: self._norms(part, size).to(dtype))
+        norms = list(parts)
+        return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
+
+    @property
+    def hints(self) -> tuple[Decision, ...]:
+        """Where the examples are in each operation, as far as the self-check has found out."""
+        return self._hints
+
+    @property
+    def means(self) -> Means:
+        """Memory for kept gradients, and the choice of methods."""
+        return self._means
+
+    def learn_form(self, batch: Batch, rows: int) -> Form:
+        """The operations of a pass over ``batch``, after the self-check has accepted them."""
+        return self._pass(batch, rows).form
 
     def check(self, batch: Batch) -> None:
         """Check the model and the loss on these rows, at least two, as on the first batch.
@@ -150,41 +199,86 @@ class Engine:
             )
         self_check(self._model, self._loss, batch, self._hints, self._means)
 
+    def _in_parts(self, batch: Batch, rows: int, work: Callable[[Batch, int], T]) -> Iterator[T]:
+        """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
+        start, key = 0, signature(self._model, batch)
+        device = next(iter(trainable(self._model).values())).device
+        while start < rows:
+            size = self._sizes.next(key, rows - start)
+            part = batch if size == rows else slice_rows(batch, start, start + size)
+            states = RandomStates.of(self._model)
+            found: list[T] = []
+            failure = ""
+            try:
+                if self._sizes.measures(key, size):
+                    with metered(device) as self._peak:
+                        found.append(work(part, size))
+                    self._sizes.learn(key, size, self._peak.bytes)
+                else:
+                    found.append(work(part, size))
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                failure = (str(error).strip() or type(error).__name__).splitlines()[0]
+            finally:
+                self._peak = None
+            if found:
+                start += size
+                yield found.pop()
+                continue
+            # Outside of the handler: the error's traceback holds on to what the pass had allocated.
+            if size == 1:
+                raise OutOfMemory(
+                    f"one example alone must fit into memory, got: {failure}. "
+                    "Make the model or the example smaller, use checkpointing, or lower kept_bytes"
+                )
+            release()
+            self._sizes.failed(key, size)
+            states.restore()
+
+    def _norms(self, batch: Batch, rows: int) -> Float[Tensor, " batch"]:
+        done = self._pass(batch, rows)
+        with full_precision():
+            return joint_norms(done)
+
     def _clipped(self, batch: Batch, rows: int, limit: float) -> tuple[dict[str, Tensor], Diagnostics]:
         done = self._pass(batch, rows)
-        norms = _joint(done)
-        factors = clip_factors(norms, limit)
-        finite = torch.isfinite(norms)
-        measured = done.measured
-        if not bool(finite.all()):
-            # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
-            measured = measured.without(~finite)
-        losses = torch.where(torch.isfinite(done.losses), done.losses, torch.zeros_like(done.losses))
-        seen = Diagnostics(
-            examples=rows,
-            nonfinite=rows - int(finite.sum()),
-            clipped=count_clipped(norms, limit),
-            loss_sum=float(losses.sum(dtype=torch.float64))
-            if losses.device.type == "cpu"
-            else float(losses.sum()),
-        )
-        return measured.weighted_sums(factors), seen
+        with full_precision():
+            weights = weights_of(done, limit)
+            measured = done.measured
+            if self._peak is not None or not bool(weights.counted.all()):
+                # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
+                # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
+                measured = measured.without(~weights.counted)
+            seen = Diagnostics(
+                examples=rows,
+                nonfinite=rows - int(weights.counted.sum()),
+                clipped=count_clipped(weights.norms, limit),
+                loss_sum=float(loss_sum(done.losses)),
+            )
+            return measured.weighted_sums(weights.factors), seen
 
     def _pass(self, batch: Batch, rows: int) -> Pass:
         """One recorded pass, of a form that the self-check has accepted."""
-        checked, many = self._settings.self_check, rows > 1
-        if checked and not any(known == many for known, _ in self._accepted):
+        many = rows > 1
+        if not any(known == many for known, _ in self._accepted):
             self._accept(slice_rows(batch, 0, min(rows, CHECK_ROWS)))
-        done = run(self._model, self._loss, batch, rows, self._hints, self._means)
-        if checked and (many, done.form) not in self._accepted:
+        done = self._run(batch, rows)
+        if (many, done.form) not in self._accepted:
             accepted = self._accept(batch)
             if accepted is not None and accepted.form != done.form:
                 # The check found other places for the examples than this pass had assumed.
-                return run(self._model, self._loss, batch, rows, self._hints, self._means)
+                return self._run(batch, rows)
         return done
 
+    def _run(self, batch: Batch, rows: int) -> Pass:
+        return run(self._model, self._loss, batch, rows, self._hints, self._means)
+
     def _accept(self, batch: Batch) -> Pass | None:
-        accepted = self_check(self._model, self._loss, batch, self._hints, self._means)
+        with nullcontext() if self._peak is None else self._peak.paused():
+            accepted = self_check(
+                self._model, self._loss, batch, self._hints, self._means, alone=self._settings.self_check
+            )
         if accepted is not None:
             many = accepted.measured.batch > 1
             if many:
@@ -195,12 +289,3 @@ class Engine:
 
 # A small prime: sizes of a model are rarely multiples of it, so the examples are found without guessing.
 CHECK_ROWS = 13
-
-
-def _joint(done: Pass) -> Float[Tensor, " batch"]:
-    """The norm over all parameters."""
-    squares = list(done.squares().values())
-    total = squares[0].clone()
-    for square in squares[1:]:
-        total += square.to(total.device)
-    return total.sqrt()

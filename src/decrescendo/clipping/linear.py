@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
+from decrescendo.clipping.grams import gram_norms, slack_of
+from decrescendo.clipping.means import Means, bucket, chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 
@@ -56,12 +57,12 @@ class LinearKernel:
             return square_rows(a) * square_rows(d)
         method = self._method(a, d)
         if method == "gram":
-            return gram_norms(a, d)
+            return gram_norms(a, d, slack_of(self.inputs))
         shape = (a.shape[0], d.shape[2], a.shape[2])
         if method == "keep" and (kept := self._room(shape, d)) is not None:
             self.product = torch.bmm(d.transpose(1, 2), a, out=kept)
             return square_rows(kept)
-        return _product_norms(a, d)
+        return _product_norms(a, d, slack_of(self.inputs))
 
     def _room(self, shape: tuple[int, ...], d: Tensor) -> Tensor | None:
         """Memory for the product: what it replaces, if that is more, or out of the means."""
@@ -126,7 +127,7 @@ class LinearKernel:
                     torch.bmm(d.transpose(1, 2), a, out=kept[0]) if kept else torch.bmm(d.transpose(1, 2), a)
                 ]
                 return square_rows(kept[0]), weigh(kept[0], ones)
-            norms = gram_norms(a, d) if method == "gram" else _product_norms(a, d)
+            norms = gram_norms(a, d, slack_of(a)) if method == "gram" else _product_norms(a, d, slack_of(a))
             return norms, weighted_product(a, d, ones)
 
         return self.means.choose(
@@ -158,64 +159,21 @@ def weighted_product(
     return total
 
 
-def gram_norms(
-    a: Float[Tensor, "batch positions features"], d: Float[Tensor, "batch positions outputs"]
+def product_norms(
+    left: Float[Tensor, "batch outputs positions"],
+    right: Float[Tensor, "batch positions features"],
+    slack: float,
 ) -> Float[Tensor, " batch"]:
-    """|sum_s d_s a_s^T|^2 from Gram matrices, rounded upwards.
-
-    Guarantee:
-        where the positions cancel, the sum of products loses digits and could come out too small, which would
-        let an example exceed the clip norm. A bound on that loss, eps positions-free times (sum_s
-        |a_s||d_s|)^2, is
-        added: the norm may be overestimated where there is cancellation, never underestimated.
-
-    >>> a, d = torch.ones(1, 2, 3), torch.tensor([[[1.0], [1.0]]])
-    >>> round(gram_norms(a, d).item(), 3)
-    12.0
-    """
-    batch, places = a.shape[:2]
-    # Rows of the Gram matrices at once, so that long sequences take no more memory than short ones.
-    rows = max(1, min(places, CHUNK // places))
-    norms: list[Tensor] = []
-    for part in chunks(batch, rows * places):
-        left, right = a[part], d[part]
-        found = largest = torch.zeros(left.shape[0], dtype=a.dtype, device=a.device)
-        for start in range(0, places, rows):
-            stop = min(start + rows, places)
-            first = torch.bmm(left[:, start:stop], left.transpose(1, 2))
-            second = torch.bmm(right[:, start:stop], right.transpose(1, 2))
-            squares, bound = _inner(first, second, start)
-            found, largest = found + squares, largest + bound
-        norms.append(_upwards(found, largest))
-    return torch.cat(norms)
+    """|left right|^2 of products that are not kept: with room for what other roundings of the sum can add."""
+    lengths = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=2)
+    return square_rows(torch.bmm(left, right)) + slack * lengths.sum(1).square()
 
 
-def norms_of_grams(
-    first: Float[Tensor, "batch positions positions"], second: Float[Tensor, "batch positions positions"]
-) -> Float[Tensor, " batch"]:
-    """|sum_s d_s a_s^T|^2 from the Gram matrices of a and d, rounded upwards as by `gram_norms`.
-
-    >>> norms_of_grams(torch.full((1, 2, 2), 3.0), torch.ones(1, 2, 2)).round(decimals=3)
-    tensor([12.])
-    """
-    return _upwards(*_inner(first, second, 0))
-
-
-def _inner(first: Tensor, second: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    """Inner products of rows ``start``.. of two Gram matrices, and sum_s |a_s||d_s| over these rows."""
-    own = first.diagonal(start, 1, 2).clamp(min=0) * second.diagonal(start, 1, 2).clamp(min=0)
-    return torch.linalg.vecdot(first.flatten(1), second.flatten(1)), own.sqrt().sum(1)
-
-
-def _upwards(squares: Tensor, largest: Tensor) -> Tensor:
-    return squares.clamp(min=0) + 2 * torch.finfo(squares.dtype).eps * largest.square()
-
-
-def _product_norms(a: Tensor, d: Tensor) -> Float[Tensor, " batch"]:
+def _product_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
     """|sum_s d_s a_s^T|^2 from the products, a few at a time."""
     return torch.cat(
         [
-            square_rows(torch.bmm(d[part].transpose(1, 2), a[part]))
+            product_norms(d[part].transpose(1, 2), a[part], slack)
             for part in chunks(a.shape[0], a.shape[2] * d.shape[2])
         ]
     )

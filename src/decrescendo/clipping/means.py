@@ -34,6 +34,7 @@ class Means:
     Args:
         left: bytes; of all operations of one pass together.
         choice: "measured": by time on first use; "counted": by operations, the same on every machine.
+        precise: output gradients are widened to float64 before anything is made of them.
 
     >>> means = Means(100, "counted").fresh()
     >>> first, second = (means.take((2, 8), torch.zeros(1)) for _ in range(2))
@@ -43,6 +44,7 @@ class Means:
 
     left: int
     choice: Choice = "measured"
+    precise: bool = False
     _pool: list[Tensor] = field(default_factory=list)
     _block: Tensor | None = None
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.clipped import accumulator, norm_dtype
 from decrescendo.clipping.recording import Tracked, Use
 from decrescendo.clipping.repeated import Part, is_tied, merged, tied_norms
 from decrescendo.clipping.rules import square_rows, weigh, zero_rows
@@ -22,7 +22,8 @@ class Measured:
         parameters: the trainable ones, by name.
         batch: number of examples.
         parts: what each recorded operation contributes.
-        dtype: of the norms.
+        dtype: per-example norms are shown in it.
+        precise: measured and summed in float64 whatever the gradients are.
     """
 
     parameters: Mapping[str, Tensor]
@@ -31,6 +32,13 @@ class Measured:
     dtype: torch.dtype
     bad: Bool[Tensor, " batch"] | None = None
     whole: dict[str, Float[Tensor, "batch *shape"]] = field(default_factory=dict)
+    precise: bool = False
+
+    @property
+    def narrow(self) -> bool:
+        """Whether anything in it has the rounding of float32."""
+        dtypes = (*(part.d.dtype for part in self.parts), *(p.dtype for p in self.parameters.values()))
+        return any(dtype not in (torch.float64, torch.complex128) for dtype in dtypes)
 
     def squared_norms(self) -> dict[str, Float[Tensor, " batch"]]:
         """|g_i|^2 for each parameter, by name."""
@@ -48,7 +56,7 @@ class Measured:
                 square = square_rows(self.whole[name])
             else:
                 square = torch.zeros(self.batch, dtype=self.dtype, device=parameter.device)
-            found[name] = square.to(self.dtype)
+            found[name] = square.to(norm_dtype(square.device))
         return found
 
     def weighted_sums(self, weights: Float[Tensor, " batch"]) -> dict[str, Tensor]:
@@ -66,10 +74,8 @@ class Measured:
             elif name in self.whole:
                 total = weigh(self.whole[name], local)
             else:
-                total = torch.zeros(
-                    parameter.shape, dtype=accumulator(parameter.dtype), device=parameter.device
-                )
-            found[name] = total.to(accumulator(parameter.dtype))
+                total = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+            found[name] = total.to(torch.float64 if self.precise else accumulator(parameter.dtype))
         return found
 
     def without(self, bad: Bool[Tensor, " batch"]) -> "Measured":
@@ -145,14 +151,30 @@ def _zeroed(rows: Tensor, bad: Tensor) -> Tensor:
 
 
 def _to_root(part: Part, total: Tensor, parameter: Tensor) -> Tensor:
-    """A sum in the shape of a reshaped parameter, back in the parameter's own shape."""
+    """A sum in the shape of a reshaped parameter, back in the parameter's own shape, with all its digits."""
     source = part.source.tensor
     if source is parameter:
         return total.reshape(parameter.shape)
-    (pulled,) = torch.autograd.grad(
-        source, parameter, total.to(source.dtype).reshape(source.shape), retain_graph=True
-    )
-    return pulled
+    # autograd rounds to the dtype of the graph. A sum rounded to bfloat16 may move by more than C when one example is
+    # added: it is sent back in pieces that bfloat16 holds exactly.
+    rest, back = total.reshape(source.shape), torch.zeros((), dtype=total.dtype, device=total.device)
+    scale = torch.ones((), dtype=total.dtype, device=total.device)
+    if source.dtype == torch.float16:  # of small range: powers of two bring the largest number near its end
+        largest = rest.abs().max().clamp(min=torch.finfo(total.dtype).tiny)
+        scale = torch.ldexp(scale, 14 - torch.frexp(largest).exponent)
+    rest = rest * scale
+    for _ in range(_PIECES[source.dtype] * (2 if total.dtype == torch.float64 else 1)):
+        piece = rest.to(source.dtype)
+        rest = rest - piece.to(rest.dtype)
+        (pulled,) = torch.autograd.grad(source, parameter, piece, retain_graph=True)
+        back = back + pulled.to(total.dtype)
+        if source.dtype == total.dtype:
+            break
+    return back / scale
+
+
+# How many numbers of a dtype hold one float32 exactly; twice as many are enough for a float64.
+_PIECES = {torch.float64: 1, torch.float32: 2, torch.bfloat16: 4, torch.float16: 4}
 
 
 def parts_of(uses: Sequence[Use], arrived: Sequence[Tensor | None]) -> list[Part]:

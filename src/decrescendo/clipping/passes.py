@@ -18,7 +18,7 @@ from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.recording import Decision, Recorder, Use
 from decrescendo.clipping.reference import check_losses
-from decrescendo.clipping.streaming import check_arrived, stream
+from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.errors import UnsupportedModel
 
 # The operations of a forward pass in order: name, parameters, layout.
@@ -77,15 +77,15 @@ def run(
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
     seen = forward(model, loss, batch, rows, hints, means)
-    with stream(seen.uses) as arrivals:
+    with stream(seen.uses, precise=means.precise) as arrivals:
         others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
         captured = iter(output_gradients(seen.losses, None, others))
     check_arrived(list(arrivals.values()), seen.reached)
-    arrived = [
-        arrivals[index].d if index in arrivals else _arrived(use, next(captured))
+    gradients = [
+        arrivals[index].d if index in arrivals else _arrived(use, next(captured), precise=means.precise)
         for index, use in enumerate(seen.uses)
     ]
-    return _pass(seen, rows, arrived)
+    return _pass(seen, rows, gradients, precise=means.precise)
 
 
 def output_gradients(
@@ -105,16 +105,17 @@ def output_gradients(
 
 def finish(seen: Forward, rows: int, gradients: list[Tensor | None]) -> Pass:
     """The per-example gradients that follow from the output gradients."""
-    return _pass(seen, rows, [_arrived(use, d) for use, d in zip(seen.uses, gradients, strict=True)])
+    found = [_arrived(use, d, precise=False) for use, d in zip(seen.uses, gradients, strict=True)]
+    return _pass(seen, rows, found, precise=False)
 
 
-def _arrived(use: Use, gradient: Tensor | None) -> Tensor | None:
-    return None if gradient is None else use.arrived(gradient)
+def _arrived(use: Use, gradient: Tensor | None, *, precise: bool) -> Tensor | None:
+    return None if gradient is None else arrived(use, gradient, precise=precise)
 
 
-def _pass(seen: Forward, rows: int, arrived: list[Tensor | None]) -> Pass:
+def _pass(seen: Forward, rows: int, gradients: list[Tensor | None], *, precise: bool) -> Pass:
     dtype = norm_accumulator(seen.parameters)
-    measured = Measured(seen.parameters, rows, parts_of(seen.uses, arrived), dtype)
+    measured = Measured(seen.parameters, rows, parts_of(seen.uses, gradients), dtype, precise=precise)
     return Pass(seen.losses.detach(), measured, seen.decisions)
 
 

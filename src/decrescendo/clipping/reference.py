@@ -63,8 +63,9 @@ class Reference:
         gradients = dict(total.gradients)
         diagnostics = total.diagnostics
         for value, example in self._examples(batch, parameters):
-            norm = _norm(example, norm_accumulator(parameters))
-            factor = clip_factors(norm, limit)
+            norm = _norm(example)
+            narrow = any(gradient.dtype != torch.float64 for gradient in example.values())
+            factor = clip_factors(norm, limit, torch.float32 if narrow else torch.float64)
             if bool(torch.isfinite(norm)):
                 for name, gradient in example.items():
                     gradients[name] += gradient * factor.to(gradient.dtype)
@@ -80,7 +81,7 @@ class Reference:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         parameters = trainable(self._model)
         dtype = norm_accumulator(parameters)
-        norms = [_norm(example, dtype) for _, example in self._examples(batch, parameters)]
+        norms = [_norm(example).to(dtype) for _, example in self._examples(batch, parameters)]
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
     def _examples(
@@ -97,9 +98,9 @@ class Reference:
             yield losses.detach()[0], example
 
 
-def _norm(example: dict[str, Tensor], dtype: torch.dtype) -> Float[Tensor, " 1"]:
-    """The joint norm over all parameters, as a batch of one."""
-    squares = [gradient.to(dtype).square().sum().cpu() for gradient in example.values()]
+def _norm(example: dict[str, Tensor]) -> Float[Tensor, " 1"]:
+    """The joint norm over all parameters, as a batch of one: squares as they are stored, their sum in float64."""
+    squares = [gradient.square().cpu().sum(dtype=torch.float64) for gradient in example.values()]
     return torch.stack(squares).sum().sqrt().reshape(1)
 
 

@@ -8,11 +8,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.layout import Kind, Layout
 from decrescendo.clipping.means import Means
 
-# Squares that are added one after another: more would lose more digits than `clip_factors` makes up for.
-_BLOCK = 512
+# Squares of float32 that are added in float32, in whatever order: more would lose too many digits.
+_BLOCK = 64
+# Squares below it may vanish (flushed to zero, or with few digits left).
+_TINY = 2.0**-126
+_UNIT = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
+# Rows of float32 that are widened at once when they are weighed in float64, in bytes.
+_WIDENED = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +73,11 @@ class Kernel(Protocol):
         ...
 
     def squared_norms(self, slot: int, d: Float[Tensor, "batch *rest"]) -> Float[Tensor, " batch"]:
-        """|g_i|^2 of one parameter for each example i; never below the true value by more than rounding."""
+        """|g_i|^2 of one parameter for each example i, never below the exact value: measured in float64 or rounded up.
+
+        What is measured is what `weighted_sum` weighs: where the sum uses other roundings of g_i than the norm did,
+        the difference belongs into the norm.
+        """
         ...
 
     def weighted_sum(
@@ -127,21 +137,42 @@ def weigh(
     tensor([2.5000, 4.0000])
     """
     flat = per_example.reshape(per_example.shape[0], -1)
-    return (weights.to(flat.dtype) @ flat).reshape(per_example.shape[1:])
+    dtype = torch.promote_types(flat.dtype, weights.dtype)
+    weights = weights.to(dtype)
+    if dtype == flat.dtype:
+        return (weights @ flat).reshape(per_example.shape[1:])
+    total = torch.zeros(flat.shape[1], dtype=dtype, device=flat.device)
+    rows = max(1, _WIDENED // max(1, flat.shape[1] * flat.element_size()))
+    for start in range(0, flat.shape[0], rows):
+        total += weights[start : start + rows] @ flat[start : start + rows].to(dtype)
+    return total.reshape(per_example.shape[1:])
 
 
 def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
-    """Sum of squares of each row.
+    """Sum of squares of each row, at least the exact one, in float64; infinite where float32 squares overflow.
+
+    Guarantee:
+        never below the exact sum, whatever the order of the additions: at most 64 squares are added in float32
+        (relative error below 68 units of rounding, which are added back), the rest in float64; what underflow
+        took, at most 2^-126 a number, is added back too.
 
     >>> import torch
-    >>> square_rows(torch.tensor([[[1.0, 2.0]], [[3.0, 0.0]]]))
-    tensor([5., 9.])
+    >>> square_rows(torch.tensor([[[1.0, 2.0]], [[3.0, 0.0]]])).round(decimals=4)
+    tensor([5., 9.], dtype=torch.float64)
     """
     # A norm needs no tensor of squares; making one costs more than the sum. torch adds the squares one after another,
-    # which loses 1.5 % over ten million: blocks keep the loss below what `clip_factors` allows for.
+    # which loses 1.5 % over ten million.
     flat = rows.reshape(rows.shape[0], -1)
-    whole = flat.shape[1] // _BLOCK * _BLOCK
-    if whole <= _BLOCK:
-        return torch.linalg.vector_norm(flat, dim=1).square()
-    blocks = torch.linalg.vector_norm(flat[:, :whole].reshape(flat.shape[0], -1, _BLOCK), dim=2)
-    return blocks.square().sum(1) + torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
+    count, wide = flat.shape[1], norm_dtype(flat.device)
+    if flat.dtype == torch.float64:
+        squares = torch.linalg.vector_norm(flat, dim=1).square()
+        return squares * (1 + (count + 4) * _UNIT[torch.float64]) + count * 2.0**-1022
+    if count <= _BLOCK:
+        squares = torch.linalg.vector_norm(flat, dim=1).square().to(wide)
+    else:
+        whole = count // _BLOCK * _BLOCK
+        blocks = torch.linalg.vector_norm(flat[:, :whole].reshape(flat.shape[0], -1, _BLOCK), dim=2)
+        squares = blocks.square().to(wide).sum(1)
+        if whole < count:
+            squares += torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
+    return squares * (1 + (min(count, _BLOCK) + 4) * _UNIT[torch.float32]) + count * _TINY

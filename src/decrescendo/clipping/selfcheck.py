@@ -12,6 +12,7 @@ from decrescendo.clipping.clipped import Batch, Loss
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
+from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.quiet import Quiet
 from decrescendo.clipping.recording import Decision
 from decrescendo.errors import UnsupportedModel
@@ -25,9 +26,18 @@ _REMEDY = (
 
 
 def self_check(
-    model: nn.Module, loss: Loss, batch: Batch, hints: tuple[Decision, ...], means: Means
+    model: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    hints: tuple[Decision, ...],
+    means: Means,
+    *,
+    alone: bool = True,
 ) -> Pass | None:
     """Refuse a model that the engine would get wrong; return the accepted pass, or ``None`` if undecided.
+
+    ``alone`` compares the losses of some rows without the others; where the examples are in each output, and
+    that the sums are autograd's, is looked at in any case.
 
     Undecided: some gradient is not finite, or there is one example only, so that there is nobody to mix it
     with. Buffers and random states are restored; nothing of the model is changed.
@@ -36,23 +46,26 @@ def self_check(
         UnsupportedModel: a sum that is not autograd's, or examples that see each other.
     """
     rows = count_rows(batch)
-    with restored(model):
+    # Compared at full precision: what coarser products (TF32) lose would look like a misread gradient.
+    with restored(model), exact_products():
         seen, gradients = _resolved(model, loss, batch, rows, hints, means)
         done = finish(seen, rows, gradients)
-        norms = done.squares()
+        with full_precision():
+            norms = done.squares()
         finite = torch.stack([torch.isfinite(square).cpu() for square in norms.values()]).all(0)
         if bool(finite.all()):
             # Under autocast the outputs have fewer digits than the parameters.
             known = [gradient.dtype for gradient in gradients if gradient is not None]
             loosest = max(known, key=_tolerance, default=torch.float64)
             _check_sums(seen, done, norms, loosest)
-            if rows > 1:
+            if alone and rows > 1:
                 _check_losses_alone(model, loss, batch, rows)
             return done
     # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
     if int(finite.sum()) < 2:
         return None
-    return self_check(model, loss, select_rows(batch, finite.nonzero().squeeze(1)), hints, means)
+    kept = select_rows(batch, finite.nonzero().squeeze(1))
+    return self_check(model, loss, kept, hints, means, alone=alone)
 
 
 def _resolved(
@@ -125,7 +138,8 @@ def _check_sums(seen: Forward, done: Pass, norms: dict[str, Tensor], computed: t
         losses, list(parameters.values()), torch.ones_like(losses), materialize_grads=True, retain_graph=True
     )
     ones = torch.ones(seen.losses.shape[0], dtype=done.measured.dtype, device=seen.losses.device)
-    recorded = done.measured.weighted_sums(ones)
+    with full_precision():
+        recorded = done.measured.weighted_sums(ones)
     everything = float(torch.stack([square.cpu() for square in norms.values()]).sum(0).sqrt().sum())
     for (name, parameter), gradient in zip(parameters.items(), expected, strict=True):
         error = float((recorded[name] - gradient).norm())

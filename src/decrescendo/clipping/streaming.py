@@ -10,10 +10,12 @@ from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
+from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules import Absorbing
 from decrescendo.errors import UnsupportedModel
@@ -24,6 +26,7 @@ class Arrival:
     """What came of the output gradient of one use: ``d`` has no columns where nothing of it is kept."""
 
     use: Use
+    precise: bool
     fired: bool = False
     d: Tensor | None = None
 
@@ -34,12 +37,23 @@ class Arrival:
         kernel = self.use.kernel
         if gradient is None or not isinstance(kernel, Absorbing):
             return
-        d = self.use.arrived(gradient)
-        self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
+        d = arrived(self.use, gradient, precise=self.precise)
+        # The model's backward pass has the precision that its user set; what is made of it here has all of it.
+        with full_precision():
+            self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
+
+
+def arrived(use: Use, gradient: Tensor, *, precise: bool) -> Tensor:
+    """The output gradient as the use's kernel takes it; in float64 where sums are to be precise."""
+    d = use.arrived(gradient)
+    return d.to(_WIDE.get(d.dtype, d.dtype)) if precise else d
+
+
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 @contextmanager
-def stream(uses: Sequence[Use]) -> Generator[dict[int, Arrival]]:
+def stream(uses: Sequence[Use], *, precise: bool) -> Generator[dict[int, Arrival]]:
     """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
@@ -54,7 +68,7 @@ def stream(uses: Sequence[Use]) -> Generator[dict[int, Arrival]]:
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
         if alone and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
-            arrival = found[index] = Arrival(use)
+            arrival = found[index] = Arrival(use, precise)
             handles.append(use.edge.node.register_prehook(arrival))
     try:
         yield found

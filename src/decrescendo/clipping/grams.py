@@ -1,0 +1,145 @@
+"""|sum_s d_s a_s^T|^2 from the Gram matrices of a and d: never below the exact value, in whatever precision.
+
+With G = a a^T and H = d d^T it is sum_{s,t} G_st H_st. Where positions cancel, the rounding of G and H can be larger
+than what is left, and an example would pass for shorter than it is. So a bound on that rounding is added, from the
+matrices that were computed: |G_st - exact| <= g_s g_t with g_s = sqrt(k u) |a_s| for k terms and unit u, and h_s
+likewise for H, give
+
+    |sum G H - exact|  <=  sum_{s,t} g_s g_t |H_st| + sum_{s,t} h_s h_t |G_st| + (sum_s g_s h_s)^2.
+
+For positions without much in common this is about k u times the norm itself: far below what the lengths alone say.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from decrescendo.clipping.clipped import norm_dtype
+from decrescendo.clipping.means import CHUNK, chunks
+
+# For the rounding of the bound itself.
+_ROOM = 1.01
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """At least |a_s|, and g_s with g_s g_t at least the error of the inner product of a_s and a_t."""
+
+    sizes: Float[Tensor, "batch positions"]
+    errors: Float[Tensor, "batch positions"]
+
+    def rows(self, part: slice) -> "Lengths":
+        """The same of some positions."""
+        return Lengths(self.sizes[:, part], self.errors[:, part])
+
+
+def lengths_of(vectors: Float[Tensor, "batch positions features"]) -> Lengths:
+    """Lengths of the rows of which a Gram matrix was made by one matrix product.
+
+    >>> lengths_of(torch.tensor([[[3.0, 4.0]]])).sizes.round(decimals=4)
+    tensor([[5.]])
+    """
+    squares = torch.linalg.vector_norm(vectors, dim=2).square()
+    return lengths_of_squares(squares, vectors.shape[2])
+
+
+def lengths_of_squares(squares: Float[Tensor, "batch positions"], terms: int) -> Lengths:
+    """Lengths from squares that were rounded ``terms`` times, as the inner products were.
+
+    >>> found = lengths_of_squares(torch.tensor([[25.0]]), 2)
+    >>> bool(found.sizes >= 5), bool(found.errors ** 2 >= 25 * 2 * 2.0**-24)
+    (True, True)
+    """
+    unit = (terms + 4) * torch.finfo(squares.dtype).eps / 2
+    unit /= max(1 - unit, 0.5)
+    # Products below the smallest normal number may vanish.
+    vanished = terms * torch.finfo(squares.dtype).tiny
+    sizes = (squares.clamp(min=0) * (1 + 2 * unit) + vanished).sqrt()
+    return Lengths(sizes, sizes * math.sqrt(unit) + math.sqrt(vanished))
+
+
+def gram_norms(
+    a: Float[Tensor, "batch positions features"],
+    d: Float[Tensor, "batch positions outputs"],
+    slack: float,
+) -> Float[Tensor, " batch"]:
+    """|sum_s d_s a_s^T|^2 from Gram matrices, at least the exact value, in float64.
+
+    Args:
+        a, d: inputs and output gradients.
+        slack: `slack_of` the inputs as they were stored: the sum that is weighed afterwards has errors of its
+            own in proportion to sum_s |a_s||d_s|.
+
+    Edge cases:
+        infinite or not a number where squares overflow the dtype of ``a`` and ``d``.
+
+    >>> a, d = torch.ones(1, 2, 3), torch.tensor([[[1.0], [1.0]]])
+    >>> round(gram_norms(a, d, 0.0).item(), 3)
+    12.0
+    """
+    batch, places = a.shape[:2]
+    # Rows of the Gram matrices at once, so that long sequences take no more memory than short ones.
+    rows = max(1, min(places, CHUNK // places))
+    norms: list[Tensor] = []
+    for part in chunks(batch, rows * places):
+        left, right = a[part], d[part]
+        lengths, sizes = lengths_of(left), lengths_of(right)
+        found = torch.zeros(left.shape[0], dtype=norm_dtype(a.device), device=a.device)
+        for start in range(0, places, rows):
+            some = slice(start, min(start + rows, places))
+            first = torch.bmm(left[:, some], left.transpose(1, 2))
+            second = torch.bmm(right[:, some], right.transpose(1, 2))
+            found = found + _inner(first, second, lengths, sizes, some)
+        norms.append(_upwards(found, lengths, sizes, slack))
+    return torch.cat(norms)
+
+
+def norms_of_grams(
+    first: Float[Tensor, "batch positions positions"],
+    second: Float[Tensor, "batch positions positions"],
+    lengths: Lengths,
+    sizes: Lengths,
+    slack: float,
+) -> Float[Tensor, " batch"]:
+    """The same from Gram matrices and the lengths of what they were made of; overwrites the matrices.
+
+    >>> first, second = torch.full((1, 2, 2), 3.0), torch.ones(1, 2, 2)
+    >>> lengths = lengths_of_squares(torch.full((1, 2), 3.0), 3)
+    >>> round(norms_of_grams(first, second, lengths, lengths_of_squares(torch.ones(1, 2), 1), 0.0).item(), 3)
+    12.0
+    """
+    found = _inner(first, second, lengths, sizes, slice(0, first.shape[1]))
+    return _upwards(found, lengths, sizes, slack)
+
+
+def slack_of(stored: Tensor) -> float:
+    """What is added to |g|^2, times (sum_s |a_s||d_s|)^2, where the sum is not made of the gradients measured.
+
+    >>> slack_of(torch.zeros(1)) == 2.0**-22
+    True
+    """
+    return 2 * torch.finfo(torch.float64 if stored.dtype == torch.float64 else torch.float32).eps
+
+
+def _inner(first: Tensor, second: Tensor, lengths: Lengths, sizes: Lengths, rows: slice) -> Tensor:
+    """sum G H over some rows, and a bound on what its rounding took."""
+    wide = norm_dtype(first.device)
+    squares = (first * second).sum((1, 2), dtype=wide)
+    bound = _between(second.abs_(), lengths, rows) + _between(first.abs_(), sizes, rows)
+    return squares + _ROOM * bound
+
+
+def _between(grams: Tensor, lengths: Lengths, rows: slice) -> Tensor:
+    """sum_{s,t} g_s g_t |H_st| over some rows s."""
+    weighted = torch.bmm(grams, lengths.errors.unsqueeze(2)).squeeze(2)
+    return (weighted.to(norm_dtype(grams.device)) * lengths.rows(rows).errors).sum(1)
+
+
+def _upwards(squares: Tensor, lengths: Lengths, sizes: Lengths, slack: float) -> Tensor:
+    both = (lengths.errors.to(squares.dtype) * sizes.errors).sum(1).square()
+    whole = (lengths.sizes.to(squares.dtype) * sizes.sizes).sum(1).square()
+    # (NaN stays: an overflow must not pass for zero.)
+    return squares.clamp(min=0) + _ROOM * (both + slack * whole)

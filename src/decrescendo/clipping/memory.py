@@ -1,0 +1,261 @@
+"""How many examples at once: within a stated memory limit, and fewer where memory ran out."""
+
+import gc
+import weakref
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from decrescendo.clipping.batches import map_rows
+from decrescendo.clipping.clipped import Batch
+from decrescendo.errors import InvalidValue
+
+# What memory depends on, apart from the number of rows: shapes and dtypes of a row, and the model's mode. Never values.
+Signature: TypeAlias = tuple[object, ...]
+
+_FIRST, _GROWTH = 2, 8
+# Linear extrapolation is near, not exact: allocators round, and a rule may change its form with the size.
+_USABLE = 0.95
+
+_MESSAGES = (
+    "DefaultCPUAllocator",
+    "not enough memory",
+    "can't allocate memory",
+    "std::bad_alloc",
+    "out of memory",
+    "ALLOC_FAILED",
+    "could not create a memory",
+)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether this error, or one that it was raised from, says that memory ran out.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes."))
+    True
+    >>> is_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    False
+    """
+    while error is not None:
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+            return True
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _MESSAGES):
+            return True
+        error = error.__cause__
+    return False
+
+
+def signature(model: nn.Module, batch: Batch) -> Signature:
+    """What the memory of a pass over some rows of ``batch`` depends on, without their number."""
+    leaves: list[object] = []
+
+    def look(rows: Tensor) -> Tensor:
+        leaves.append((tuple(rows.shape[1:]), rows.dtype))
+        return rows
+
+    map_rows(look, batch)
+    return (*leaves, model.training, sum(p.requires_grad for p in model.parameters()))
+
+
+@dataclass(slots=True)
+class Known:
+    """What was found out about one signature: bytes by number of rows, and the most rows that fit."""
+
+    bytes: dict[int, int] = field(default_factory=dict)
+    most: int | None = None
+    settled: bool = False
+
+
+@dataclass(slots=True)
+class Sizes:
+    """How many rows the next micro-batch has.
+
+    Args:
+        microbatch_size: at most so many.
+        memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch.
+        held: bytes that the running sum takes between micro-batches.
+
+    >>> sizes = Sizes(None, 1000, 100)
+    >>> sizes.next((), 64)
+    2
+    >>> sizes.learn((), 2, 50)                # 25 bytes an example at most: 34 of them fit into 0.95 * 900
+    >>> sizes.next((), 64)
+    16
+    >>> sizes.learn((), 16, 330)              # 20 an example, and 10 whatever the number: 42 fit
+    >>> sizes.next((), 64)
+    32
+    """
+
+    microbatch_size: int | None
+    memory_limit: int | None
+    held: int
+    known: dict[Signature, Known] = field(default_factory=dict)
+
+    def next(self, key: Signature, remaining: int) -> int:
+        """Rows of the next micro-batch out of ``remaining`` ones, in parts of like size."""
+        most = min(remaining, self.microbatch_size or remaining)
+        known = self.known.get(key, Known())
+        if known.most is not None:
+            most = min(most, known.most)
+        if self.memory_limit is not None and not known.settled:
+            grown = max(known.bytes, default=0) * _GROWTH or _FIRST
+            most = min(most, grown)
+        parts = -(-remaining // most)
+        return -(-remaining // parts)
+
+    def measures(self, key: Signature, rows: int) -> bool:
+        """Whether the memory of this micro-batch is still to be learned."""
+        known = self.known.get(key, Known())
+        return self.memory_limit is not None and not known.settled and rows > max(known.bytes, default=0)
+
+    def learn(self, key: Signature, rows: int, peak: int) -> None:
+        """A micro-batch of ``rows`` took ``peak`` bytes: how many fit?
+
+        Raises:
+            InvalidValue: one example alone takes more than the limit.
+        """
+        if self.memory_limit is None:
+            return
+        known = self.known.setdefault(key, Known())
+        room = int((self.memory_limit - self.held) * _USABLE)
+        if peak > self.memory_limit - self.held:
+            if rows == 1:
+                raise InvalidValue(
+                    "memory_limit must hold one example and the sum, got "
+                    f"memory_limit={self.memory_limit} for {peak + self.held} bytes. "
+                    "Raise it, make the model or the example smaller, or use checkpointing"
+                )
+            known.most = max(1, min(rows - 1, rows * room // peak))
+            return
+        smaller = max((size for size in known.bytes if size < rows), default=0)
+        slope = (peak - known.bytes.get(smaller, 0)) / (rows - smaller)
+        known.bytes[rows] = peak
+        more = int((room - peak) / slope) if slope > 0 else rows * (_GROWTH - 1)
+        fits = max(rows, rows + more)
+        known.most = fits if known.most is None or smaller else min(fits, known.most)
+        # What was extrapolated by less than two is trusted.
+        known.settled = fits < 2 * rows
+
+    def failed(self, key: Signature, rows: int) -> None:
+        """Memory ran out with so many rows: from now on half of them."""
+        known = self.known.setdefault(key, Known())
+        known.most = max(1, rows // 2)
+        known.settled = True
+
+
+class Peak(TorchDispatchMode):
+    """Bytes taken at once, at most, by the tensors made inside `metered`.
+
+    On CUDA the allocator says so. Elsewhere the storages of what each operation returns are added up, and taken off
+    when they are freed; what an operation allocates and frees within itself is not seen there.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self.bytes = 0
+        self._cuda = device if device.type == "cuda" else None
+        self._now = 0
+        self._counting = True
+        self._alive: dict[int, Any] = {}
+        self._base = 0
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """What happens inside is not counted."""
+        self._note()
+        self._counting = False
+        try:
+            yield
+        finally:
+            self._counting = True
+            self.start(self._base)
+
+    def start(self, base: int | None = None) -> None:
+        """Count from here."""
+        if self._cuda is not None:
+            torch.cuda.synchronize(self._cuda)
+            torch.cuda.reset_peak_memory_stats(self._cuda)
+            self._base = torch.cuda.memory_allocated(self._cuda) if base is None else base
+
+    def _note(self) -> None:
+        if self._cuda is not None:
+            torch.cuda.synchronize(self._cuda)
+            self.bytes = max(self.bytes, torch.cuda.max_memory_allocated(self._cuda) - self._base)
+
+    stop = _note
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        if self._counting:
+            given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if _plain(leaf)}
+            for leaf in tree_leaves(output):
+                if _plain(leaf) and id(leaf.untyped_storage()) not in given:
+                    self._add(leaf.untyped_storage())
+        return output
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key = id(storage)  # torch keeps one Python object a storage as long as the storage lives
+        if key in self._alive:
+            return
+        size = storage.nbytes()
+
+        def freed(_: object) -> None:
+            if self._alive.pop(key, None) is not None:
+                self._now -= size
+
+        self._alive[key] = weakref.ref(storage, freed)
+        self._now += size
+        self.bytes = max(self.bytes, self._now)
+
+
+@contextmanager
+def metered(device: torch.device) -> Generator[Peak]:
+    """Measure the bytes that the tensors made inside take at their peak."""
+    peak = Peak(device)
+    peak.start()
+    with nullcontext() if device.type == "cuda" else peak:
+        yield peak
+    peak.stop()
+
+
+def _plain(leaf: object) -> bool:
+    return isinstance(leaf, Tensor) and leaf.layout == torch.strided and leaf.device.type != "meta"
+
+
+def release() -> None:
+    """Give back what a failed pass has left, before a smaller one is tried."""
+    gc.collect()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True, slots=True)
+class RandomStates:
+    """The global random states of the model's devices."""
+
+    cpu: Tensor
+    cuda: dict[int, Tensor]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "RandomStates":
+        """As they are now."""
+        devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+        return cls(torch.get_rng_state(), {index: torch.cuda.get_rng_state(index) for index in devices})
+
+    def restore(self) -> None:
+        """As they were then: a second try draws what the first one drew."""
+        torch.set_rng_state(self.cpu)
+        for index, state in self.cuda.items():
+            torch.cuda.set_rng_state(state, index)

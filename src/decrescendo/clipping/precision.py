@@ -1,0 +1,57 @@
+"""Full float32 inside: switches that make matrix products coarser are off while gradients are measured and summed."""
+
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+# Each of these may be set to compute products of float32 numbers in TF32 or bfloat16 (10 or 8 bits).
+_BACKENDS: Any = torch.backends
+_SWITCHES: tuple[Any, ...] = (
+    _BACKENDS.cuda.matmul,
+    _BACKENDS.cudnn.conv,
+    _BACKENDS.cudnn.rnn,
+    _BACKENDS.mkldnn.matmul,
+    _BACKENDS.mkldnn.conv,
+    _BACKENDS.mkldnn.rnn,
+)
+_DEVICES = ("cpu", "cuda", "xpu")
+
+
+@contextmanager
+def exact_products() -> Generator[None]:
+    """Products of float32 tensors have float32's rounding inside, whatever was set; afterwards it is as before.
+
+    >>> torch.set_float32_matmul_precision("medium")
+    >>> with exact_products():
+    ...     torch.backends.cuda.matmul.fp32_precision
+    'ieee'
+    >>> torch.backends.cuda.matmul.fp32_precision
+    'tf32'
+    >>> torch.set_float32_matmul_precision("highest")
+    """
+    before = [switch.fp32_precision for switch in _SWITCHES]
+    try:
+        for switch in _SWITCHES:
+            switch.fp32_precision = "ieee"
+        yield
+    finally:
+        for switch, value in zip(_SWITCHES, before, strict=True):
+            switch.fp32_precision = value
+
+
+@contextmanager
+def full_precision() -> Generator[None]:
+    """`exact_products`, and no autocast: for measuring and summing gradients.
+
+    Two settings would let a stored gradient exceed the clip norm: ``torch.set_float32_matmul_precision`` (and the
+    switches behind it), and an ``autocast`` round the whole training loop. The model's own forward and backward pass
+    is left as the user set it: there they define the function, here they would only blur a sum.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(exact_products())
+        for device in _DEVICES:
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
