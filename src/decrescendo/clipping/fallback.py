@@ -50,10 +50,12 @@ class FallbackKernel:
         return weigh(self.per_example(slot, d), weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        # d may be complex where the operation is; the parameters are real.
+        # d may be complex where the operation is.
         if self.gradients is None:
             self.gradients = self._all(d)
-        return self.gradients[slot].to(accumulator(self.parameters[slot].dtype))
+        found, dtype = self.gradients[slot], self.parameters[slot].dtype
+        # A real parameter read as complex numbers has a complex gradient until it is pulled back.
+        return found if dtype.is_complex else found.to(accumulator(dtype))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
         return FallbackKernel(self.name, self.run, self.parameters, (), self.rows, self.layout, rows)

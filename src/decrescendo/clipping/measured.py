@@ -121,8 +121,8 @@ class Measured:
                 known = self.whole.get(name)
                 self.whole[name] = gradient if known is None else known + gradient
 
-    def _pull(self, source: Tracked, total: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
-        """Per-example gradients of the parameters that a tensor was made from, by the chain rule."""
+    def _pull(self, source: Tracked, total: Tensor) -> dict[str, Tensor]:
+        """Per-example gradients of the parameters that a tensor was made from, by the chain rule; complex where it is."""
         roots = [self.parameters[name] for name in source.roots]
         if len(roots) == 1 and roots[0] is source.tensor:
             return {source.roots[0]: total}
