@@ -317,3 +317,61 @@ ARCHITECTURES: dict[str, Architecture] = {
     "LoRA on GPT-2 (peft)": Architecture(adapted_gpt2, next_token_loss, texts, _GPT2_SMALL, _GPT2),
     "LoRA on BERT (peft)": Architecture(adapted_bert, text_loss, labelled_texts, _BERT_SMALL, _BERT),
 }  # fmt: skip
+
+
+# ---- other families of transformers, small only: they bring operations that the ones above do not have ----
+
+
+def _family(model: str, loss: Any, batch: Any, **sizes: Any) -> Architecture:
+    def build(**small: Any) -> nn.Module:
+        import transformers
+
+        kind = getattr(transformers, model)
+        return kind(kind.config_class(**small))
+
+    return Architecture(build, loss, batch, sizes, sizes)
+
+
+def translation_loss(model: nn.Module, batch: Any) -> Tensor:
+    inputs = {"input_ids": batch["input_ids"], "attention_mask": batch["attention_mask"]}
+    logits = model(**inputs, decoder_input_ids=batch["input_ids"]).logits
+    return functional.cross_entropy(logits.transpose(1, 2), batch["labels"], reduction="none").mean(1)
+
+
+_TEXT = {
+    "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+    "intermediate_size": 48, "max_position_embeddings": 32, "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+_IMAGE = {"image_size": 32, "num_labels": 3, "drop_path_rate": 0.0, "hidden_dropout_prob": 0.0}
+OTHERS: dict[str, Architecture] = {
+    "Llama": _family("LlamaForCausalLM", next_token_loss, texts, **_TEXT),
+    "OPT": _family(
+        "OPTForCausalLM", next_token_loss, texts, **_TEXT, ffn_dim=48, word_embed_proj_dim=32, dropout=0.0
+    ),
+    "RoBERTa": _family("RobertaForMaskedLM", next_token_loss, texts, **_TEXT),
+    "DistilBERT": _family(
+        "DistilBertForSequenceClassification", text_loss, labelled_texts, vocab_size=97, dim=32, n_layers=2, n_heads=2,
+        hidden_dim=48, dropout=0.0, attention_dropout=0.0, seq_classif_dropout=0.0,
+    ),
+    "DeBERTa": _family(
+        "DebertaV2ForSequenceClassification", text_loss, labelled_texts, **_TEXT, relative_attention=True,
+        pos_att_type=["p2c", "c2p"], position_buckets=8,
+    ),
+    "T5": _family(
+        "T5ForConditionalGeneration", translation_loss, texts, vocab_size=97, d_model=32, d_kv=16, d_ff=48,
+        num_layers=2, num_heads=2, dropout_rate=0.0,
+    ),
+    "Mamba": _family(
+        "MambaForCausalLM", next_token_loss, texts, vocab_size=97, hidden_size=16, num_hidden_layers=1, state_size=4
+    ),
+    "Swin": _family(
+        "SwinForImageClassification", pixel_values_loss, images, **_IMAGE, patch_size=2, embed_dim=16, depths=[1, 1],
+        num_heads=[2, 2], window_size=4,
+    ),
+    "BEiT": _family(
+        "BeitForImageClassification", pixel_values_loss, images, **_IMAGE, patch_size=8, hidden_size=32,
+        num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, use_relative_position_bias=True,
+        layer_scale_init_value=0.1,
+    ),
+}  # fmt: skip

@@ -90,7 +90,12 @@ def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tu
 
 def copies(call: Call) -> Kernel | None:
     """The kernel for one copy of a parameter for each example (a class token, an initial state)."""
-    return _build(call, [next(iter(call.tracked.values()))], [None], ())
+    source = next(iter(call.tracked.values()))
+    shape = tuple(source.shape)
+    if call.layout.kind == "folded" and call.output == (call.layout.batch * shape[0], *shape[1:]):
+        # Repeated for each example along a dimension it had (the heads of DeBERTa's positions).
+        return ElementKernel((source,), (), (Slot((1, *shape), None),))
+    return _build(call, [source], [None], ())
 
 
 def _build(call: Call, parameters: list[Tensor], factors: list[Factor | None], saved: Any) -> Kernel | None:

@@ -42,6 +42,7 @@ class FallbackKernel:
     layout: Layout
     bad: Bool[Tensor, " batch"] | None = None
     gradients: tuple[Tensor, ...] | None = field(default=None)
+    roots: tuple[str, ...] = ()
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         return square_rows(self.per_example(slot, d))
@@ -58,7 +59,9 @@ class FallbackKernel:
         return found if dtype.is_complex else found.to(accumulator(dtype))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
-        return FallbackKernel(self.name, self.run, self.parameters, (), self.rows, self.layout, rows)
+        return FallbackKernel(
+            self.name, self.run, self.parameters, (), self.rows, self.layout, rows, None, self.roots
+        )
 
     def _all(self, d: Tensor) -> tuple[Tensor, ...]:
         parameters = [parameter.detach() for parameter in self.parameters]
@@ -85,7 +88,8 @@ class FallbackKernel:
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UnsupportedModel(
-                f"every operation on a trainable parameter must work on one example alone, got {self.name}, "
+                f"every operation on a trainable parameter must work on one example alone, got {self.name} "
+                f"with {', '.join(self.roots)}, "
                 f"which does not ({reason}). Is there another example's row in it? Freeze its parameters, "
                 "or write it "
                 "with operations that keep one row an example"

@@ -22,7 +22,7 @@ from decrescendo.clipping import (
     transposed,
 )
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.fallback import fallback, is_in_place
+from decrescendo.clipping.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import Call, Kernel, Rule
@@ -182,6 +182,8 @@ class Recorder(TorchFunctionMode):
 
     def _expands(self, name: str, source: Tensor, output: Tensor) -> bool:
         """Whether the output is one copy of the source for each example (a class token, an initial state)."""
+        if name == "repeat" and output.shape == (self.batch * source.shape[0], *source.shape[1:]):
+            return True
         lacking = output.dim() - source.dim()
         before = (1,) * lacking + tuple(source.shape)
         at = [axis for axis in (0, 1) if axis < output.dim() and output.shape[axis] == self.batch]
@@ -247,6 +249,8 @@ class Recorder(TorchFunctionMode):
                 kernel = fallback(call)
             if kernel is None or _answers(kernel) != tracked.keys():
                 continue
+            if isinstance(kernel, FallbackKernel):
+                kernel.roots = roots
             self.decisions.append(Decision(name, roots, kind, options[position:], len(self.uses)))
             parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
             versions = tuple(tensor._version for tensor in kernel.saved)
