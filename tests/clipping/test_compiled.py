@@ -10,9 +10,11 @@ from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::DeprecationWarning"
-)  # torch's own, while it loads its compiler
+# torch's own, while it loads its compiler, and while it looks at the input of a second compiled part.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
 NAMES = ["deep", "transformer layer", "tied embedding", "self attention", "weight norm", "checkpointed"]
 
 
