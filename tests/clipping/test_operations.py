@@ -40,6 +40,24 @@ def test_an_operation_has_the_closed_form_it_should_have(name: str) -> None:
     assert any(isinstance(use.kernel, FallbackKernel) for use in uses) == (name in FALLBACK)
 
 
+@pytest.mark.parametrize(
+    ("name", "closed"),
+    [
+        ("first rows of a table", True),
+        ("position table of distinct ids", True),
+        ("position table of ids that repeat", False),
+        ("position table with padding", False),
+        ("relative positions by a buffer of ids", False),
+    ],
+)
+def test_rows_of_a_table_that_come_once_need_no_gradient_an_example(name: str, closed: bool) -> None:
+    """A choice of entries keeps norms; where one comes twice, its two gradients are added first."""
+    model, batch = OPERATIONS[name].make(torch.float64, 7)
+    uses = forward(model, loss, batch, 7, (), Means(2**28)).uses
+    (made,) = [p for use in uses if use.name == "add" for p in use.parameters]
+    assert made.isometric == closed
+
+
 @pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - IDS))
 def test_an_example_that_is_not_finite_leaves_nothing_behind(name: str) -> None:
     model, (x, y) = OPERATIONS[name].make(torch.float64, 6)

@@ -187,6 +187,9 @@ OPERATIONS: dict[str, Case] = {
     "position table with padding": with_layer(
         lambda m, x: x + m.t(torch.arange(5)), t=lambda: nn.Embedding(9, 4, padding_idx=2)
     ),
+    "position table, sparse": with_layer(
+        lambda m, x: x + m.t(torch.arange(5)), t=lambda: nn.Embedding(9, 4, sparse=True)
+    ),
     "relative positions by a buffer of ids": with_layer(
         lambda m, x: (x @ x.transpose(1, 2) + m.p[(torch.arange(5)[:, None] - torch.arange(5)).abs()]).softmax(-1) @ x,
         p=vector(5),

@@ -31,17 +31,35 @@ def selects(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return all(item is None or item is ... or isinstance(item, (int, slice)) for item in index)
-    if (
-        name == "embedding"
-        and len(args) >= 2
-        and args[2:3] in ((), (None,))
-        and not kwargs.get("padding_idx")
-    ):
-        # Position tables; of functional.embedding, whose ids come first.
-        ids = args[0]
-        if kwargs.get("padding_idx") is None and not ids.is_floating_point():
-            return int(ids.unique().numel()) == ids.numel()
-    return False
+    return name == "embedding" and _distinct(dict(zip(_EMBEDDING, args, strict=False)) | dict(kwargs))
+
+
+_EMBEDDING = embedding.RULES[functional.embedding].names
+
+
+def _distinct(bound: Mapping[str, Any]) -> bool:
+    """Whether ``functional.embedding`` takes each row at most once, as for a table of positions."""
+    ids = bound["input"]
+    if bound.get("padding_idx") is not None or ids.is_floating_point():
+        return False
+    if ids.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False  # values cannot be looked at: one gradient an example
+    return int(ids.unique().numel()) == ids.numel()
+
+
+def dense(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments without a wish for sparse gradients: the outputs are the same, and vmap knows dense ones only.
+
+    >>> dense(functional.embedding, (0, 1), {"sparse": True})
+    ((0, 1), {})
+    """
+    if func is not functional.embedding:
+        return args, dict(kwargs)
+    return args[: _EMBEDDING.index("sparse")], {
+        key: value for key, value in kwargs.items() if key != "sparse"
+    }
 
 
 def _rows(call: Call, ids: object, weight: object) -> Kernel | None:

@@ -150,6 +150,7 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]
     ) -> Any:
         name = name_of(func)
+        args, kwargs = lookup.dense(func, args, kwargs)
         others = [tensor for tensor in tensors_in(args, kwargs) if id(tensor) not in self.tracked]
         outer = tuple(get_gradient_edge(tensor) for tensor in others if tensor.requires_grad)
         before = args
@@ -266,7 +267,7 @@ class Recorder(TorchFunctionMode):
                 f"for {self.batch} examples. Keep one row an example, or freeze these parameters"
             )
         self.decisions.append(Decision(name, roots, "shared", ("shared",), None))
-        self._derive([output], "", found, roots)
+        self._derive([output], "", found, roots, lookup.selects(name, args, kwargs))
 
 
 def _answers(kernel: Kernel) -> set[int]:
