@@ -1,8 +1,8 @@
 """The rule for products summed over named dimensions: ``einsum``, any ``matmul``, bilinear layers.
 
 With o = einsum(x, .., p) the gradient of p for example i is again one: d_i with the other operands, summed
-over everything but the dimensions of p. Sums over examples are weighted inside the product: nothing is
-materialised for them.
+over everything but the dimensions of p. It is made for as many examples at once as fit a cache, once for the norm
+and once for the sum.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,12 +53,10 @@ class ContractionKernel:
         return torch.cat([square_rows(self._gradient(slot, d, part)) for part in parts])
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        term = self.terms[slot]
-        if not term.others:
-            return weigh(self.per_example(slot, d), weights)
-        scaled = d * weights.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
-        found = _einsum([Operand(scaled, self.output), *_like(term.others, d)], term.dims)
-        return (found * term.scale).reshape(self.parameters[slot].shape)
+        # The same products as for the norm, so that what was measured is what is weighed, to the last digit.
+        parts = chunks(d.shape[0], self.parameters[slot].numel())
+        sums = [weigh(self._gradient(slot, d, part), weights[part]) for part in parts]
+        return torch.stack(sums).sum(0) if len(sums) > 1 else sums[0]
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return self._gradient(slot, d, slice(0, d.shape[0]))
