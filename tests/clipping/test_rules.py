@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from clipping_cases import CASES, loss
+from equality import check_equal
 from torch import nn
 from torch.nn import functional
 
@@ -13,26 +14,6 @@ from decrescendo.clipping.rules import square_rows
 
 # torch says that uneven padding copies the input; it is what is tested.
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
-TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
-
-
-def check_equal(
-    model: nn.Module, batch: Any, dtype: torch.dtype, settings: EngineSettings, loss: Any = loss
-) -> None:
-    """Norms of every example and the clipped sum, half of the examples clipped."""
-    tolerance = TOLERANCE[dtype]
-    engine, reference = Engine(model, loss, settings), Reference(model, loss)
-    norms, expected = engine.per_example_norms(batch), reference.per_example_norms(batch)
-    torch.testing.assert_close(norms, expected, rtol=tolerance, atol=tolerance * float(expected.max()))
-    limit = max(float(expected.median()), 1e-6)
-    one, other = engine.clipped_sum(batch, limit), reference.clipped_sum(batch, limit)
-    # Relative to what was added up: a sum may cancel to anything.
-    scale = float(expected.clamp(max=limit).sum())
-    assert one.gradients.keys() == other.gradients.keys()
-    for name, gradient in other.gradients.items():
-        error = float((one.gradients[name] - gradient).norm())
-        assert error <= tolerance * scale, f"{name}: {error / scale:.1e}"
-    assert (one.diagnostics.examples, one.diagnostics.nonfinite) == (other.diagnostics.examples, 0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])

@@ -45,6 +45,14 @@ def check_coverage(
                 push(edge.node, node)
             _check_inside(node, use, names)
             continue
+        if node.name() == "CheckpointFunctionBackward":
+            # What happens inside is not in the graph at all: its parameters would be missed.
+            raise UnsupportedModel(
+                "every use of a trainable parameter must be in the graph of the losses, got a part of the model "
+                "under torch.utils.checkpoint with use_reentrant=True, which leaves its parameters out. "
+                "Give it use_reentrant=False (transformers: gradient_checkpointing_enable"
+                "({'use_reentrant': False}))"
+            )
         variable = getattr(node, "variable", None)
         if isinstance(variable, Tensor) and id(variable) in names:
             raise UnsupportedModel(_message(names[id(variable)], above))

@@ -42,6 +42,7 @@ class FallbackKernel:
     layout: Layout
     bad: Bool[Tensor, " batch"] | None = None
     gradients: tuple[Tensor, ...] | None = field(default=None)
+    roots: tuple[str, ...] = ()
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         return square_rows(self.per_example(slot, d))
@@ -50,13 +51,17 @@ class FallbackKernel:
         return weigh(self.per_example(slot, d), weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        # d may be complex where the operation is; the parameters are real.
+        # d may be complex where the operation is.
         if self.gradients is None:
             self.gradients = self._all(d)
-        return self.gradients[slot].to(accumulator(self.parameters[slot].dtype))
+        found, dtype = self.gradients[slot], self.parameters[slot].dtype
+        # A real parameter read as complex numbers has a complex gradient until it is pulled back.
+        return found if dtype.is_complex else found.to(accumulator(dtype))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
-        return FallbackKernel(self.name, self.run, self.parameters, (), self.rows, self.layout, rows)
+        return FallbackKernel(
+            self.name, self.run, self.parameters, (), self.rows, self.layout, rows, None, self.roots
+        )
 
     def _all(self, d: Tensor) -> tuple[Tensor, ...]:
         parameters = [parameter.detach() for parameter in self.parameters]
@@ -83,7 +88,8 @@ class FallbackKernel:
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UnsupportedModel(
-                f"every operation on a trainable parameter must work on one example alone, got {self.name}, "
+                f"every operation on a trainable parameter must work on one example alone, got {self.name} "
+                f"with {', '.join(self.roots)}, "
                 f"which does not ({reason}). Is there another example's row in it? Freeze its parameters, "
                 "or write it "
                 "with operations that keep one row an example"

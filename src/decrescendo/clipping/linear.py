@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from decrescendo.clipping.contraction import product
 from decrescendo.clipping.grams import gram_norms, slack_of
 from decrescendo.clipping.means import Means, bucket, chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
@@ -180,11 +181,24 @@ def _product_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"
 
 
 def _linear(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
+    if bound["weight"].dim() == 1:
+        return product(call, bound["input"], bound["weight"], bound.get("bias"))
     return _build(call, bound["input"], bound["weight"], bound.get("bias"), transposed=False)
 
 
 def _matmul(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    return _build(call, bound["input"], bound["other"], None, transposed=True)
+    found = _build(call, bound["input"], bound["other"], None, transposed=True)
+    return product(call, bound["input"], bound["other"]) if found is None else found
+
+
+def _addmm(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
+    """``input * beta + mat1 @ mat2 * alpha``: a linear layer with its weight the other way round (GPT-2)."""
+    scales = (float(bound.get("alpha", 1)), float(bound.get("beta", 1)))
+    bias, rows, weight = bound["input"], bound["mat1"], bound["mat2"]
+    found = None
+    if scales == (1, 1) and bias.dim() == 1 and bias.shape[0] == weight.shape[-1]:
+        found = _build(call, rows, weight, bias, transposed=True)
+    return product(call, rows, weight, bias, scales) if found is None else found
 
 
 def _build(
@@ -214,4 +228,6 @@ RULES = {
     Tensor.matmul: Rule(("input", "other"), _matmul),
     Tensor.__matmul__: Rule(("input", "other"), _matmul),
     Tensor.mm: Rule(("input", "other"), _matmul),
+    torch.addmm: Rule(("input", "mat1", "mat2"), _addmm),
+    Tensor.addmm: Rule(("input", "mat1", "mat2"), _addmm),
 }

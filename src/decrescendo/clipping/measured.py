@@ -127,7 +127,7 @@ class Measured:
                 known = self.whole.get(name)
                 self.whole[name] = gradient if known is None else known + gradient
 
-    def _pull(self, source: Tracked, total: Float[Tensor, "batch *shape"]) -> dict[str, Tensor]:
+    def _pull(self, source: Tracked, total: Tensor) -> dict[str, Tensor]:
         """Per-example gradients of the parameters that a tensor was made from, by the chain rule."""
         roots = [self.parameters[name] for name in source.roots]
         if len(roots) == 1 and roots[0] is source.tensor:

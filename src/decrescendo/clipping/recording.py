@@ -11,22 +11,35 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from decrescendo.clipping import conv, embedding, linear, norm
+from decrescendo.clipping import (
+    contraction,
+    conv,
+    elementwise,
+    embedding,
+    linear,
+    lookup,
+    norm,
+    transposed,
+)
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.fallback import fallback, is_in_place
+from decrescendo.clipping.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import Call, Kernel, Rule
 from decrescendo.errors import UnsupportedModel
 
-RULES: dict[Callable[..., Any], Rule] = {**linear.RULES, **conv.RULES, **embedding.RULES, **norm.RULES}
+RULES: dict[Callable[..., Any], Rule] = {
+    **linear.RULES, **contraction.RULES, **conv.RULES, **transposed.RULES, **embedding.RULES, **lookup.RULES,
+    **norm.RULES, **elementwise.RULES,
+}  # fmt: skip
 # Looked at whether or not a trainable parameter takes part.
 CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
     functional.batch_norm: (norm.BATCH_NORM, norm.check_batch_norm),
     functional.instance_norm: (norm.INSTANCE_NORM, norm.check_instance_norm),
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
-# Views of one tensor with the same entries: norms do not change under them.
+# Views of one tensor with the same entries: norms do not change under them, nor under a choice of entries
+# (`lookup.selects`).
 ISOMETRIES = frozenset({
     "t", "T", "mT", "transpose", "permute", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
     "contiguous", "clone", "swapaxes", "movedim",
@@ -137,6 +150,7 @@ class Recorder(TorchFunctionMode):
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]
     ) -> Any:
         name = name_of(func)
+        args, kwargs = lookup.dense(func, args, kwargs)
         others = [tensor for tensor in tensors_in(args, kwargs) if id(tensor) not in self.tracked]
         outer = tuple(get_gradient_edge(tensor) for tensor in others if tensor.requires_grad)
         before = args
@@ -150,9 +164,11 @@ class Recorder(TorchFunctionMode):
         data = [tensor for tensor in others if id(tensor) not in self.constants]
         rooted = tuple(sorted({root for item in found for root in item.roots}))
         single = isinstance(output, Tensor)
+        if single and data:
+            output = unaliased(output, args, kwargs)
         expansion = name in EXPANSIONS and single and self._expands(name, found[0].tensor, output)
         if not data and not expansion:
-            self._derive(made, name, found, rooted)
+            self._derive(made, name, found, rooted, lookup.selects(name, args, kwargs))
             return output
         if not single:
             raise UnsupportedModel(
@@ -167,13 +183,29 @@ class Recorder(TorchFunctionMode):
 
     def _expands(self, name: str, source: Tensor, output: Tensor) -> bool:
         """Whether the output is one copy of the source for each example (a class token, an initial state)."""
-        fresh = source.dim() < output.dim() or source.shape[0] == 1
-        rest = tuple(output.shape[1:])
-        whole = name != "repeat" or tuple(source.shape)[source.dim() - len(rest) :] == rest
-        return fresh and whole and output.dim() > 0 and output.shape[0] == self.batch
+        if name == "repeat" and output.shape == (self.batch * source.shape[0], *source.shape[1:]):
+            return True
+        lacking = output.dim() - source.dim()
+        before = (1,) * lacking + tuple(source.shape)
+        at = [axis for axis in (0, 1) if axis < output.dim() and output.shape[axis] == self.batch]
+        # Repeated in other dimensions too, it is not one copy an example any more.
+        others = [before[:axis] + before[axis + 1 :] for axis in at]
+        rests = [tuple(output.shape[:axis]) + tuple(output.shape[axis + 1 :]) for axis in at]
+        return any(
+            before[axis] == 1 and (name != "repeat" or other == rest)
+            for axis, other, rest in zip(at, others, rests, strict=True)
+        )
 
-    def _derive(self, made: list[Tensor], name: str, found: list[Tracked], roots: tuple[str, ...]) -> None:
-        isometric = name in ISOMETRIES and len(made) == 1 and len(found) == 1 and found[0].isometric
+    def _derive(
+        self,
+        made: list[Tensor],
+        name: str,
+        found: list[Tracked],
+        roots: tuple[str, ...],
+        selects: bool = False,
+    ) -> None:
+        kept = selects or (name in ISOMETRIES and len(made) == 1)
+        isometric = kept and len(found) == 1 and found[0].isometric
         for tensor in made:
             self.tracked[id(tensor)] = Tracked(tensor, roots, isometric)
 
@@ -211,13 +243,15 @@ class Recorder(TorchFunctionMode):
             call = Call(
                 name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.means
             )
-            kernel = expand_kernel(call) if expansion else None
+            kernel = elementwise.copies(call) if expansion else None
             if kernel is None and rule is not None:
                 kernel = rule.build(call, call.bind(rule.names))
             if kernel is None or _answers(kernel) != tracked.keys():
                 kernel = fallback(call)
             if kernel is None or _answers(kernel) != tracked.keys():
                 continue
+            if isinstance(kernel, FallbackKernel):
+                kernel.roots = roots
             self.decisions.append(Decision(name, roots, kind, options[position:], len(self.uses)))
             parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
             versions = tuple(tensor._version for tensor in kernel.saved)
@@ -233,19 +267,23 @@ class Recorder(TorchFunctionMode):
                 f"for {self.batch} examples. Keep one row an example, or freeze these parameters"
             )
         self.decisions.append(Decision(name, roots, "shared", ("shared",), None))
-        self._derive([output], "", found, roots)
+        self._derive([output], "", found, roots, lookup.selects(name, args, kwargs))
 
 
 def _answers(kernel: Kernel) -> set[int]:
     return {id(tensor) for tensor in kernel.parameters}
 
 
-def expand_kernel(call: Call) -> Kernel | None:
-    """One copy of a parameter for each example is adding it to zeros of that shape."""
-    source = next(iter(call.tracked.values()))
-    zeros = torch.zeros(call.output, dtype=source.dtype, device=source.device)
-    same = (call.output, call.layout, call.tracked, call.constants, call.means)
-    return fallback(Call("add", torch.add, (zeros, source), {}, *same))
+def unaliased(output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
+    """The output as a tensor of its own where it is a view of something that nobody else holds.
+
+    A linear layer gives a view of a matrix product. Writing into it (``ReLU(inplace=True)``) would rewrite the graph
+    of that product, past the recorded output.
+    """
+    base = output._base
+    if base is None or any(base is tensor or base is tensor._base for tensor in tensors_in(args, kwargs)):
+        return output
+    return torch.ops.aten._unsafe_view.default(output, list(output.shape))
 
 
 def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:

@@ -68,7 +68,7 @@ class Reference:
             factor = clip_factors(norm, limit, torch.float32 if narrow else torch.float64)
             if bool(torch.isfinite(norm)):
                 for name, gradient in example.items():
-                    gradients[name] += gradient * factor.to(gradient.dtype)
+                    gradients[name] += gradient * factor.to(gradient.dtype).reshape(())
             diagnostics += Diagnostics(
                 examples=1,
                 nonfinite=int(not torch.isfinite(norm)),

@@ -56,7 +56,7 @@ def self_check(
         if bool(finite.all()):
             # Under autocast the outputs have fewer digits than the parameters.
             known = [gradient.dtype for gradient in gradients if gradient is not None]
-            loosest = max(known, key=_tolerance, default=torch.float64)
+            loosest = max([*known, seen.losses.dtype], key=_tolerance)
             _check_sums(seen, done, norms, loosest)
             if alone and rows > 1:
                 _check_losses_alone(model, loss, batch, rows)

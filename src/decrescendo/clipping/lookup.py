@@ -1,0 +1,89 @@
+"""Rows of a parameter chosen by ids of the data (a rule), and entries chosen by anything else (a view)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from decrescendo.clipping import embedding
+from decrescendo.clipping.rules import Call, Kernel, Rule
+
+# Pieces of one tensor, each entry in one of them.
+_PIECES = frozenset({
+    "narrow", "select", "chunk", "split", "split_with_sizes", "tensor_split", "unbind", "hsplit", "vsplit",
+    "diagonal", "unsafe_split", "unsafe_chunk",
+})  # fmt: skip
+
+
+def selects(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation on one tensor only chooses entries of it, each at most once: norms are kept by its adjoint.
+
+    >>> selects("__getitem__", (torch.zeros(5, 2), slice(0, 3)), {})
+    True
+    >>> table = torch.zeros(5, 2)
+    >>> selects("embedding", (torch.tensor([0, 1]), table), {}), selects("embedding", (torch.tensor([1, 1]), table), {})
+    (True, False)
+    """
+    if name in _PIECES:
+        return True
+    if name == "__getitem__":
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        return all(item is None or item is ... or isinstance(item, (int, slice)) for item in index)
+    return name == "embedding" and _distinct(dict(zip(_EMBEDDING, args, strict=False)) | dict(kwargs))
+
+
+_EMBEDDING = embedding.RULES[functional.embedding].names
+
+
+def _distinct(bound: Mapping[str, Any]) -> bool:
+    """Whether ``functional.embedding`` takes each row at most once, as for a table of positions."""
+    ids = bound["input"]
+    if bound.get("padding_idx") is not None or ids.is_floating_point():
+        return False
+    if ids.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False  # values cannot be looked at: one gradient an example
+    return int(ids.unique().numel()) == ids.numel()
+
+
+def dense(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments without a wish for sparse gradients: the outputs are the same, and vmap knows dense ones only.
+
+    >>> dense(functional.embedding, (0, 1), {"sparse": True})
+    ((0, 1), {})
+    """
+    if func is not functional.embedding:
+        return args, dict(kwargs)
+    return args[: _EMBEDDING.index("sparse")], {
+        key: value for key, value in kwargs.items() if key != "sparse"
+    }
+
+
+def _rows(call: Call, ids: object, weight: object) -> Kernel | None:
+    if not isinstance(ids, Tensor) or not isinstance(weight, Tensor) or not call.is_tracked(weight):
+        return None
+    if weight.dim() != 2 or ids.dtype not in (torch.int64, torch.int32) or ids.dim() == 0:
+        return None
+    if call.is_tracked(ids) or not call.layout.holds(ids):
+        return None
+    # From the end or from the start: the same row.
+    positive = torch.where(ids < 0, ids + weight.shape[0], ids)
+    return embedding.RULES[functional.embedding].build(call, {"input": positive, "weight": weight})
+
+
+def _getitem(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
+    return _rows(call, bound["index"], bound["input"])
+
+
+def _index_select(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
+    return _rows(call, bound["index"], bound["input"]) if bound["dim"] == 0 else None
+
+
+RULES: dict[Callable[..., Any], Rule] = {
+    cast("Callable[..., Any]", Tensor.__getitem__): Rule(("input", "index"), _getitem),
+    torch.index_select: Rule(("input", "dim", "index"), _index_select),
+    Tensor.index_select: Rule(("input", "dim", "index"), _index_select),
+}

@@ -1,0 +1,82 @@
+"""Operations that take a parameter directly, in every layout, against the slow loop."""
+
+import pytest
+import torch
+from clipping_cases import loss
+from equality import check_equal
+from operation_cases import OPERATIONS
+
+from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.clipping.fallback import FallbackKernel
+from decrescendo.clipping.means import Means
+from decrescendo.clipping.passes import forward
+
+# What vmap does: forms without a closed form of their own.
+FALLBACK = {
+    "einsum, diagonal",
+    "einsum, summed parameter",
+    "numbers by ids",
+    "attention with a learned bias",
+    "attention with learned keys",
+    "a parameter read as complex numbers",
+}
+# Ids are made from the inputs in these: infinity is no id.
+IDS = {name for name in OPERATIONS if "by ids" in name or name == "index_select"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_equals_the_reference(name: str, dtype: torch.dtype) -> None:
+    """Batch sizes 5 and 4 are a length and a width of the models."""
+    for size in (6, 1, 5, 4):
+        model, batch = OPERATIONS[name].make(dtype, size, seed=size)
+        check_equal(model, batch, dtype, EngineSettings())
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_has_the_closed_form_it_should_have(name: str) -> None:
+    model, batch = OPERATIONS[name].make(torch.float64, 7)
+    uses = forward(model, loss, batch, 7, (), Means(2**28)).uses
+    assert any(isinstance(use.kernel, FallbackKernel) for use in uses) == (name in FALLBACK)
+
+
+@pytest.mark.parametrize(
+    ("name", "closed"),
+    [
+        ("first rows of a table", True),
+        ("position table of distinct ids", True),
+        ("position table of ids that repeat", False),
+        ("position table with padding", False),
+        ("relative positions by a buffer of ids", False),
+    ],
+)
+def test_rows_of_a_table_that_come_once_need_no_gradient_an_example(name: str, closed: bool) -> None:
+    """A choice of entries keeps norms; where one comes twice, its two gradients are added first."""
+    model, batch = OPERATIONS[name].make(torch.float64, 7)
+    uses = forward(model, loss, batch, 7, (), Means(2**28)).uses
+    (made,) = [p for use in uses if use.name == "add" for p in use.parameters]
+    assert made.isometric == closed
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - IDS))
+def test_an_example_that_is_not_finite_leaves_nothing_behind(name: str) -> None:
+    model, (x, y) = OPERATIONS[name].make(torch.float64, 6)
+    engine = Engine(model, loss)
+    keep = torch.tensor([0, 1, 3, 4, 5])
+    expected = engine.clipped_sum((x[keep], y[keep]), 0.1).gradients
+    x[2] = float("nan")
+    found = engine.clipped_sum((x, y), 0.1)
+    assert found.diagnostics.nonfinite == 1
+    for parameter, gradient in expected.items():
+        torch.testing.assert_close(found.gradients[parameter], gradient, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str) -> None:
+    model, batch = OPERATIONS[name].make(torch.float32, 6)
+    engine = Engine(model, loss, EngineSettings(self_check=False))
+    limit = 0.5 * float(engine.per_example_norms(batch).max())
+    for row in range(6):
+        alone = engine.clipped_sum(tuple(rows[row : row + 1] for rows in batch), limit)
+        length = torch.cat([g.double().flatten() for g in alone.gradients.values()]).norm()
+        assert float(length) <= limit
