@@ -19,7 +19,9 @@ def check_coverage(losses: Tensor, uses: Sequence[Use], parameters: Mapping[str,
         UnsupportedModel: a parameter is reached past the recorded operations.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
-    recorded = {use.edge.node: use for use in uses}
+    recorded: dict[Node, list[Use]] = {}
+    for use in uses:
+        recorded.setdefault(use.edge.node, []).append(use)
     seen: set[Node] = set()
     stack: list[tuple[Node, Node]] = []
 
@@ -34,11 +36,11 @@ def check_coverage(losses: Tensor, uses: Sequence[Use], parameters: Mapping[str,
     push(start, start)
     while stack:
         node, above = stack.pop()
-        use = recorded.get(node)
-        if use is not None:
-            for edge in use.outer:
+        known = recorded.get(node)
+        if known is not None:
+            for edge in (edge for use in known for edge in use.outer):
                 push(edge.node, node)
-            _check_inside(node, use, names)
+            _check_inside(node, known, names)
             continue
         variable = getattr(node, "variable", None)
         if isinstance(variable, Tensor) and id(variable) in names:
@@ -47,9 +49,9 @@ def check_coverage(losses: Tensor, uses: Sequence[Use], parameters: Mapping[str,
             push(following, node)
 
 
-def _check_inside(top: Node, use: Use, names: Mapping[int, str]) -> None:
+def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> None:
     """From a recorded output to its arguments: only the parameters it was recorded with are in between."""
-    allowed: set[Node] = {_node(edge) for edge in (*use.inner, *use.outer)}
+    allowed: set[Node] = {_node(edge) for use in uses for edge in (*use.inner, *use.outer)}
     seen: set[Node] = {top}
     stack: list[tuple[Node, Node]] = [(following, top) for following, _ in top.next_functions if following]
     while stack:

@@ -150,7 +150,7 @@ def parts_of(uses: Sequence[Use], gradients: Sequence[Tensor | None]) -> list[Pa
         if gradient is None:
             continue
         use.check_saved()
-        d = use.layout.split(gradient)
+        d = use.layout.split_gradient(gradient)
         d = d if d.is_complex() else d.to(accumulator(d.dtype))
         parts.extend(Part(use.kernel, slot, source, d) for slot, source in enumerate(use.parameters))
     return parts

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.layout import Kind
+from decrescendo.clipping.layout import MERGED, Kind
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
 
@@ -65,7 +65,7 @@ def _affine(
         return None
     needed = any(role == "weight" for role, _ in slots)
     normalised = call.layout.split(plain(rows.detach())) if needed else None
-    dimensions = rows.dim() + (call.layout.kind in ("folded", "interleaved"))
+    dimensions = rows.dim() + (call.layout.kind in MERGED)
     if features is None:
         channel = dimensions - rows.dim() + 1
         places = tuple(axis for axis in range(1, dimensions) if axis != channel)

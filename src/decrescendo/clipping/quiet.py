@@ -13,6 +13,7 @@ _DROPOUTS: frozenset[Callable[..., Any]] = frozenset({
     functional.feature_alpha_dropout,
     torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout,
 })  # fmt: skip
+_RECURRENT = frozenset({torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu})
 
 
 class Quiet(TorchFunctionMode):
@@ -33,6 +34,10 @@ class Quiet(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
+        if func in _RECURRENT:
+            # Padded or packed, dropout between layers comes after the number of layers.
+            at = 5 if isinstance(args[3], bool) else 6
+            args = (*args[:at], 0.0, *args[at + 1 :])
         if func is functional.scaled_dot_product_attention:
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])

@@ -1,7 +1,7 @@
 """Seeing every use of a trainable parameter in a forward pass, without touching the model."""
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,8 +12,11 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping import conv, embedding, linear, norm
+from decrescendo.clipping.decompose import CELLS, RECURRENT, run_cell
 from decrescendo.clipping.fallback import fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
+from decrescendo.clipping.packing import Packing, make_packing
+from decrescendo.clipping.recurrent import run_recurrent
 from decrescendo.clipping.rules import Call, Kernel, Rule
 from decrescendo.errors import UnsupportedModel
 
@@ -24,6 +27,7 @@ CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, A
     functional.instance_norm: (norm.INSTANCE_NORM, norm.check_instance_norm),
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
+_PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)  # pyright: ignore
 # Views of one tensor with the same entries: norms do not change under them.
 ISOMETRIES = frozenset({
     "t", "T", "mT", "transpose", "permute", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
@@ -96,6 +100,9 @@ class Recorder(TorchFunctionMode):
     uses: list[Use] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
+    # By the id of their batch_sizes, which a PackedSequence hands on; held so that the id stays theirs.
+    packings: dict[int, tuple[Tensor, Packing]] = field(default_factory=dict)
+    selected: tuple[Tensor, Tensor] | None = field(default=None)
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
@@ -113,6 +120,11 @@ class Recorder(TorchFunctionMode):
         if func in CHECKS:
             names, check = CHECKS[func]
             check(dict(zip(names, args, strict=False)) | kwargs)
+        if func in (Tensor.index_select, torch.index_select, _PACK):
+            return self._observe(func, args, kwargs)
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled():
             return func(*args, **kwargs)
         found = [
@@ -120,10 +132,84 @@ class Recorder(TorchFunctionMode):
         ]
         if not found:
             return func(*args, **kwargs)
+        if func in RECURRENT:
+            return run_recurrent(self, func, args, kwargs)
+        if func in CELLS:
+            with self:
+                return run_cell(func, args, kwargs)
         if func not in RULES and is_composite(func):
             with self:
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
+
+    def _observe(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Remember how sequences were sorted and packed: the packed data alone does not show it."""
+        output = self._run(func, args, kwargs)
+        if func is not _PACK:
+            index = args[2] if len(args) > 2 else kwargs["index"]
+            self.selected = (output, index)
+            return output
+        order = self.selected[1] if self.selected is not None and self.selected[0] is args[0] else None
+        data, sizes = output
+        packing = make_packing(tuple(sizes.tolist()), order, data.device)
+        self.packings[id(sizes)] = (sizes, packing)
+        return output
+
+    def packing(self, batch_sizes: Tensor) -> Packing:
+        """How data with these batch sizes was packed."""
+        known = self.packings.get(id(batch_sizes))
+        if known is None:
+            raise UnsupportedModel(
+                "packed sequences must be packed inside the loss or the model, got batch sizes that were made "
+                "elsewhere. Call pack_padded_sequence on padded rows there, with enforce_sorted=False"
+            )
+        return known[1]
+
+    def is_tracked(self, value: object) -> bool:
+        """Whether a tensor is a trainable parameter, or made from them alone."""
+        return id(value) in self.tracked
+
+    def attach(
+        self,
+        name: str,
+        output: Tensor,
+        tracked: Sequence[Tensor],
+        layouts: Sequence[Layout],
+        build: Callable[[Layout], Kernel],
+    ) -> None:
+        """Note a use of ``tracked`` whose output gradient is that of ``output``, in one of the ``layouts``."""
+        items = tuple(self.tracked[id(tensor)] for tensor in tracked)
+        roots = tuple(sorted({root for item in items for root in item.roots}))
+        options = self._hinted(name, roots, tuple(layout.kind for layout in layouts))
+        (layout,) = (layout for layout in layouts if layout.kind == options[0])
+        kernel = build(layout)
+        inner = tuple(get_gradient_edge(tensor) for tensor in tracked)
+        self.decisions.append(Decision(name, roots, layout.kind, options, len(self.uses)))
+        versions = tuple(tensor._version for tensor in kernel.saved)
+        self.uses.append(Use(name, kernel, layout, get_gradient_edge(output), items, versions, inner, ()))
+
+    def _hinted(self, name: str, roots: tuple[str, ...], options: tuple[Kind, ...]) -> tuple[Kind, ...]:
+        """Options from the one on that a checked pass has found right."""
+        order = len(self.decisions)
+        if order < len(self.hints):
+            hint = self.hints[order]
+            if (hint.name, hint.roots) == (name, roots) and hint.kind in options:
+                return options[options.index(hint.kind) :]
+        return options
+
+    def _layout(self, kind: Kind, output: Tensor) -> Layout:
+        return Layout(kind, self.batch, self._packing_of(output) if kind == "packed" else None)
+
+    def _packing_of(self, output: Tensor) -> Packing | None:
+        """The packing whose data has as many rows."""
+        fitting = [p for _, p in self.packings.values() if output.dim() > 0 and p.rows == output.shape[0]]
+        if any(not packing.same(fitting[0]) for packing in fitting):
+            raise UnsupportedModel(
+                "trainable layers on packed data must be able to tell whose row is whose, got two packings with "
+                f"{fitting[0].rows} rows each. Apply these layers to padded rows, before packing or after unpacking"
+            )
+        sequences = fitting[0].sizes[0] if fitting else 0
+        return fitting[0] if fitting and sequences % self.batch == 0 else None
 
     def _record(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]
@@ -142,7 +228,7 @@ class Recorder(TorchFunctionMode):
         data = [tensor for tensor in others if id(tensor) not in self.constants]
         rooted = tuple(sorted({root for item in found for root in item.roots}))
         single = isinstance(output, Tensor)
-        expansion = name in EXPANSIONS and single and self._expands(name, found[0].tensor, output)
+        expansion = self._expands(found[0].tensor, output) if name in EXPANSIONS and single else ()
         if not data and not expansion:
             self._derive(made, name, found, rooted)
             return output
@@ -157,12 +243,18 @@ class Recorder(TorchFunctionMode):
         self._use(func, name, before, kwargs, output, found, rooted, inner, outer, expansion)
         return output
 
-    def _expands(self, name: str, source: Tensor, output: Tensor) -> bool:
-        """Whether the output is one copy of the source for each example (a class token, an initial state)."""
-        fresh = source.dim() < output.dim() or source.shape[0] == 1
-        rest = tuple(output.shape[1:])
-        whole = name != "repeat" or tuple(source.shape)[source.dim() - len(rest) :] == rest
-        return fresh and whole and output.dim() > 0 and output.shape[0] == self.batch
+    def _expands(self, source: Tensor, output: Tensor) -> tuple[Kind, ...]:
+        """In which layouts the output is one copy of the source for each example (a class token, an initial state)."""
+        fresh = output.dim() - source.dim()
+        shape = (*[1] * fresh, *source.shape)
+        if any(size not in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
+            return ()  # repeat: tiles, not copies
+        kinds: tuple[tuple[Kind, int], ...] = (("rows", 0), ("columns", 1))
+        return tuple(
+            kind
+            for kind, axis in kinds
+            if axis < output.dim() and shape[axis] == 1 and output.shape[axis] == self.batch
+        )
 
     def _derive(self, made: list[Tensor], name: str, found: list[Tracked], roots: tuple[str, ...]) -> None:
         isometric = name in ISOMETRIES and len(made) == 1 and len(found) == 1 and found[0].isometric
@@ -180,26 +272,26 @@ class Recorder(TorchFunctionMode):
         roots: tuple[str, ...],
         inner: tuple[GradientEdge, ...],
         outer: tuple[GradientEdge, ...],
-        expansion: bool,
+        expansion: tuple[Kind, ...],
     ) -> None:
         rule = RULES.get(func)
         allowed = candidates(output, self.batch)
+        if self.packings and self._packing_of(output) is not None:
+            allowed = ("packed", *allowed)
+        if expansion:
+            allowed = cast("tuple[Kind, ...]", (*expansion, "shared"))
         if outer:
             # With an activation in it, it is not made from parameters alone, whatever its shape.
             allowed = allowed[:-1]
         options: tuple[Kind, ...] = allowed
         if rule is not None:
             options = cast("tuple[Kind, ...]", tuple(filter(rule.layouts.__contains__, allowed)))
-        order = len(self.decisions)
-        if order < len(self.hints):
-            hint = self.hints[order]
-            if (hint.name, hint.roots) == (name, roots) and hint.kind in options:
-                options = options[options.index(hint.kind) :]
+        options = self._hinted(name, roots, options)
         tracked = {id(item.tensor): item.tensor for item in found}
         for position, kind in enumerate(options):
             if kind == "shared":
                 break
-            layout = Layout(kind, self.batch)
+            layout = self._layout(kind, output)
             call = Call(
                 name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.budget
             )

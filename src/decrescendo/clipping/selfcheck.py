@@ -44,7 +44,7 @@ def self_check(
             # Under autocast the outputs have fewer digits than the parameters.
             known = [gradient.dtype for gradient in gradients if gradient is not None]
             loosest = max(known, key=_tolerance, default=torch.float64)
-            _check_sums(seen, done, norms, loosest)
+            _check_sums(model, loss, batch, seen, done, norms, loosest)
             if rows > 1:
                 _check_losses_alone(model, loss, batch, rows)
             return done
@@ -117,11 +117,22 @@ def _scaled(
     return error <= _tolerance(second.dtype) * float(expected.abs().max()) + 8 * rounding
 
 
-def _check_sums(seen: Forward, done: Pass, norms: dict[str, Tensor], computed: torch.dtype) -> None:
+def _check_sums(
+    model: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    seen: Forward,
+    done: Pass,
+    norms: dict[str, Tensor],
+    computed: torch.dtype,
+) -> None:
+    """Against a forward pass that was not recorded: some operations are replaced while recording."""
     parameters = seen.parameters
-    losses = seen.losses
+    with torch.enable_grad(), eager(), random_state_kept(model):
+        losses = loss(model, _copied(batch))
+    _compare_recorded(seen.losses.detach(), losses.detach(), computed)
     expected = torch.autograd.grad(
-        losses, list(parameters.values()), torch.ones_like(losses), materialize_grads=True, retain_graph=True
+        losses, list(parameters.values()), torch.ones_like(losses), materialize_grads=True
     )
     ones = torch.ones(seen.losses.shape[0], dtype=done.measured.dtype, device=seen.losses.device)
     recorded = done.measured.weighted_sums(ones)
@@ -138,6 +149,19 @@ def _check_sums(seen: Forward, done: Pass, norms: dict[str, Tensor], computed: t
                 f"{error / max(scale, 1e-300):.1e}. A hook on it, or an operation that the engine misreads? "
                 "Freeze it, or write that part with ordinary torch operations"
             )
+
+
+def _compare_recorded(
+    recorded: Float[Tensor, " batch"], plain: Float[Tensor, " batch"], computed: torch.dtype
+) -> None:
+    scale = plain.abs() + plain.abs().mean()
+    error = (recorded - plain).abs()
+    if bool((error > _tolerance(max((computed, plain.dtype), key=_tolerance)) * scale).any()):
+        raise UnsupportedModel(
+            "recording must not change a loss, got losses that moved by "
+            f"{float((error / scale.clamp(min=1e-300)).max()):.1e}. Is there randomness that torch's global generator "
+            "does not give, or a model that counts its calls? Leave it out of the loss"
+        )
 
 
 def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int) -> None:
