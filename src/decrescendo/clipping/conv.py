@@ -1,7 +1,9 @@
-"""The rule for convolutions of one to three dimensions: unfolded input patches times output gradients.
+"""The rule for convolutions of one to three dimensions.
 
 With the patches U_i (channels * kernel, places) of example i and its output gradient D_i (outputs, places),
-the weight gradient is g_i = D_i U_i^T, group by group.
+the weight gradient is g_i = D_i U_i^T, group by group. Its norm follows from this product, or from the Gram
+matrices of patches and of output gradients; the weighted sum is the product again, or torch's own weight gradient
+of the weighted output gradients.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,18 +15,16 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from decrescendo.clipping.linear import gram_norms, norms_of_grams
+from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
+from decrescendo.clipping.patches import (
+    Geometry,
+    copies_runs_of_places,
+    patch_grams,
+    unfold,
+    unfold_places,
+)
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
-
-
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """What a convolution does, with one number a dimension; ``pad`` as ``F.pad`` takes it."""
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    pad: tuple[int, ...]
-    groups: int
 
 
 @dataclass(slots=True)
@@ -38,103 +38,177 @@ class ConvKernel:
     batch: int
     shape: tuple[int, ...]
     geometry: Geometry
-    budget: int
-    product: Tensor | None = field(default=None)
+    means: Means
+    product: Float[Tensor, "batch groups outputs patch"] | None = field(default=None)
+    biases: Float[Tensor, "batch outputs"] | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             return square_rows(self._bias(d))
-        if self._fits(d):
-            self.product = self._product(d, 0, self.batch)
-            return square_rows(self.product)
-        rows = self._chunk(d)
-        parts = [
-            square_rows(self._product(d, start, min(start + rows, self.batch)))
-            for start in range(0, self.batch, rows)
-        ]
-        return torch.cat(parts)
+        method = self._method(d)
+        kept = self.means.take(self._product_shape(), d) if method == "keep" else None
+        if kept is not None:
+            self.product = self._products(d, kept)
+            return square_rows(kept)
+        return self._norms(method, d)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             return weights.to(d.dtype) @ self._bias(d)
         if self.product is not None:
-            return weigh(self.product, weights).reshape(self.shape)
-        total = torch.zeros(self.shape, dtype=d.dtype, device=d.device)
-        rows = self._chunk(d)
-        for start in range(0, self.batch, rows):
-            stop = min(start + rows, self.batch)
-            total += weigh(self._product(d, start, stop), weights[start:stop]).reshape(self.shape)
-        return total
+            return self._oriented(weigh(self.product, weights))
+        return self._sum(d, weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             return self._bias(d)
-        return self._product(d, 0, self.batch).reshape(self.batch, *self.shape)
+        return self._oriented(self._products(d))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
         images = rows.repeat_interleave(self.inputs.shape[0] // self.batch)
         inputs = zero_rows(self.inputs, images)
         return ConvKernel(
-            self.roles, self.parameters, (), inputs, self.batch, self.shape, self.geometry, self.budget
+            self.roles, self.parameters, (), inputs, self.batch, self.shape, self.geometry, self.means
         )
 
-    def _bias(self, d: Tensor) -> Tensor:
-        channels = self.shape[0]
-        return d.reshape(self.batch, -1, channels, d[0].numel() // self._copies() // channels).sum((1, 3))
+    def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
+        if self.biases is None:
+            places = d[0].numel() // self._copies() // self.shape[0]
+            self.biases = d.reshape(self.batch, -1, self.shape[0], places).sum((1, 3))
+        return self.biases
 
     def _copies(self) -> int:
         return self.inputs.shape[0] // self.batch
 
-    def _row_bytes(self, d: Tensor) -> int:
+    def _method(self, d: Tensor) -> str:
+        """By which form norms and sums are fastest: see `_norms`; "keep" also keeps the product."""
+        geometry, groups = self.geometry, self.geometry.groups
         weight = torch.Size(self.shape).numel()
+        patch = torch.Size(self.shape[1:]).numel()
         places = d[0].numel() // self.shape[0]
-        patch = self.inputs.shape[1] * torch.Size(self.geometry.kernel).numel() * places
-        return (weight + patch) * d.element_size()
+        # Moving a number costs about as much as eight multiplications.
+        product, unfolded = places * weight, 8 * places * patch * groups
+        gram = places * places * (patch * groups + self.shape[0])
+        cost = {"twice": 2.0 * product + unfolded, "gram": float(gram + unfolded + product)}
+        if self.batch * weight * d.element_size() <= self.means.left:
+            cost["keep"] = product + unfolded + 24.0 * weight
+        pixels = torch.Size(self._padded_places()).numel()
+        if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
+            sums = 8 * pixels * pixels * self.geometry.kernel[0]
+            cost["pixels"] = float(
+                pixels * pixels * self.shape[1] + sums + places * places * self.shape[0] + product
+            )
+        ones = torch.ones(self.batch, dtype=d.dtype, device=d.device)
 
-    def _fits(self, d: Tensor) -> bool:
-        return self.batch * self._row_bytes(d) <= self.budget
+        kept: list[Tensor] = []
 
-    def _chunk(self, d: Tensor) -> int:
-        return max(1, self.budget // max(1, self._row_bytes(d)))
+        def run(method: str) -> object:
+            if method == "keep":
+                kept[:] = [self._products(d, kept[0] if kept else None)]
+                return square_rows(kept[0]), weigh(kept[0], ones)
+            return self._norms(method, d), self._sum(d, ones)
 
-    def _product(self, d: Tensor, start: int, stop: int) -> Float[Tensor, "rows groups outputs patch"]:
-        copies, rows, groups = self._copies(), stop - start, self.geometry.groups
-        images = self.inputs[start * copies : stop * copies].to(d.dtype)
-        patches = unfold(images, self.geometry)
+        key = ("conv", self.shape, tuple(self.inputs.shape[1:]), geometry, d.dtype, bucket(self.batch))
+        return self.means.choose(key, cost, run, d.device)
+
+    def _padded_places(self) -> list[int]:
+        pad, places = self.geometry.pad, self.inputs.shape[2:]
+        last = len(places) - 1
+        return [
+            size + pad[2 * (last - axis)] + pad[2 * (last - axis) + 1] for axis, size in enumerate(places)
+        ]
+
+    def _norms(self, method: str, d: Tensor) -> Float[Tensor, " batch"]:
+        """|g_i|^2 by products ("keep", "twice"), Gram matrices of patches ("gram"), or of pixels ("pixels")."""
+        places = d[0].numel() // self.shape[0]
+        patch = torch.Size(self.shape[1:]).numel() * self.geometry.groups
+        if method == "pixels":
+            pixels = torch.Size(self._padded_places()).numel()
+            parts = chunks(self.batch, pixels * pixels)
+            return torch.cat([self._pixel_norms(d, part) for part in parts])
+        norms: list[Tensor] = []
+        for part in chunks(self.batch, places * patch):
+            left, right = self._sides(d, part)
+            if method == "gram":
+                squares = gram_norms(right, left.transpose(1, 2))
+            else:
+                squares = square_rows(torch.bmm(left, right))
+            norms.append(squares.reshape(part.stop - part.start, -1).sum(1))
+        return torch.cat(norms)
+
+    def _pixel_norms(self, d: Tensor, part: slice) -> Float[Tensor, " rows"]:
+        first = patch_grams(self.inputs[part].to(d.dtype), self.geometry)
+        outputs = d[part].reshape(part.stop - part.start, self.shape[0], -1)
+        return norms_of_grams(first, torch.bmm(outputs.transpose(1, 2), outputs))
+
+    def _product_shape(self) -> tuple[int, int, int, int]:
+        groups = self.geometry.groups
+        return self.batch, groups, self.shape[0] // groups, torch.Size(self.shape[1:]).numel()
+
+    def _products(
+        self, d: Tensor, found: Tensor | None = None
+    ) -> Float[Tensor, "batch groups outputs patch"]:
+        """g_i, its patch in the order of `_sides`; written to ``found`` if there is one."""
+        batch, groups, outputs, patch = self._product_shape()
+        found = (
+            torch.empty(batch, groups, outputs, patch, dtype=d.dtype, device=d.device)
+            if found is None
+            else found
+        )
+        flat = found.reshape(batch * groups, outputs, patch)
+        for part in chunks(batch, d[0].numel() // self.shape[0] * patch * groups):
+            torch.bmm(*self._sides(d, part), out=flat[part.start * groups : part.stop * groups])
+        return found
+
+    def _sides(self, d: Tensor, part: slice) -> tuple[Tensor, Tensor]:
+        """Output gradients (rows * groups, outputs, places) and patches (rows * groups, places, patch)."""
+        copies, groups, rows = self._copies(), self.geometry.groups, part.stop - part.start
+        images = self.inputs[part.start * copies : part.stop * copies].to(d.dtype)
+        if self._channels_last():
+            right = unfold_places(images, self.geometry)
+            right = right.reshape(rows, -1, right.shape[-1])
+        else:
+            patches = unfold(images, self.geometry)
+            patches = patches.reshape(rows, copies, groups, -1, patches.shape[-1])
+            right = patches.permute(0, 2, 1, 4, 3).reshape(
+                rows * groups, copies * patches.shape[-1], patches.shape[-2]
+            )
         outputs = self.shape[0] // groups
-        places = patches.shape[-1]
-        d = d[start:stop].reshape(rows, copies, groups, outputs, places)
-        patches = patches.reshape(rows, copies, groups, -1, places)
-        if copies > 1:
-            d = d.permute(0, 2, 3, 1, 4)
-            patches = patches.permute(0, 2, 3, 1, 4)
-        left = d.reshape(rows * groups, outputs, copies * places)
-        right = patches.reshape(rows * groups, -1, copies * places)
-        return torch.bmm(left, right.transpose(1, 2)).reshape(rows, groups, outputs, -1)
+        left = d[part].reshape(rows, copies, groups, outputs, -1)
+        return left.permute(0, 2, 3, 1, 4).reshape(rows * groups, outputs, -1), right
 
+    def _channels_last(self) -> bool:
+        width = (self._padded_places()[-1] - self.geometry.reach(-1)) // self.geometry.stride[-1] + 1
+        return not copies_runs_of_places(self.inputs, self.geometry, width)
 
-def unfold(
-    images: Float[Tensor, "images channels *places"], geometry: Geometry
-) -> Float[Tensor, "images patch out"]:
-    """The patches that each output place sees: rows ordered (channel, kernel place).
+    def _oriented(self, gradient: Float[Tensor, "*batch groups outputs patch"]) -> Tensor:
+        """A gradient whose patch has the order of `_sides`, in the shape of the weight."""
+        batch = gradient.shape[:-3]
+        if not self._channels_last():
+            return gradient.reshape(*batch, *self.shape)
+        return gradient.reshape(*batch, self.shape[0], *self.shape[2:], self.shape[1]).movedim(
+            -1, len(batch) + 1
+        )
 
-    >>> geometry = Geometry(kernel=(2,), stride=(1,), dilation=(1,), pad=(0, 0), groups=1)
-    >>> unfold(torch.tensor([[[1.0, 2.0, 3.0]]]), geometry)
-    tensor([[[1., 2.],
-             [2., 3.]]])
-    """
-    if any(geometry.pad):
-        images = functional.pad(images, list(geometry.pad))
-    windows = images
-    dimensions = len(geometry.kernel)
-    for axis in range(dimensions):
-        reach = (geometry.kernel[axis] - 1) * geometry.dilation[axis] + 1
-        windows = windows.unfold(2 + axis, reach, geometry.stride[axis])
-        windows = windows[..., :: geometry.dilation[axis]]
-    order = (0, 1, *range(2 + dimensions, 2 + 2 * dimensions), *range(2, 2 + dimensions))
-    windows = windows.permute(order)
-    patch = windows.shape[1] * torch.Size(geometry.kernel).numel()
-    return windows.reshape(images.shape[0], patch, -1)
+    def _sum(self, d: Tensor, weights: Tensor) -> Tensor:
+        """sum_i w_i g_i as torch's weight gradient of the weighted output gradients."""
+        copies, geometry = self._copies(), self.geometry
+        dimensions = len(geometry.kernel)
+        total = torch.zeros(self.shape, dtype=d.dtype, device=d.device)
+        scale = weights.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
+        # One zero more on one side is padded by hand: the weight gradient takes the same on both.
+        even = geometry.pad[::2] == geometry.pad[1::2]
+        padding = list(geometry.pad[::2][::-1]) if even else [0] * dimensions
+        for part in chunks(self.batch, d[0].numel()):
+            images = self.inputs[part.start * copies : part.stop * copies].to(d.dtype)
+            images = images if even else geometry.padded(images)
+            outputs = (d[part] * scale[part]).reshape(images.shape[0], self.shape[0], *d.shape[-dimensions:])
+            found = torch.ops.aten.convolution_backward(
+                outputs, images, total, None, list(geometry.stride), padding, list(geometry.dilation), False,
+                [0] * dimensions, geometry.groups, [False, True, False],
+            )  # fmt: skip
+            total = cast("Tensor", found[1]) if part.start == 0 else total + cast("Tensor", found[1])
+        return total
 
 
 def _spread(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
@@ -186,7 +260,7 @@ def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         batch=call.layout.batch,
         shape=tuple(weight.shape),
         geometry=geometry,
-        budget=call.budget,
+        means=call.means,
     )
 
 

@@ -20,6 +20,7 @@ from decrescendo.clipping.clipped import (
     norm_accumulator,
     trainable,
 )
+from decrescendo.clipping.means import Choice, Means
 from decrescendo.clipping.passes import Form, Pass, run
 from decrescendo.clipping.recording import Decision
 from decrescendo.clipping.selfcheck import self_check
@@ -34,21 +35,26 @@ class EngineSettings:
         microbatch_size: at most this many examples at once; ``None`` for the whole batch.
         self_check: check the model and loss on the first batch (and on every new form of the forward pass).
             Without it batch-mixing models are not noticed: turn it off only for a model that was checked.
-        kept_bytes: per-example gradients of one operation are kept between norm and sum up to this size,
-            and computed twice above it.
+        kept_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
+            operations together; what does not fit is computed from inputs and output gradients again.
+        choice: how the fastest of several forms of one gradient is found: ``"measured"`` on first use (the
+            last digits then depend on the machine), or ``"counted"`` in operations.
 
     >>> EngineSettings(microbatch_size=64)
-    EngineSettings(microbatch_size=64, self_check=True, kept_bytes=268435456)
+    EngineSettings(microbatch_size=64, self_check=True, kept_bytes=33554432, choice='measured')
     """
 
     microbatch_size: int | None = None
     self_check: bool = True
-    kept_bytes: int = 2**28
+    kept_bytes: int = 2**25
+    choice: Choice = "measured"
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
             check_integer("microbatch_size", self.microbatch_size, at_least=1)
-        check_integer("kept_bytes", self.kept_bytes, at_least=1)
+        check_integer("kept_bytes", self.kept_bytes, at_least=0)
+        if self.choice not in ("measured", "counted"):
+            raise InvalidValue(f"choice must be 'measured' or 'counted', got {self.choice!r}")
 
 
 class Engine:
@@ -95,6 +101,7 @@ class Engine:
         check_loss(loss)
         self._loss = loss
         self._settings = settings
+        self._means = Means(settings.kept_bytes, settings.choice)
         # What the self-check has seen and accepted: the operations of a forward pass, in order.
         # Passes over one example are apart: nothing about mixing was learned from them.
         self._accepted: set[tuple[bool, Form]] = set()
@@ -141,7 +148,7 @@ class Engine:
             raise InvalidValue(
                 f"a check must have at least two rows to see them mix, got {rows}. Give it more"
             )
-        self_check(self._model, self._loss, batch, self._hints, self._settings.kept_bytes)
+        self_check(self._model, self._loss, batch, self._hints, self._means)
 
     def _clipped(self, batch: Batch, rows: int, limit: float) -> tuple[dict[str, Tensor], Diagnostics]:
         done = self._pass(batch, rows)
@@ -168,16 +175,16 @@ class Engine:
         checked, many = self._settings.self_check, rows > 1
         if checked and not any(known == many for known, _ in self._accepted):
             self._accept(slice_rows(batch, 0, min(rows, CHECK_ROWS)))
-        done = run(self._model, self._loss, batch, rows, self._hints, self._settings.kept_bytes)
+        done = run(self._model, self._loss, batch, rows, self._hints, self._means)
         if checked and (many, done.form) not in self._accepted:
             accepted = self._accept(batch)
             if accepted is not None and accepted.form != done.form:
                 # The check found other places for the examples than this pass had assumed.
-                return run(self._model, self._loss, batch, rows, self._hints, self._settings.kept_bytes)
+                return run(self._model, self._loss, batch, rows, self._hints, self._means)
         return done
 
     def _accept(self, batch: Batch) -> Pass | None:
-        accepted = self_check(self._model, self._loss, batch, self._hints, self._settings.kept_bytes)
+        accepted = self_check(self._model, self._loss, batch, self._hints, self._means)
         if accepted is not None:
             many = accepted.measured.batch > 1
             if many:

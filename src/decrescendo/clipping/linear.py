@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 
@@ -26,50 +27,108 @@ class LinearKernel:
     saved: tuple[Tensor, ...]
     inputs: Float[Tensor, "batch positions features"]
     transposed: bool
-    budget: int
+    means: Means
     product: Tensor | None = field(default=None)
+    biases: Tensor | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         d = self._positions(d)
         if self.roles[slot] == "bias":
-            return square_rows(d[:, 0] if d.shape[1] == 1 else d.sum(1))
+            return square_rows(self._bias(d))
         a = self.inputs.to(d.dtype)
         if a.shape[1] == 1:
             return square_rows(a) * square_rows(d)
-        positions, wide = a.shape[1], a.shape[2] * d.shape[2]
-        if positions * (a.shape[2] + d.shape[2]) < wide or wide * a.shape[0] * d.element_size() > self.budget:
+        method = self._method(a, d)
+        if method == "gram":
             return gram_norms(a, d)
-        return square_rows(self._product(a, d))
+        kept = self.means.take((a.shape[0], d.shape[2], a.shape[2]), d) if method == "keep" else None
+        if kept is not None:
+            self.product = torch.bmm(d.transpose(1, 2), a, out=kept)
+            return square_rows(kept)
+        return _product_norms(a, d)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         d = self._positions(d)
         if self.roles[slot] == "bias":
-            return weights.to(d.dtype) @ (d[:, 0] if d.shape[1] == 1 else d.sum(1))
+            return weights.to(d.dtype) @ self._bias(d)
         if self.product is not None:
             return self._oriented(weigh(self.product, weights))
-        scaled = (d * weights.to(d.dtype).reshape(-1, 1, 1)).flatten(0, 1)
-        return self._oriented(scaled.T @ self.inputs.to(d.dtype).flatten(0, 1))
+        return self._oriented(weighted_product(self.inputs.to(d.dtype), d, weights))
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         d = self._positions(d)
         if self.roles[slot] == "bias":
-            return d.sum(1)
-        return self._oriented(self._product(self.inputs.to(d.dtype), d))
+            return self._bias(d)
+        return self._oriented(torch.bmm(d.transpose(1, 2), self.inputs.to(d.dtype)))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "LinearKernel":
         inputs = zero_rows(self.inputs, rows)
-        return LinearKernel(self.roles, self.parameters, (), inputs, self.transposed, self.budget)
+        return LinearKernel(self.roles, self.parameters, (), inputs, self.transposed, self.means)
+
+    def positions(self, d: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients as (batch, positions, features), for `repeated`."""
+        d = self._positions(d)
+        return self.inputs.to(d.dtype), d
 
     def _positions(self, d: Tensor) -> Tensor:
         return d.reshape(d.shape[0], -1, d.shape[-1])
 
-    def _product(self, a: Tensor, d: Tensor) -> Tensor:
-        if self.product is None:
-            self.product = torch.bmm(d.transpose(1, 2), a)
-        return self.product
+    def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
+        if d.shape[1] == 1:
+            return d[:, 0]
+        if self.biases is None:
+            self.biases = d.sum(1)
+        return self.biases
+
+    def _method(self, a: Tensor, d: Tensor) -> str:
+        """Gram matrices; or the product, kept for the sum; or the product only for the norms."""
+        batch, places, features = a.shape
+        outputs = d.shape[2]
+        wide = features * outputs
+        gram = places * (features + outputs)
+        # Reading or writing a number costs about as much as eight multiplications.
+        cost = {"gram": places * (gram + wide), "twice": 2.0 * places * wide + 16 * wide}
+        if batch * wide * d.element_size() <= self.means.left:
+            cost["keep"] = places * wide + 24.0 * wide
+        ones = torch.ones(batch, dtype=d.dtype, device=d.device)
+        kept: list[Tensor] = []
+
+        def run(method: str) -> object:
+            if method == "keep":
+                kept[:] = [
+                    torch.bmm(d.transpose(1, 2), a, out=kept[0]) if kept else torch.bmm(d.transpose(1, 2), a)
+                ]
+                return square_rows(kept[0]), weigh(kept[0], ones)
+            norms = gram_norms(a, d) if method == "gram" else _product_norms(a, d)
+            return norms, weighted_product(a, d, ones)
+
+        return self.means.choose(
+            ("linear", places, features, outputs, d.dtype, bucket(batch)), cost, run, d.device
+        )
 
     def _oriented(self, gradient: Tensor) -> Tensor:
         return gradient.transpose(-1, -2) if self.transposed else gradient
+
+
+def weighted_product(
+    a: Float[Tensor, "batch positions features"],
+    d: Float[Tensor, "batch positions outputs"],
+    weights: Float[Tensor, " batch"],
+) -> Float[Tensor, "outputs features"]:
+    """sum_i w_i sum_s d_{i,s} a_{i,s}^T, by matrix products over all positions of many examples.
+
+    >>> a, d = torch.ones(2, 1, 2), torch.tensor([[[1.0]], [[10.0]]])
+    >>> weighted_product(a, d, torch.tensor([1.0, 0.5]))
+    tensor([[6., 6.]])
+    """
+    scale = weights.to(d.dtype).reshape(-1, 1, 1)
+    narrow = d.shape[2] <= a.shape[2]
+    total = torch.zeros(d.shape[2], a.shape[2], dtype=d.dtype, device=d.device)
+    for part in chunks(d.shape[0], d.shape[1] * min(d.shape[2], a.shape[2])):
+        # The smaller of the two is scaled: a copy costs more than its multiplications.
+        left, right = (d[part] * scale[part], a[part]) if narrow else (d[part], a[part] * scale[part])
+        total.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
+    return total
 
 
 def gram_norms(
@@ -87,9 +146,52 @@ def gram_norms(
     >>> round(gram_norms(a, d).item(), 3)
     12.0
     """
-    squares = (torch.bmm(a, a.transpose(1, 2)) * torch.bmm(d, d.transpose(1, 2))).sum((1, 2))
-    largest = (a.square().sum(2).sqrt() * d.square().sum(2).sqrt()).sum(1).square()
-    return squares.clamp(min=0) + 2 * torch.finfo(a.dtype).eps * largest
+    batch, places = a.shape[:2]
+    # Rows of the Gram matrices at once, so that long sequences take no more memory than short ones.
+    rows = max(1, min(places, CHUNK // places))
+    norms: list[Tensor] = []
+    for part in chunks(batch, rows * places):
+        left, right = a[part], d[part]
+        found = largest = torch.zeros(left.shape[0], dtype=a.dtype, device=a.device)
+        for start in range(0, places, rows):
+            stop = min(start + rows, places)
+            first = torch.bmm(left[:, start:stop], left.transpose(1, 2))
+            second = torch.bmm(right[:, start:stop], right.transpose(1, 2))
+            squares, bound = _inner(first, second, start)
+            found, largest = found + squares, largest + bound
+        norms.append(_upwards(found, largest))
+    return torch.cat(norms)
+
+
+def norms_of_grams(
+    first: Float[Tensor, "batch positions positions"], second: Float[Tensor, "batch positions positions"]
+) -> Float[Tensor, " batch"]:
+    """|sum_s d_s a_s^T|^2 from the Gram matrices of a and d, rounded upwards as by `gram_norms`.
+
+    >>> norms_of_grams(torch.full((1, 2, 2), 3.0), torch.ones(1, 2, 2)).round(decimals=3)
+    tensor([12.])
+    """
+    return _upwards(*_inner(first, second, 0))
+
+
+def _inner(first: Tensor, second: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """Inner products of rows ``start``.. of two Gram matrices, and sum_s |a_s||d_s| over these rows."""
+    own = first.diagonal(start, 1, 2).clamp(min=0) * second.diagonal(start, 1, 2).clamp(min=0)
+    return torch.linalg.vecdot(first.flatten(1), second.flatten(1)), own.sqrt().sum(1)
+
+
+def _upwards(squares: Tensor, largest: Tensor) -> Tensor:
+    return squares.clamp(min=0) + 2 * torch.finfo(squares.dtype).eps * largest.square()
+
+
+def _product_norms(a: Tensor, d: Tensor) -> Float[Tensor, " batch"]:
+    """|sum_s d_s a_s^T|^2 from the products, a few at a time."""
+    return torch.cat(
+        [
+            square_rows(torch.bmm(d[part].transpose(1, 2), a[part]))
+            for part in chunks(a.shape[0], a.shape[2] * d.shape[2])
+        ]
+    )
 
 
 def _linear(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
@@ -117,7 +219,7 @@ def _build(
     inputs = split.reshape(split.shape[0], -1, split.shape[-1])
     kept = tuple(parameter for parameter in parameters if parameter is not None)
     saved = (rows,) if "weight" in roles else ()
-    return LinearKernel(roles, kept, saved, inputs, transposed, call.budget)
+    return LinearKernel(roles, kept, saved, inputs, transposed, call.means)
 
 
 RULES = {

@@ -5,30 +5,37 @@ The output is x_hat * weight + bias with x_hat computed within one example, so g
 or of d (bias) over the places of example i.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.layout import MERGED, Kind
+from decrescendo.clipping.layout import MERGED, Kind, Layout
+from decrescendo.clipping.means import chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
 
 
 @dataclass(slots=True)
 class AffineKernel:
-    """``normalised * weight + bias``; sums run over ``places``, dimensions of (batch, ...)."""
+    """``normalised * weight + bias``; sums run over ``places``, dimensions of (batch, ...).
+
+    The normalised rows are made again when they are needed: autograd keeps the rows anyway.
+    """
 
     roles: tuple[str, ...]
     parameters: tuple[Tensor, ...]
     saved: tuple[Tensor, ...]
-    normalised: Float[Tensor, "batch *rest"] | None
+    rows: Tensor
+    normalise: Callable[[Tensor], Tensor]
+    layout: Layout
     places: tuple[int, ...]
     bad: Bool[Tensor, " batch"] | None = None
+    found: dict[int, Tensor] = field(default_factory=dict)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         return square_rows(self.per_example(slot, d))
@@ -37,15 +44,39 @@ class AffineKernel:
         return weigh(self.per_example(slot, d), weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        if self.roles[slot] == "weight" and self.normalised is not None:
-            d = d * self.normalised.to(d.dtype)
-            if self.bad is not None:
-                d = zero_rows(d, self.bad)
-        summed = d.sum(self.places) if self.places else d
-        return summed.reshape(d.shape[0], *self.parameters[slot].shape)
+        if slot not in self.found:
+            self.found[slot] = self._summed(slot, d).reshape(d.shape[0], *self.parameters[slot].shape)
+        return self.found[slot]
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "AffineKernel":
-        return AffineKernel(self.roles, self.parameters, (), self.normalised, self.places, rows)
+        return AffineKernel(
+            self.roles, self.parameters, (), self.rows, self.normalise, self.layout, self.places, rows
+        )
+
+    def _summed(self, slot: int, d: Tensor) -> Tensor:
+        """The gradients; small where there are places to sum over."""
+        if self.roles[slot] == "bias":
+            return d.sum(self.places) if self.places else d
+        found = torch.cat(
+            [
+                self._sum(d[part] * normalised.to(d.dtype))
+                for part, normalised in self._normalised(d[0].numel())
+            ]
+        )
+        return found if self.bad is None else zero_rows(found, self.bad)
+
+    def _sum(self, terms: Tensor) -> Tensor:
+        return terms.sum(self.places) if self.places else terms
+
+    def _normalised(self, size: int) -> Iterator[tuple[slice, Tensor]]:
+        batch = self.layout.batch
+        if self.layout.kind not in ("rows", "folded"):
+            yield slice(0, batch), self.layout.split(self.normalise(self.rows))
+            return
+        copies = self.rows.shape[0] // batch
+        for part in chunks(batch, size):
+            some = self.normalise(self.rows[part.start * copies : part.stop * copies])
+            yield part, Layout(self.layout.kind, part.stop - part.start).split(some)
 
 
 def _affine(
@@ -63,8 +94,7 @@ def _affine(
     ]
     if features is not None and features >= rows.dim():
         return None
-    needed = any(role == "weight" for role, _ in slots)
-    normalised = call.layout.split(plain(rows.detach())) if needed else None
+    saved = (rows,) if any(role == "weight" for role, _ in slots) else ()
     dimensions = rows.dim() + (call.layout.kind in MERGED)
     if features is None:
         channel = dimensions - rows.dim() + 1
@@ -72,7 +102,13 @@ def _affine(
     else:
         places = tuple(range(1, dimensions - features))
     return AffineKernel(
-        tuple(role for role, _ in slots), tuple(value for _, value in slots), (), normalised, places
+        tuple(role for role, _ in slots),
+        tuple(value for _, value in slots),
+        saved,
+        rows.detach(),
+        plain,
+        call.layout,
+        places,
     )
 
 

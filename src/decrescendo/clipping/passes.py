@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable
 from decrescendo.clipping.coverage import check_coverage
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.recording import Decision, Recorder, Use
 from decrescendo.clipping.reference import check_losses
@@ -53,13 +54,13 @@ class Forward:
 
 
 def forward(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
 ) -> Forward:
     """Run ``loss(model, batch)`` and record each use of a trainable parameter."""
     parameters = trainable(model)
     buffers = dict(model.named_buffers())
     constants = frozenset(map(id, (*buffers.values(), *model.parameters())))
-    recorder = Recorder(parameters, constants, rows, hints, budget)
+    recorder = Recorder(parameters, constants, rows, hints, means.fresh())
     with torch.enable_grad(), eager(), unchanged(model), recorder:
         losses = loss(model, batch)
     losses = check_losses(losses, rows)
@@ -68,10 +69,10 @@ def forward(
 
 
 def run(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
-    seen = forward(model, loss, batch, rows, hints, budget)
+    seen = forward(model, loss, batch, rows, hints, means)
     return finish(seen, rows, output_gradients(seen.losses, None, seen.uses))
 
 

@@ -15,6 +15,7 @@ from decrescendo.clipping import conv, embedding, linear, norm
 from decrescendo.clipping.decompose import CELLS, RECURRENT, run_cell
 from decrescendo.clipping.fallback import fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.packing import Packing, make_packing
 from decrescendo.clipping.recurrent import run_recurrent
 from decrescendo.clipping.rules import Call, Kernel, Rule
@@ -89,14 +90,14 @@ class Recorder(TorchFunctionMode):
         constants: ids of the model's buffers: tensors that are the same for every batch.
         batch: number of examples.
         hints: decisions of an earlier pass that were checked; taken again where the operation is the same.
-        budget: bytes for kept per-example gradients.
+        means: what the rules may spend.
     """
 
     parameters: Mapping[str, Tensor]
     constants: frozenset[int]
     batch: int
     hints: "tuple[Decision, ...]"
-    budget: int
+    means: Means
     uses: list[Use] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
@@ -293,7 +294,7 @@ class Recorder(TorchFunctionMode):
                 break
             layout = self._layout(kind, output)
             call = Call(
-                name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.budget
+                name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.means
             )
             kernel = expand_kernel(call) if expansion else None
             if kernel is None and rule is not None:
@@ -328,7 +329,7 @@ def expand_kernel(call: Call) -> Kernel | None:
     """One copy of a parameter for each example is adding it to zeros of that shape."""
     source = next(iter(call.tracked.values()))
     zeros = torch.zeros(call.output, dtype=source.dtype, device=source.device)
-    same = (call.output, call.layout, call.tracked, call.constants, call.budget)
+    same = (call.output, call.layout, call.tracked, call.constants, call.means)
     return fallback(Call("add", torch.add, (zeros, source), {}, *same))
 
 

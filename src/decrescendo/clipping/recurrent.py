@@ -19,6 +19,7 @@ from torch.nn import functional
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Kind, Layout
 from decrescendo.clipping.linear import LinearKernel
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.packing import Packing
 from decrescendo.clipping.rules import Kernel
 from decrescendo.clipping.scan import Mode, Steps, Trace, Weights, backward, forward
@@ -39,7 +40,7 @@ class Tape(Protocol):
     """What is asked of the recorder."""
 
     batch: int
-    budget: int
+    means: Means
 
     def is_tracked(self, value: object) -> bool:
         """Whether a tensor is a trainable parameter, or made from them alone."""
@@ -260,7 +261,7 @@ class _Run:
         def build(layout: Layout) -> Kernel:
             split = layout.split(factor)
             positions = split.reshape(split.shape[0], -1, split.shape[-1])
-            return LinearKernel(roles, parameters, saved, positions, transposed=False, budget=self.tape.budget)
+            return LinearKernel(roles, parameters, saved, positions, transposed=False, means=self.tape.means)
 
         self.tape.attach(self.name, tap, parameters, self.layouts, build)
 

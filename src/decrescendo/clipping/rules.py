@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from decrescendo.clipping.layout import Kind, Layout
+from decrescendo.clipping.means import Means
 
 # Squares that are added one after another: more would lose more digits than `clip_factors` makes up for.
 _BLOCK = 512
@@ -26,7 +27,7 @@ class Call:
         layout: where the examples are in its output.
         tracked: the arguments that are trainable parameters or made from them alone, by ``id``.
         constants: the model's buffers, by ``id``: they have no rows of the batch, whatever their shape.
-        budget: bytes that per-example gradients kept for a second use may take.
+        means: memory and choice of methods.
     """
 
     name: str
@@ -37,7 +38,7 @@ class Call:
     layout: Layout
     tracked: Mapping[int, Tensor]
     constants: frozenset[int]
-    budget: int
+    means: Means
 
     def bind(self, names: tuple[str, ...]) -> dict[str, Any]:
         """The arguments by name."""

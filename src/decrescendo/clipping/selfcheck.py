@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from decrescendo.clipping.batches import count_rows, map_rows, select_rows
 from decrescendo.clipping.clipped import Batch, Loss
 from decrescendo.clipping.layout import Layout
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
 from decrescendo.clipping.quiet import Quiet
 from decrescendo.clipping.recording import Decision
@@ -24,7 +25,7 @@ _REMEDY = (
 
 
 def self_check(
-    model: nn.Module, loss: Loss, batch: Batch, hints: tuple[Decision, ...], budget: int
+    model: nn.Module, loss: Loss, batch: Batch, hints: tuple[Decision, ...], means: Means
 ) -> Pass | None:
     """Refuse a model that the engine would get wrong; return the accepted pass, or ``None`` if undecided.
 
@@ -36,7 +37,7 @@ def self_check(
     """
     rows = count_rows(batch)
     with restored(model):
-        seen, gradients = _resolved(model, loss, batch, rows, hints, budget)
+        seen, gradients = _resolved(model, loss, batch, rows, hints, means)
         done = finish(seen, rows, gradients)
         norms = done.squares()
         finite = torch.stack([torch.isfinite(square).cpu() for square in norms.values()]).all(0)
@@ -51,16 +52,16 @@ def self_check(
     # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
     if int(finite.sum()) < 2:
         return None
-    return self_check(model, loss, select_rows(batch, finite.nonzero().squeeze(1)), hints, budget)
+    return self_check(model, loss, select_rows(batch, finite.nonzero().squeeze(1)), hints, means)
 
 
 def _resolved(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], budget: int
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
 ) -> tuple[Forward, list[Tensor | None]]:
     """A pass in which weighting the losses weights the rows of output gradients: the layouts are right."""
     while True:
         with random_state_kept(model):
-            seen = forward(model, loss, _copied(batch), rows, hints, budget)
+            seen = forward(model, loss, _copied(batch), rows, hints, means)
         plain = output_gradients(seen.losses, None, seen.uses, keep=True)
         if rows == 1:
             return seen, plain

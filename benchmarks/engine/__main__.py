@@ -1,0 +1,172 @@
+"""Command line: ``run`` measures, ``page`` writes docs/engine-speed.md and its figure, ``profile`` shows operations."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+from benchmarks.engine.contenders import CONTENDERS, Setting
+from benchmarks.engine.machine import machine, versions
+from benchmarks.engine.memory import environment, memory_apart, memory_here
+from benchmarks.engine.profiling import show
+from benchmarks.engine.timing import measure
+from benchmarks.engine.workloads import workloads
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results" / "engine"
+
+
+def main() -> None:
+    """Parse and go."""
+    arguments = _parser().parse_args()
+    if arguments.command == "page":
+        from benchmarks.engine.page import write
+
+        write(RESULTS, ROOT / "docs")
+        return
+    device = _device(arguments.device)
+    known = list(workloads(device))
+    if arguments.command == "run":
+        run(
+            arguments,
+            device,
+            _chosen(arguments.workloads, known),
+            _chosen(arguments.contenders, list(CONTENDERS)),
+        )
+    elif arguments.command == "one":
+        one(arguments, device)
+    elif arguments.command == "memory":
+        print(json.dumps(memory_here(arguments.workload, arguments.contender, device)))
+    else:
+        for name in _chosen(arguments.workloads, known):
+            show(name, _chosen(arguments.contenders, list(CONTENDERS)), device, arguments.rows)
+
+
+def run(
+    arguments: argparse.Namespace, device: torch.device, chosen: list[str], contenders: list[str]
+) -> None:
+    """Each workload in a fresh process; what has a result is left alone."""
+    threads = arguments.threads or torch.get_num_threads()
+    for name in chosen:
+        target = RESULTS / device.type / f"{name}.json"
+        if target.exists() and not arguments.force and not arguments.print_only:
+            print(f"{name}: has a result; --force measures again")
+            continue
+        command = [sys.executable, "-m", "benchmarks.engine", "one", name, "--device", str(device)]
+        command += ["--contenders", *contenders, "--rounds", str(arguments.rounds)]
+        command += ["--seconds", str(arguments.seconds), "--threads", str(threads)]
+        command += ["--no-memory"] * arguments.no_memory
+        command += [] if arguments.print_only else ["--out", str(target)]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment(threads))
+
+
+def one(arguments: argparse.Namespace, device: torch.device) -> None:
+    """One workload: time in this process, memory in one process a contender."""
+    warnings.simplefilter("ignore")  # what libraries say about their own hooks and slow paths shows in the times
+    torch.set_num_threads(arguments.threads)
+    setting = Setting(workloads(device)[arguments.workload], device)
+    workload = setting.workload
+    times = measure(setting, arguments.contenders, rounds=arguments.rounds, seconds=arguments.seconds)
+    if not arguments.no_memory:
+        surroundings = environment(arguments.threads)
+        for name, entry in times.items():
+            if entry["status"] == "measured":
+                entry["memory"] = memory_apart(workload.name, name, device, surroundings)
+    report = {
+        "workload": workload.name,
+        "title": workload.title,
+        "sizes": workload.sizes,
+        "rows": workload.rows,
+        "clip norm": workload.clip_norm,
+        "parameters": sum(p.numel() for p in workload.model(device).parameters()),
+        "extra": workload.extra,
+        "device": device.type,
+        "threads": arguments.threads,
+        "machine": machine(device),
+        "versions": versions(),
+        "contenders": times,
+    }
+    _print(report)
+    if arguments.out:
+        target = Path(arguments.out)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        beside = target.with_suffix(".part")
+        beside.write_text(json.dumps(report, indent=1) + "\n")
+        os.replace(beside, target)
+
+
+def _print(report: dict) -> None:
+    print(f"\n{report['title']} ({report['device']}, {report['rows']} examples, {report['threads']} threads)")
+    for name, entry in report["contenders"].items():
+        if "times plain" not in entry:
+            print(f"  {name:22s} {entry['status']}: {entry.get('reason', '')[:200]}")
+            continue
+        low, high = entry["times plain, quartiles"]
+        held = entry.get("memory", {}).get("device bytes", entry.get("memory", {}).get("host bytes"))
+        memory = "" if held is None else f" {held / 2**20:8.0f} MiB"
+        error = entry.get("relative error")
+        note = (
+            ""
+            if error is None
+            else f"  error {error:.0e}" + ("" if entry["same work"] else ", NOT THE SAME WORK")
+        )
+        rewritten = f"  rewritten: {entry['rewritten']}" if "rewritten" in entry else ""
+        print(
+            f"  {name:22s} {entry['median, ms']:9.1f} ms {entry['times plain']:7.2f} "
+            f"({low:.2f} to {high:.2f}){memory}{note}{rewritten}",
+            flush=True,
+        )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("run", "measure workloads"), ("one", "measure one workload in this process")):
+        command = commands.add_parser(name, help=text)
+        if name == "run":
+            command.add_argument("--workloads", nargs="+", help="names; all without it")
+            command.add_argument("--force", action="store_true", help="measure again what has a result")
+            command.add_argument("--print-only", action="store_true", help="write no result")
+        else:
+            command.add_argument("workload")
+            command.add_argument("--out")
+        command.add_argument("--contenders", nargs="+", help="names; all without it")
+        command.add_argument("--device", default="auto", help="cpu, cuda, or auto: cuda where there is one")
+        command.add_argument("--rounds", type=int, default=21)
+        command.add_argument(
+            "--seconds", type=float, default=180.0, help="of rounds for each workload, about"
+        )
+        command.add_argument("--threads", type=int, default=None, help="torch's own choice without it")
+        command.add_argument("--no-memory", action="store_true")
+    memory = commands.add_parser("memory", help="peak memory of one contender in this process")
+    memory.add_argument("workload")
+    memory.add_argument("contender")
+    memory.add_argument("--device", default="cpu")
+    commands.add_parser("page", help="docs/engine-speed.md and figure from results/engine")
+    operations = commands.add_parser("profile", help="the costliest operations")
+    operations.add_argument("--workloads", nargs="+")
+    operations.add_argument("--contenders", nargs="+", default=["plain", "decrescendo"])
+    operations.add_argument("--device", default="auto")
+    operations.add_argument("--rows", type=int, default=15)
+    return parser
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def _chosen(asked: list[str] | None, known: list[str]) -> list[str]:
+    unknown = [name for name in asked or [] if name not in known]
+    if unknown:
+        sys.exit(f"known names are {', '.join(known)}; got {', '.join(unknown)}")
+    return asked or known
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""decrescendo: its engine alone, as all others are measured, and the whole private step with noise."""
+
+from collections.abc import Mapping
+
+import torch
+from benchmarks.engine.contenders.base import Refused, Setting, sgd
+from torch import Tensor
+
+import decrescendo as dc
+from decrescendo.errors import UnsupportedModel
+from decrescendo.noise import privatise
+from decrescendo.optim import apply
+
+
+class Ours:
+    """`clipping.Engine`, then SGD on the sum over the batch size. No noise, like the others."""
+
+    rewritten = ""
+
+    def __init__(self, setting: Setting) -> None:
+        workload = setting.workload
+        self._model = workload.model(setting.device)
+        self._batch = workload.batch(setting.device)
+        self._rows, self._clip_norm = workload.rows, workload.clip_norm
+        self._engine = dc.clipping.Engine(self._model, workload.loss)
+        self._optimizer = sgd(self._model)
+
+    def step(self) -> None:
+        gradients = self.clipped_sum()
+        for name, parameter in self._model.named_parameters():
+            parameter.grad = gradients[name].div_(self._rows)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+    def clipped_sum(self) -> Mapping[str, Tensor]:
+        return self._clipped().gradients
+
+    def _clipped(self) -> dc.clipping.ClippedSum:
+        try:
+            return self._engine.clipped_sum(self._batch, self._clip_norm)
+        except UnsupportedModel as error:
+            raise Refused(str(error)) from None
+
+
+class OursWithNoise(Ours):
+    """The step that a user makes: clipped sum, `privatise` with noise multiplier 1, `apply`."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self._sampling = dc.PoissonSampling(100 * self._rows, self._rows)
+        self._generator = torch.Generator(setting.device).manual_seed(1)
+
+    def step(self) -> None:
+        noisy = privatise(self._clipped(), 1.0, self._sampling, self._generator)
+        apply(noisy, self._model, self._optimizer)

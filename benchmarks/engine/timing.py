@@ -1,0 +1,127 @@
+"""Time: all contenders of a workload in one process, one step each in turn, the order shuffled every round."""
+
+import gc
+import random
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from benchmarks.engine.checking import TOLERANCE, reference_sum, relative_error
+from benchmarks.engine.contenders import CONTENDERS, Missing, Refused, Setting, Step
+
+WARM_UP = 3
+FEWEST_ROUNDS = 7
+# A step that takes longer is measured once, in the warm-up, and does not hold up the rounds.
+SLOWEST = 60.0
+# Seconds before a step: the threads of the library before it, which wait in a loop for more work, go to sleep.
+PAUSE = 0.005
+
+
+@dataclass(slots=True)
+class Entry:
+    """What became of one contender."""
+
+    status: str
+    reason: str = ""
+    step: Step | None = None
+    error: float | None = None
+    first: float | None = None
+
+
+def measure(setting: Setting, names: list[str], *, rounds: int, seconds: float) -> dict[str, Any]:
+    """Check, warm up and time the contenders; plain training always takes part.
+
+    Args:
+        setting: the workload and the device.
+        names: of contenders.
+        rounds: at most this many.
+        seconds: no new round after this time, once there are seven.
+    """
+    expected = reference_sum(setting)
+    entries = {name: _ready(name, setting, expected) for name in dict.fromkeys(("plain", *names))}
+    running = {name: entry.step for name, entry in entries.items() if entry.step is not None}
+    times = _rounds(running, setting.device, rounds=rounds, seconds=seconds)
+    return {name: _report(entry, times.get(name), times["plain"]) for name, entry in entries.items()}
+
+
+def timed(step: Step, device: torch.device) -> float:
+    """Seconds of one step, with the device's queue empty before and after."""
+    synchronise(device)
+    start = time.perf_counter()
+    step.step()
+    synchronise(device)
+    return time.perf_counter() - start
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _ready(name: str, setting: Setting, expected: Mapping[str, Any]) -> Entry:
+    try:
+        step = CONTENDERS[name].make(setting)
+        found = step.clipped_sum()
+        error = None if found is None else relative_error(found, expected)
+        del found
+        first = timed(step, setting.device)
+        if first > SLOWEST:
+            return Entry("too slow", f"the first step took {first:.0f} s", None, error, first)
+        for _ in range(WARM_UP - 1):
+            timed(step, setting.device)
+    except Missing as error:
+        return Entry("not installed", str(error))
+    except Refused as error:
+        return Entry("refused", str(error))
+    except Exception as error:  # a peer may fail in any way; the table says how, and the others go on
+        return Entry(
+            "failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+        )
+    return Entry("measured", "", step, error, first)
+
+
+def _rounds(
+    running: Mapping[str, Step], device: torch.device, *, rounds: int, seconds: float
+) -> dict[str, list[float]]:
+    times: dict[str, list[float]] = {name: [] for name in running}
+    order = list(running)
+    shuffle = random.Random(0)
+    start = time.perf_counter()
+    gc.collect()
+    for done in range(rounds):
+        if done >= FEWEST_ROUNDS and time.perf_counter() - start > seconds:
+            break
+        shuffle.shuffle(order)
+        for name in order:
+            time.sleep(PAUSE)
+            times[name].append(timed(running[name], device))
+    return times
+
+
+def _report(entry: Entry, seconds: list[float] | None, plain: list[float]) -> dict[str, Any]:
+    report: dict[str, Any] = {"status": entry.status}
+    if entry.reason:
+        report["reason"] = entry.reason
+    if entry.step is not None and entry.step.rewritten:
+        report["rewritten"] = entry.step.rewritten
+    if entry.error is not None:
+        report["relative error"] = entry.error
+        report["same work"] = entry.error <= TOLERANCE
+    if entry.first is not None:
+        report["first step, seconds"] = entry.first
+    if seconds:
+        ratios = [own / base for own, base in zip(seconds, plain, strict=True)]
+        low, _, high = (
+            statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        )
+        report |= {
+            "median, ms": 1e3 * statistics.median(seconds),
+            "times plain": statistics.median(ratios),
+            "times plain, quartiles": [low, high],
+            "seconds": seconds,
+        }
+    return report

@@ -1,0 +1,117 @@
+"""The patches of an image that a convolution sees, and their Gram matrix without them."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What a convolution does, with one number a dimension; ``pad`` as ``F.pad`` takes it."""
+
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    pad: tuple[int, ...]
+    groups: int
+
+    def reach(self, axis: int) -> int:
+        """Pixels from the first to the last that one output place sees, both counted."""
+        return (self.kernel[axis] - 1) * self.dilation[axis] + 1
+
+    def padded(self, images: Float[Tensor, "images channels *places"]) -> Tensor:
+        """The images with the zeros round them."""
+        return functional.pad(images, list(self.pad)) if any(self.pad) else images
+
+
+def unfold(
+    images: Float[Tensor, "images channels *places"], geometry: Geometry
+) -> Float[Tensor, "images patch out"]:
+    """The patches that each output place sees: rows ordered (channel, kernel place).
+
+    >>> geometry = Geometry(kernel=(2,), stride=(1,), dilation=(1,), pad=(0, 0), groups=1)
+    >>> unfold(torch.tensor([[[1.0, 2.0, 3.0]]]), geometry)
+    tensor([[[1., 2.],
+             [2., 3.]]])
+    """
+    windows = _windows(geometry.padded(images), geometry, 2)
+    dimensions = len(geometry.kernel)
+    order = (0, 1, *range(2 + dimensions, 2 + 2 * dimensions), *range(2, 2 + dimensions))
+    windows = windows.permute(order)
+    patch = windows.shape[1] * torch.Size(geometry.kernel).numel()
+    return windows.reshape(images.shape[0], patch, -1)
+
+
+def unfold_places(
+    images: Float[Tensor, "images channels *places"], geometry: Geometry
+) -> Float[Tensor, "images out patch"]:
+    """The same with a row for each output place, and its columns ordered (kernel place, channel).
+
+    Copies runs of channels: many channels, small images and strides are quicker this way.
+
+    >>> geometry = Geometry(kernel=(2,), stride=(1,), dilation=(1,), pad=(0, 0), groups=1)
+    >>> unfold_places(torch.tensor([[[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]]), geometry)
+    tensor([[[1., 4., 2., 5.],
+             [2., 5., 3., 6.]]])
+    """
+    dimensions = len(geometry.kernel)
+    last = geometry.padded(images).movedim(1, -1).contiguous()
+    windows = _windows(last, geometry, 1)
+    order = (*range(1 + dimensions), *range(2 + dimensions, 2 + 2 * dimensions), 1 + dimensions)
+    windows = windows.permute(order)
+    patch = images.shape[1] * torch.Size(geometry.kernel).numel()
+    return windows.reshape(images.shape[0], -1, patch)
+
+
+def copies_runs_of_places(images: Tensor, geometry: Geometry, width: int) -> bool:
+    """Whether `unfold` copies longer runs of memory than `unfold_places`; ``width`` is of the output."""
+    along = width if geometry.stride[-1] == 1 else 1
+    across = images.shape[1] * (geometry.kernel[-1] if geometry.dilation[-1] == 1 else 1)
+    return geometry.groups > 1 or along >= across
+
+
+def patch_grams(
+    images: Float[Tensor, "images channels *places"], geometry: Geometry
+) -> Float[Tensor, "images out out"]:
+    """Inner products of the patches of each two output places, without making the patches.
+
+    Inner products of pixels, one matrix product over the channels, are added along the diagonals that the
+    kernel runs through, one dimension after another.
+
+    >>> geometry = Geometry(kernel=(2,), stride=(1,), dilation=(1,), pad=(0, 0), groups=1)
+    >>> patch_grams(torch.tensor([[[1.0, 2.0, 3.0]]]), geometry)
+    tensor([[[ 5.,  8.],
+             [ 8., 13.]]])
+    """
+    images = geometry.padded(images)
+    count, places = images.shape[0], images.shape[2:]
+    flat = images.flatten(2)
+    grams = torch.bmm(flat.transpose(1, 2), flat).reshape(count, *places, *places)
+    dimensions = len(places)
+    for axis in range(dimensions):
+        stride, dilation = geometry.stride[axis], geometry.dilation[axis]
+        out = (places[axis] - geometry.reach(axis)) // stride + 1
+        steps: list[Tensor] = []
+        for offset in range(0, geometry.kernel[axis] * dilation, dilation):
+            inside = slice(offset, offset + stride * (out - 1) + 1, stride)
+            index = [slice(None)] * grams.dim()
+            index[1 + axis] = index[1 + dimensions + axis] = inside
+            steps.append(grams[tuple(index)])
+        total = steps[0] + steps[1] if len(steps) > 1 else steps[0]
+        for step in steps[2:]:
+            total += step
+        grams = total
+    size = torch.Size(grams.shape[1 : 1 + dimensions]).numel()
+    return grams.reshape(count, size, size)
+
+
+def _windows(images: Tensor, geometry: Geometry, first: int) -> Tensor:
+    """Views of what each output place sees; the dimensions of places start at ``first``."""
+    windows = images
+    for axis in range(len(geometry.kernel)):
+        windows = windows.unfold(first + axis, geometry.reach(axis), geometry.stride[axis])
+        windows = windows[..., :: geometry.dilation[axis]]
+    return windows
