@@ -11,7 +11,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from decrescendo.clipping import conv, embedding, linear, norm
+from decrescendo.clipping import bag, conv, embedding, linear, norm
 from decrescendo.clipping.decompose import CELLS, RECURRENT, run_cell
 from decrescendo.clipping.fallback import fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
@@ -21,11 +21,18 @@ from decrescendo.clipping.recurrent import run_recurrent
 from decrescendo.clipping.rules import Call, Kernel, Rule
 from decrescendo.errors import UnsupportedModel
 
-RULES: dict[Callable[..., Any], Rule] = {**linear.RULES, **conv.RULES, **embedding.RULES, **norm.RULES}
+RULES: dict[Callable[..., Any], Rule] = {
+    **linear.RULES,
+    **conv.RULES,
+    **embedding.RULES,
+    **bag.RULES,
+    **norm.RULES,
+}
 # Looked at whether or not a trainable parameter takes part.
 CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
     functional.batch_norm: (norm.BATCH_NORM, norm.check_batch_norm),
     functional.instance_norm: (norm.INSTANCE_NORM, norm.check_instance_norm),
+    functional.embedding_bag: (bag.NAMES, embedding.check_embedding),
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
 _PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)  # pyright: ignore

@@ -9,7 +9,7 @@ gradients at their outputs. Their rule is that of linear layers.
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ _PADDED = ("input", "hx", "params", *_SETTINGS, "batch_first")
 _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 
 
+@runtime_checkable
 class Tape(Protocol):
     """What is asked of the recorder."""
 
