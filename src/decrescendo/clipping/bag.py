@@ -109,18 +109,23 @@ class MaximumKernel:
 
 
 def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    ids, weight, offsets = bound["input"], bound["weight"], bound.get("offsets")
+    ids, weight = bound["input"], bound["weight"]
+    offsets: Tensor | None = bound.get("offsets")
     weights, padding = bound.get("per_sample_weights"), bound.get("padding_idx")
     if any(call.is_tracked(value) for value in (ids, offsets, weights)):
         return None
     if padding is not None and padding < 0:
         padding += weight.shape[0]
     ids, count = ids.detach().long(), call.output[0]
-    if ids.dim() == 2:
+    if offsets is None:
         sizes = torch.full((count,), ids.shape[1], device=ids.device)
     else:
         starts = offsets.detach().long()
-        ends = starts[1:] if bound.get("include_last_offset") else torch.cat([starts[1:], starts.new_tensor([len(ids)])])
+        ends = (
+            starts[1:]
+            if bound.get("include_last_offset")
+            else torch.cat([starts[1:], starts.new_tensor([len(ids)])])
+        )
         sizes = ends - starts[:count]
     owner = torch.repeat_interleave(torch.arange(count, device=ids.device), sizes)
     # With include_last_offset, ids past the last offset are in no bag.
@@ -140,14 +145,14 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         scale = weights.detach().flatten()[: len(flat)].to(weight.dtype)
     if bound.get("mode", "mean") == "mean":
         scale = 1 / filled[owner].clamp(min=1).to(scale.dtype)
-    return BagKernel(
-        (weight,), saved, flat[live], place[owner[live]], scale[live], call.layout.batch, count
-    )
+    return BagKernel((weight,), saved, flat[live], place[owner[live]], scale[live], call.layout.batch, count)
 
 
 def _highest(weight: Tensor, ids: Tensor, owner: Tensor, live: Tensor, bags: int) -> Int[Tensor, "bags dim"]:
     """The id with the maximum of each feature of each bag, as torch breaks ties; 0 in empty bags."""
-    sizes = torch.zeros(bags, dtype=torch.long, device=ids.device).index_add_(0, owner[live], live[live].long())
+    sizes = torch.zeros(bags, dtype=torch.long, device=ids.device).index_add_(
+        0, owner[live], live[live].long()
+    )
     found: Tensor = torch.embedding_bag(weight, ids[live], torch.cumsum(sizes, 0) - sizes, mode=2)[3]
     return found.clamp(min=0)
 

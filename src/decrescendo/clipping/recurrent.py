@@ -185,7 +185,11 @@ class _Run:
         bound: Mapping[str, Any],
     ) -> tuple[Tensor, list[list[Tensor]]]:
         """Through all layers: the outputs, and the last states of each layer and direction."""
-        directions, layers, biases = 1 + bool(bound["bidirectional"]), bound["num_layers"], bound["has_biases"]
+        directions, layers, biases = (
+            1 + bool(bound["bidirectional"]),
+            bound["num_layers"],
+            bound["has_biases"],
+        )
         each = len(weights) // (layers * directions)
         last: list[list[Tensor]] = [[] for _ in first]
         for layer in range(layers):
@@ -242,7 +246,9 @@ class _Run:
         else:
             taps = [_tap(gates, width, {**used[0], **used[1]}), None]
         taps.append(_tap(gates, fed_back.hidden.shape[1], used[2]))
-        made = cast("tuple[Tensor, ...]", _Scan.apply(layer, gates, *taps, *first, *[None] * (2 - len(first))))
+        made = cast(
+            "tuple[Tensor, ...]", _Scan.apply(layer, gates, *taps, *first, *[None] * (2 - len(first)))
+        )
         trace = layer.trace
         assert trace is not None
         factors = (self.view(inputs).detach(), trace.before, trace.unprojected)

@@ -133,7 +133,9 @@ def forward(
         before.copy_(live)
         if cell is not None:
             gate.addmm_(before, back)
-            _lstm_step(gate, cell[: gate.shape[0]], extra[0][t], extra[1][t], extra[2][t] if projected else live)
+            _lstm_step(
+                gate, cell[: gate.shape[0]], extra[0][t], extra[1][t], extra[2][t] if projected else live
+            )
             if weights.projection is not None:
                 torch.mm(extra[2][t], weights.projection.t(), out=live)
         elif gru:

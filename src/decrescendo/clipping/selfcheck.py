@@ -12,7 +12,7 @@ from decrescendo.clipping.clipped import Batch, Loss
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
-from decrescendo.clipping.quiet import Quiet
+from decrescendo.clipping.quiet import Quiet, QuietPacked
 from decrescendo.clipping.recording import Decision
 from decrescendo.errors import UnsupportedModel
 
@@ -169,13 +169,14 @@ def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int) -
     """Losses of some rows must not move when the other rows are exchanged, or left away."""
     index = torch.arange(rows)
     half = (rows + 1) // 2
-    whole = _losses(model, loss, batch)
-    for kept in (index < half, index >= half):
-        chosen = index[kept]
-        exchanged = torch.where(kept, index, chosen[index % len(chosen)])
-        # The same random numbers for the same shapes: a model with dropout is compared with itself.
-        other = _losses(model, loss, select_rows(batch, exchanged))
-        _compare(whole[chosen], other[chosen], "the other rows were exchanged")
+    with QuietPacked():
+        whole = _losses(model, loss, batch)
+        for kept in (index < half, index >= half):
+            chosen = index[kept]
+            exchanged = torch.where(kept, index, chosen[index % len(chosen)])
+            # The same random numbers for the same shapes: a model with dropout is compared with itself.
+            other = _losses(model, loss, select_rows(batch, exchanged))
+            _compare(whole[chosen], other[chosen], "the other rows were exchanged")
     with Quiet():
         calm = _losses(model, loss, batch)
         with random_state_kept(model):
