@@ -222,7 +222,9 @@ CASES: dict[str, Case] = {
     ),
     "lstm cell": Case(
         lambda: Made(
-            lambda m, x: m.out(m.cell(x[:, 1], m.cell(x[:, 0]))[0]), cell=nn.LSTMCell(4, 4), out=nn.Linear(4, 3)
+            lambda m, x: m.out(m.cell(x[:, 1], m.cell(x[:, 0]))[0]),
+            cell=nn.LSTMCell(4, 4),
+            out=nn.Linear(4, 3),
         ),
         (2, 4),
     ),

@@ -19,6 +19,30 @@ from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, z
 
 
 @dataclass(slots=True)
+class SharedGram:
+    """The Gram matrix of one output gradient, for the weights that have it in common.
+
+    >>> shared, d = SharedGram(), torch.ones(1, 2, 3)
+    >>> shared.of(d) is shared.of(d.view(1, 2, 3))
+    True
+    """
+
+    known: tuple[Tensor, Tensor] | None = field(default=None)
+
+    def of(self, d: Float[Tensor, "batch positions outputs"]) -> Float[Tensor, "batch positions positions"]:
+        """``d`` times itself; computed once for one ``d``, which is held so that its memory stays its own."""
+        if self.known is not None:
+            before, gram = self.known
+            if (before.data_ptr(), before.shape, before.stride(), before._version) == (
+                d.data_ptr(), d.shape, d.stride(), d._version,
+            ):  # fmt: skip
+                return gram
+        gram = torch.bmm(d, d.transpose(1, 2))
+        self.known = (d, gram)
+        return gram
+
+
+@dataclass(slots=True)
 class LinearKernel:
     """``input @ weight.T + bias``, or ``input @ weight`` where ``transposed``."""
 
@@ -30,6 +54,7 @@ class LinearKernel:
     means: Means
     product: Tensor | None = field(default=None)
     biases: Tensor | None = field(default=None)
+    shared: SharedGram | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         d = self._positions(d)
@@ -40,6 +65,8 @@ class LinearKernel:
             return square_rows(a) * square_rows(d)
         method = self._method(a, d)
         if method == "gram":
+            if self.shared is not None and a.shape[0] * a.shape[1] ** 2 <= CHUNK:
+                return norms_of_grams(torch.bmm(a, a.transpose(1, 2)), self.shared.of(d))
             return gram_norms(a, d)
         kept = self.means.take((a.shape[0], d.shape[2], a.shape[2]), d) if method == "keep" else None
         if kept is not None:

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Kind, Layout
-from decrescendo.clipping.linear import LinearKernel
+from decrescendo.clipping.linear import LinearKernel, SharedGram
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.packing import Packing
 from decrescendo.clipping.rules import Kernel
@@ -253,22 +253,32 @@ class _Run:
         assert trace is not None
         factors = (self.view(inputs).detach(), trace.before, trace.unprojected)
         at = (taps[0], taps[1] if self.mode == "gru" else taps[0], taps[2])
+        shared = SharedGram() if self.mode != "gru" else None
         for number, (slots, factor, tap) in enumerate(zip(used, factors, at, strict=True)):
             if slots and factor is not None and tap is not None:
                 # The states are ours alone; the inputs could be written to.
-                self.attach(slots, factor, tap, (inputs,) if number == 0 and "weight" in slots else ())
+                saved = (inputs,) if number == 0 and "weight" in slots else ()
+                self.attach(slots, factor, tap, saved, shared if number < 2 else None)
         return (self.view(made[0]), *made[1:])
 
     def attach(
-        self, slots: Mapping[str, Tensor], factor: Tensor, tap: Tensor, saved: tuple[Tensor, ...]
+        self,
+        slots: Mapping[str, Tensor],
+        factor: Tensor,
+        tap: Tensor,
+        saved: tuple[Tensor, ...],
+        shared: SharedGram | None,
     ) -> None:
+        """Note that ``slots`` are the weights and biases of a linear layer from ``factor`` to ``tap``."""
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
         parameters = tuple(slots.values())
 
         def build(layout: Layout) -> Kernel:
             split = layout.split(factor)
             positions = split.reshape(split.shape[0], -1, split.shape[-1])
-            return LinearKernel(roles, parameters, saved, positions, transposed=False, means=self.tape.means)
+            return LinearKernel(
+                roles, parameters, saved, positions, transposed=False, means=self.tape.means, shared=shared
+            )
 
         self.tape.attach(self.name, tap, parameters, self.layouts, build)
 
