@@ -455,3 +455,16 @@ def test_a_pass_forward_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(recurrent, "forward", off)
     with pytest.raises(UnsupportedModel, match="recording must not change a loss"):
         Engine(model, loss).check(rows(8, 5, torch.float32))
+
+
+def test_a_selection_of_features_is_not_taken_for_the_order_of_sequences() -> None:
+    torch.manual_seed(0)
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        turned = x.index_select(2, torch.tensor([2, 0, 1]))
+        lengths = torch.full((x.shape[0],), x.shape[1])
+        return m.out(m.layer(pack_padded_sequence(turned, lengths, True))[1][0])
+
+    model = Made(run, layer=nn.GRU(WIDTH, STATE), out=nn.Linear(STATE, 3)).double()
+    for batch in (5, WIDTH):
+        check_equal(model, rows(batch, 4, torch.float64), torch.float64, EngineSettings())

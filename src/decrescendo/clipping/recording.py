@@ -110,7 +110,7 @@ class Recorder(TorchFunctionMode):
     tracked: dict[int, Tracked] = field(default_factory=dict)
     # By the id of their batch_sizes, which a PackedSequence hands on; held so that the id stays theirs.
     packings: dict[int, tuple[Tensor, Packing]] = field(default_factory=dict)
-    selected: tuple[Tensor, Tensor] | None = field(default=None)
+    selected: tuple[Tensor, int, Tensor] | None = field(default=None)
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
@@ -154,11 +154,20 @@ class Recorder(TorchFunctionMode):
         """Remember how sequences were sorted and packed: the packed data alone does not show it."""
         output = self._run(func, args, kwargs)
         if func is not _PACK:
-            index = args[2] if len(args) > 2 else kwargs["index"]
-            self.selected = (output, index)
+            dim, index = (
+                args[1] if len(args) > 1 else kwargs["dim"],
+                args[2] if len(args) > 2 else kwargs["index"],
+            )
+            self.selected = (output, dim % max(output.dim(), 1), index)
             return output
-        order = self.selected[1] if self.selected is not None and self.selected[0] is args[0] else None
         data, sizes = output
+        order = None
+        if self.selected is not None and self.selected[0] is args[0]:
+            _, dim, index = self.selected
+            whole = torch.arange(int(sizes[0]), device=index.device)
+            # A selection of steps, or of some sequences only, is not how they were sorted.
+            if dim == (0 if args[2] else 1) and torch.equal(index.sort()[0], whole):
+                order = index
         packing = make_packing(tuple(sizes.tolist()), order, data.device)
         self.packings[id(sizes)] = (sizes, packing)
         return output
