@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.engine.contenders import Setting
 
+from benchmarks.engine.contenders import Setting
 from decrescendo.clipping import Reference
 
 TOLERANCE = 1e-3

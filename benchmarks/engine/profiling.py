@@ -1,10 +1,11 @@
 """Which operations the time goes to, ours against plain training: for those who tune the engine."""
 
 import torch
+from torch.profiler import ProfilerActivity, profile
+
 from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.timing import WARM_UP, synchronise
 from benchmarks.engine.workloads import workloads
-from torch.profiler import ProfilerActivity, profile
 
 _STEPS = 5
 

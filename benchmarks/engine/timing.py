@@ -3,12 +3,14 @@
 import gc
 import random
 import statistics
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 from benchmarks.engine.checking import TOLERANCE, reference_sum, relative_error
 from benchmarks.engine.contenders import CONTENDERS, Missing, Refused, Setting, Step
 
@@ -41,7 +43,11 @@ def measure(setting: Setting, names: list[str], *, rounds: int, seconds: float) 
         seconds: no new round after this time, once there are seven.
     """
     expected = reference_sum(setting)
-    entries = {name: _ready(name, setting, expected) for name in dict.fromkeys(("plain", *names))}
+    entries: dict[str, Entry] = {}
+    for name in dict.fromkeys(("plain", *names)):
+        entries[name] = entry = _ready(name, setting, expected)
+        first = "" if entry.first is None else f", first step {entry.first:.2f} s"
+        print(f"{setting.workload.name}, {name}: {entry.status}{first}", file=sys.stderr, flush=True)
     running = {name: entry.step for name, entry in entries.items() if entry.step is not None}
     times = _rounds(running, setting.device, rounds=rounds, seconds=seconds)
     return {name: _report(entry, times.get(name), times["plain"]) for name, entry in entries.items()}
@@ -81,7 +87,7 @@ def _ready(name: str, setting: Setting, expected: Mapping[str, Any]) -> Entry:
         return Entry(
             "failed", f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
         )
-    return Entry("measured", "", step, error, first)
+    return Entry("ready", "", step, error, first)
 
 
 def _rounds(
@@ -103,7 +109,7 @@ def _rounds(
 
 
 def _report(entry: Entry, seconds: list[float] | None, plain: list[float]) -> dict[str, Any]:
-    report: dict[str, Any] = {"status": entry.status}
+    report: dict[str, Any] = {"status": "measured" if seconds else entry.status}
     if entry.reason:
         report["reason"] = entry.reason
     if entry.step is not None and entry.step.rewritten:

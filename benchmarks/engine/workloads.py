@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from benchmarks.engine.models.images import cnn_5x5, vgg_11
-from benchmarks.engine.models.text import EmbeddingMLP, NameLSTM, TextEncoder
-from benchmarks.engine.models.transformers import GPT, ViT
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.engine.models.images import cnn_5x5, vgg_11
+from benchmarks.engine.models.text import EmbeddingMLP, NameLSTM, TextEncoder
+from benchmarks.engine.models.transformers import GPT, ViT
 from decrescendo.models import initialised, paper_cnn
 
 SEED = 20_260_101

@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import torch
+
 from benchmarks.engine.workloads import Workload
 
 # Small: the weights hardly move, so that the hundredth step costs what the first did.

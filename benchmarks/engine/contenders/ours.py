@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 
 import torch
-from benchmarks.engine.contenders.base import Refused, Setting, sgd
 from torch import Tensor
 
 import decrescendo as dc
+from benchmarks.engine.contenders.base import Refused, Setting, sgd
 from decrescendo.errors import UnsupportedModel
 from decrescendo.noise import privatise
 from decrescendo.optim import apply

@@ -6,6 +6,7 @@ matrices of patches and of output gradients; the weighted sum is the product aga
 of the weighted output gradients.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -41,20 +42,40 @@ class ConvKernel:
     means: Means
     product: Float[Tensor, "batch groups outputs patch"] | None = field(default=None)
     biases: Float[Tensor, "batch outputs"] | None = field(default=None)
+    squares: dict[int, Tensor] = field(default_factory=dict)
+    absorbing: bool = False
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
+        if slot not in self.squares:
+            self.squares[slot] = self._squared_norms(slot, d)
+        return self.squares[slot]
+
+    def absorb(self, d: Tensor) -> bool:
+        self.absorbing = True
+        for slot in range(len(self.roles)):
+            self.squared_norms(slot, d)
+        return "weight" not in self.roles or self.product is not None
+
+    def _squared_norms(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             return square_rows(self._bias(d))
         method = self._method(d)
-        kept = self.means.take(self._product_shape(), d) if method == "keep" else None
-        if kept is not None:
-            self.product = self._products(d, kept)
-            return square_rows(kept)
+        shape = self._product_shape()
+        if method == "keep":
+            # Memory for the product: what it replaces, if that is more, or out of the means.
+            kept = d.new_empty(shape) if self._replaces(d) else self.means.take(shape, d)
+            if kept is not None:
+                self.product = self._products(d, kept)
+                return square_rows(kept)
         return self._norms(method, d)
+
+    def _replaces(self, d: Tensor) -> bool:
+        return self.absorbing and math.prod(self._product_shape()) <= d.numel()
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
-            return weights.to(d.dtype) @ self._bias(d)
+            biases = self._bias(d)
+            return weights.to(biases.dtype) @ biases
         if self.product is not None:
             return self._oriented(weigh(self.product, weights))
         return self._sum(d, weights)
@@ -67,8 +88,19 @@ class ConvKernel:
     def without(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
         images = rows.repeat_interleave(self.inputs.shape[0] // self.batch)
         inputs = zero_rows(self.inputs, images)
+        product = None if self.product is None else zero_rows(self.product, rows)
+        biases = None if self.biases is None else zero_rows(self.biases, rows)
         return ConvKernel(
-            self.roles, self.parameters, (), inputs, self.batch, self.shape, self.geometry, self.means
+            self.roles,
+            self.parameters,
+            (),
+            inputs,
+            self.batch,
+            self.shape,
+            self.geometry,
+            self.means,
+            product,
+            biases,
         )
 
     def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
@@ -90,7 +122,7 @@ class ConvKernel:
         product, unfolded = places * weight, 8 * places * patch * groups
         gram = places * places * (patch * groups + self.shape[0])
         cost = {"twice": 2.0 * product + unfolded, "gram": float(gram + unfolded + product)}
-        if self.batch * weight * d.element_size() <= self.means.left:
+        if self._replaces(d) or self.batch * weight * d.element_size() <= self.means.left:
             cost["keep"] = product + unfolded + 24.0 * weight
         pixels = torch.Size(self._padded_places()).numel()
         if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:

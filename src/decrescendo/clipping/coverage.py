@@ -1,6 +1,7 @@
 """Proof that no use of a trainable parameter was missed: a walk over the autograd graph of the losses."""
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
@@ -9,8 +10,12 @@ from decrescendo.clipping.recording import Use
 from decrescendo.errors import UnsupportedModel
 
 
-def check_coverage(losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor]) -> None:
-    """Every path from the losses to a trainable parameter must pass a recorded operation as its parameter.
+def check_coverage(
+    losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor]
+) -> AbstractSet[Node]:
+    """The nodes that the losses depend on.
+
+    Every path from the losses to a trainable parameter must pass a recorded operation as its parameter.
 
     Uses that are not seen as torch functions (inside a custom ``autograd.Function`` or a fused kernel) are
     found here, whatever the values are: this depends on the structure of the graph only.
@@ -32,7 +37,7 @@ def check_coverage(losses: Tensor, uses: Sequence[Use], parameters: Mapping[str,
 
     start = losses.grad_fn
     if start is None:
-        return
+        return seen
     push(start, start)
     while stack:
         node, above = stack.pop()
@@ -47,6 +52,7 @@ def check_coverage(losses: Tensor, uses: Sequence[Use], parameters: Mapping[str,
             raise UnsupportedModel(_message(names[id(variable)], above))
         for following, _ in node.next_functions:
             push(following, node)
+    return seen
 
 
 def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> None:

@@ -41,12 +41,12 @@ class EngineSettings:
             last digits then depend on the machine), or ``"counted"`` in operations.
 
     >>> EngineSettings(microbatch_size=64)
-    EngineSettings(microbatch_size=64, self_check=True, kept_bytes=33554432, choice='measured')
+    EngineSettings(microbatch_size=64, self_check=True, kept_bytes=16777216, choice='measured')
     """
 
     microbatch_size: int | None = None
     self_check: bool = True
-    kept_bytes: int = 2**25
+    kept_bytes: int = 2**24
     choice: Choice = "measured"
 
     def __post_init__(self) -> None:

@@ -5,6 +5,7 @@ g_i = sum_s d_{i,s} a_{i,s}^T. With one position, |g_i|^2 = |a_i|^2 |d_i|^2 (Goo
 |g_i|^2 = sum_{s,t} (a_s . a_t)(d_s . d_t): cheaper than g_i when there are few positions.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,9 +56,24 @@ class LinearKernel:
     product: Tensor | None = field(default=None)
     biases: Tensor | None = field(default=None)
     shared: SharedGram | None = field(default=None)
+    squares: dict[int, Tensor] = field(default_factory=dict)
+    absorbing: bool = False
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
-        d = self._positions(d)
+        if slot not in self.squares:
+            self.squares[slot] = self._squared_norms(slot, self._positions(d))
+        return self.squares[slot]
+
+    def absorb(self, d: Tensor) -> bool:
+        self.absorbing = True
+        for slot in range(len(self.roles)):
+            self.squared_norms(slot, d)
+        done = self.inputs.shape[1] > 1 and ("weight" not in self.roles or self.product is not None)
+        if done:
+            self.inputs = self.inputs.new_empty((self.inputs.shape[0], 0, self.inputs.shape[2]))
+        return done
+
+    def _squared_norms(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             return square_rows(self._bias(d))
         a = self.inputs.to(d.dtype)
@@ -68,29 +84,41 @@ class LinearKernel:
             if self.shared is not None and a.shape[0] * a.shape[1] ** 2 <= CHUNK:
                 return norms_of_grams(torch.bmm(a, a.transpose(1, 2)), self.shared.of(d))
             return gram_norms(a, d)
-        kept = self.means.take((a.shape[0], d.shape[2], a.shape[2]), d) if method == "keep" else None
-        if kept is not None:
+        shape = (a.shape[0], d.shape[2], a.shape[2])
+        if method == "keep" and (kept := self._room(shape, d)) is not None:
             self.product = torch.bmm(d.transpose(1, 2), a, out=kept)
             return square_rows(kept)
         return _product_norms(a, d)
 
+    def _room(self, shape: tuple[int, ...], d: Tensor) -> Tensor | None:
+        """Memory for the product: what it replaces, if that is more, or out of the means."""
+        return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.means.take(shape, d)
+
+    def _replaces(self, size: int, d: Tensor) -> bool:
+        return self.absorbing and size <= d.numel() + self.inputs.numel()
+
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        d = self._positions(d)
         if self.roles[slot] == "bias":
-            return weights.to(d.dtype) @ self._bias(d)
+            biases = self._bias(d)
+            return weights.to(biases.dtype) @ biases
         if self.product is not None:
             return self._oriented(weigh(self.product, weights))
+        d = self._positions(d)
         return self._oriented(weighted_product(self.inputs.to(d.dtype), d, weights))
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        d = self._positions(d)
         if self.roles[slot] == "bias":
             return self._bias(d)
+        d = self._positions(d)
         return self._oriented(torch.bmm(d.transpose(1, 2), self.inputs.to(d.dtype)))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "LinearKernel":
-        inputs = zero_rows(self.inputs, rows)
-        return LinearKernel(self.roles, self.parameters, (), inputs, self.transposed, self.means)
+        product = None if self.product is None else zero_rows(self.product, rows)
+        inputs = self.inputs if self.inputs.numel() == 0 else zero_rows(self.inputs, rows)
+        biases = None if self.biases is None else zero_rows(self.biases, rows)
+        return LinearKernel(
+            self.roles, self.parameters, (), inputs, self.transposed, self.means, product, biases
+        )
 
     def positions(self, d: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients as (batch, positions, features), for `repeated`."""
@@ -101,10 +129,9 @@ class LinearKernel:
         return d.reshape(d.shape[0], -1, d.shape[-1])
 
     def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
-        if d.shape[1] == 1:
-            return d[:, 0]
         if self.biases is None:
-            self.biases = d.sum(1)
+            d = self._positions(d)
+            self.biases = d[:, 0] if d.shape[1] == 1 else d.sum(1)
         return self.biases
 
     def _method(self, a: Tensor, d: Tensor) -> str:
@@ -115,7 +142,7 @@ class LinearKernel:
         gram = places * (features + outputs)
         # Reading or writing a number costs about as much as eight multiplications.
         cost = {"gram": places * (gram + wide), "twice": 2.0 * places * wide + 16 * wide}
-        if batch * wide * d.element_size() <= self.means.left:
+        if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.means.left:
             cost["keep"] = places * wide + 24.0 * wide
         ones = torch.ones(batch, dtype=d.dtype, device=d.device)
         kept: list[Tensor] = []

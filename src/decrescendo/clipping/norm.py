@@ -48,9 +48,17 @@ class AffineKernel:
             self.found[slot] = self._summed(slot, d).reshape(d.shape[0], *self.parameters[slot].shape)
         return self.found[slot]
 
+    def absorb(self, d: Tensor) -> bool:
+        for slot in range(len(self.roles)):
+            self.per_example(slot, d)
+        if self.places:
+            self.rows = self.rows.new_empty(0)
+        return bool(self.places)
+
     def without(self, rows: Bool[Tensor, " batch"]) -> "AffineKernel":
+        found = {slot: zero_rows(gradient, rows) for slot, gradient in self.found.items()}
         return AffineKernel(
-            self.roles, self.parameters, (), self.rows, self.normalise, self.layout, self.places, rows
+            self.roles, self.parameters, (), self.rows, self.normalise, self.layout, self.places, rows, found
         )
 
     def _summed(self, slot: int, d: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Generator
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -9,6 +10,7 @@ from typing import TypeAlias
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable
 from decrescendo.clipping.coverage import check_coverage
@@ -16,6 +18,7 @@ from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.recording import Decision, Recorder, Use
 from decrescendo.clipping.reference import check_losses
+from decrescendo.clipping.streaming import check_arrived, stream
 from decrescendo.errors import UnsupportedModel
 
 # The operations of a forward pass in order: name, parameters, layout.
@@ -51,6 +54,7 @@ class Forward:
     uses: list[Use]
     decisions: tuple[Decision, ...]
     parameters: dict[str, nn.Parameter]
+    reached: AbstractSet[Node]
 
 
 def forward(
@@ -64,8 +68,8 @@ def forward(
     with torch.enable_grad(), eager(), unchanged(model), recorder:
         losses = loss(model, batch)
     losses = check_losses(losses, rows)
-    check_coverage(losses, recorder.uses, parameters)
-    return Forward(losses, recorder.uses, tuple(recorder.decisions), parameters)
+    reached = check_coverage(losses, recorder.uses, parameters)
+    return Forward(losses, recorder.uses, tuple(recorder.decisions), parameters, reached)
 
 
 def run(
@@ -73,7 +77,15 @@ def run(
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
     seen = forward(model, loss, batch, rows, hints, means)
-    return finish(seen, rows, output_gradients(seen.losses, None, seen.uses))
+    with stream(seen.uses) as arrivals:
+        others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
+        captured = iter(output_gradients(seen.losses, None, others))
+    check_arrived(list(arrivals.values()), seen.reached)
+    arrived = [
+        arrivals[index].d if index in arrivals else _arrived(use, next(captured))
+        for index, use in enumerate(seen.uses)
+    ]
+    return _pass(seen, rows, arrived)
 
 
 def output_gradients(
@@ -93,8 +105,16 @@ def output_gradients(
 
 def finish(seen: Forward, rows: int, gradients: list[Tensor | None]) -> Pass:
     """The per-example gradients that follow from the output gradients."""
+    return _pass(seen, rows, [_arrived(use, d) for use, d in zip(seen.uses, gradients, strict=True)])
+
+
+def _arrived(use: Use, gradient: Tensor | None) -> Tensor | None:
+    return None if gradient is None else use.arrived(gradient)
+
+
+def _pass(seen: Forward, rows: int, arrived: list[Tensor | None]) -> Pass:
     dtype = norm_accumulator(seen.parameters)
-    measured = Measured(seen.parameters, rows, parts_of(seen.uses, gradients), dtype)
+    measured = Measured(seen.parameters, rows, parts_of(seen.uses, arrived), dtype)
     return Pass(seen.losses.detach(), measured, seen.decisions)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping import bag, conv, embedding, linear, norm
+from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.decompose import CELLS, RECURRENT, run_cell
 from decrescendo.clipping.fallback import fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
@@ -65,6 +66,12 @@ class Use:
     versions: tuple[int, ...]
     inner: tuple[GradientEdge, ...]
     outer: tuple[GradientEdge, ...]
+
+    def arrived(self, gradient: Tensor) -> Tensor:
+        """The gradient of its output, as (batch, ...) of at least float32."""
+        self.check_saved()
+        d = self.layout.split_gradient(gradient)
+        return d if d.is_complex() else d.to(accumulator(d.dtype))
 
     def check_saved(self) -> None:
         """Refuse if anything the kernel is going to read was written to after it was recorded."""

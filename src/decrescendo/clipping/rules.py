@@ -85,6 +85,18 @@ class Kernel(Protocol):
         ...
 
 
+@runtime_checkable
+class Absorbing(Kernel, Protocol):
+    """A kernel that may need its output gradient only once."""
+
+    def absorb(self, d: Float[Tensor, "batch *rest"]) -> bool:
+        """Take from ``d`` what all later calls need; whether they need ``d`` and the inputs no more.
+
+        Where they do not, later calls get a ``d`` without columns.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How an operation is turned into a `Kernel`.

@@ -1,0 +1,90 @@
+"""Output gradients that are used when they arrive, so that what is not needed later is not kept.
+
+A backward pass to many outputs at once holds all their gradients until it ends. Where an operation is the only one on
+its parameters, a hook on its node takes what norms and sums need from the gradient as it passes.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.autograd.graph import Node
+from torch.utils.hooks import RemovableHandle
+
+from decrescendo.clipping.recording import Use
+from decrescendo.clipping.rules import Absorbing
+from decrescendo.errors import UnsupportedModel
+
+
+@dataclass(slots=True)
+class Arrival:
+    """What came of the output gradient of one use: ``d`` has no columns where nothing of it is kept."""
+
+    use: Use
+    fired: bool = False
+    d: Tensor | None = None
+
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        """The hook: called with the gradients of all outputs of the node."""
+        self.fired = True
+        gradient = gradients[self.use.edge.output_nr]
+        kernel = self.use.kernel
+        if gradient is None or not isinstance(kernel, Absorbing):
+            return
+        d = self.use.arrived(gradient)
+        self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
+
+
+@contextmanager
+def stream(uses: Sequence[Use]) -> Generator[dict[int, Arrival]]:
+    """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
+
+    A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
+    behind them are taken.
+    """
+    counts = Counter(root for use in uses for source in use.parameters for root in source.roots)
+    nodes = frozenset(use.edge.node for use in uses)
+    found: dict[int, Arrival] = {}
+    handles: list[RemovableHandle] = []
+    for index, use in enumerate(uses):
+        alone = all(
+            source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
+        )
+        if alone and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
+            arrival = found[index] = Arrival(use)
+            handles.append(use.edge.node.register_prehook(arrival))
+    try:
+        yield found
+    finally:
+        # A node that holds a hook that holds the node would never be freed.
+        for handle in handles:
+            handle.remove()
+
+
+def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> None:
+    """Refuse if the gradient of a use that the losses depend on did not come."""
+    for arrival in arrivals:
+        if not arrival.fired and arrival.use.edge.node in reached:
+            names = ", ".join(sorted({root for source in arrival.use.parameters for root in source.roots}))
+            raise UnsupportedModel(
+                f"the gradient of every operation must come in the backward pass, got none for {arrival.use.name} "
+                f"with {names}. Is there a hook or a function of your own that stops it? Freeze these parameters"
+            )
+
+
+def _leads_to(use: Use, nodes: AbstractSet[Node]) -> bool:
+    """Whether the node of another use is behind this one."""
+    stack = [edge.node for edge in use.outer]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node in nodes and node is not use.edge.node:
+            return True
+        stack.extend(following for following, _ in node.next_functions if following is not None)
+    return False
