@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 
@@ -205,6 +206,47 @@ CASES: dict[str, Case] = {
         ),
         (2, 4),
     ),
+    "lstm": Case(
+        lambda: Made(
+            lambda m, x: m.out(m.layer(x)[0]), layer=nn.LSTM(4, 3, batch_first=True), out=nn.Linear(3, 3)
+        ),
+        (5, 4),
+    ),
+    "gru, two layers, both directions, steps first": Case(
+        lambda: Made(
+            lambda m, x: m.out(m.layer(x.transpose(0, 1))[0].mean(0)),
+            layer=nn.GRU(4, 3, 2, bidirectional=True),
+            out=nn.Linear(6, 3),
+        ),
+        (5, 4),
+    ),
+    "lstm cell": Case(
+        lambda: Made(
+            lambda m, x: m.out(m.cell(x[:, 1], m.cell(x[:, 0]))[0]),
+            cell=nn.LSTMCell(4, 4),
+            out=nn.Linear(4, 3),
+        ),
+        (2, 4),
+    ),
+    "recurrent layer from a trained state": Case(
+        lambda: Made(
+            lambda m, x: m.out(m.layer(x, m.first.expand(-1, x.shape[0], -1))[1][0]),
+            layer=nn.RNN(4, 3, batch_first=True),
+            first=normal(1, 1, 3),
+            out=nn.Linear(3, 3),
+        ),
+        (5, 4),
+    ),
+    "packed lstm": Case(
+        lambda: Made(
+            lambda m, x: m.out(m.layer(_packed(x))[1][0][0]), layer=nn.LSTM(4, 3), out=nn.Linear(3, 3)
+        ),
+        (5, 4),
+    ),
+    "bag of embeddings": Case(lambda: nn.Sequential(nn.EmbeddingBag(6, 4), nn.Linear(4, 3)), (5,), 6),
+    "bag of embeddings, maxima": Case(
+        lambda: nn.Sequential(nn.EmbeddingBag(6, 4, mode="max", padding_idx=2), nn.Linear(4, 3)), (5,), 6
+    ),
     "low rank adaptation": Case(
         lambda: Made(
             lambda m, x: m.base(x) + x @ m.a @ m.b,
@@ -283,6 +325,14 @@ CASES: dict[str, Case] = {
         (5, 4),
         outputs=4,
     ),
+    "attention with a trained key and value, steps first": Case(
+        lambda: Made(
+            lambda m, x: m.a(*[x.transpose(0, 1)] * 3, need_weights=False)[0].transpose(0, 1),
+            a=nn.MultiheadAttention(4, 2, add_bias_kv=True),
+        ),
+        (5, 4),
+        outputs=4,
+    ),
     "transformer layer": Case(
         lambda: nn.Sequential(
             nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), nn.Linear(4, 3)
@@ -297,6 +347,11 @@ def _unroll(cell: nn.Module, x: Tensor) -> Tensor:
     for t in range(x.shape[1]):
         state = torch.tanh(cell(torch.cat([x[:, t], state], 1)))
     return state
+
+
+def _packed(x: Tensor) -> PackedSequence:
+    """Of lengths that differ with the data, in any order."""
+    return pack_padded_sequence(x, (x[..., 0] > 0).sum(1).clamp(min=1), True, enforce_sorted=False)
 
 
 def _weighted_places() -> nn.Module:

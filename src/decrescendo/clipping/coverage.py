@@ -24,7 +24,9 @@ def check_coverage(
         UnsupportedModel: a parameter is reached past the recorded operations.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
-    recorded = {use.edge.node: use for use in uses}
+    recorded: dict[Node, list[Use]] = {}
+    for use in uses:
+        recorded.setdefault(use.edge.node, []).append(use)
     seen: set[Node] = set()
     stack: list[tuple[Node, Node]] = []
 
@@ -39,11 +41,11 @@ def check_coverage(
     push(start, start)
     while stack:
         node, above = stack.pop()
-        use = recorded.get(node)
-        if use is not None:
-            for edge in use.outer:
+        known = recorded.get(node)
+        if known is not None:
+            for edge in (edge for use in known for edge in use.outer):
                 push(edge.node, node)
-            _check_inside(node, use, names)
+            _check_inside(node, known, names)
             continue
         if node.name() == "CheckpointFunctionBackward":
             # What happens inside is not in the graph at all: its parameters would be missed.
@@ -61,9 +63,9 @@ def check_coverage(
     return seen
 
 
-def _check_inside(top: Node, use: Use, names: Mapping[int, str]) -> None:
+def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> None:
     """From a recorded output to its arguments: only the parameters it was recorded with are in between."""
-    allowed: set[Node] = {_node(edge) for edge in (*use.inner, *use.outer)}
+    allowed: set[Node] = {_node(edge) for use in uses for edge in (*use.inner, *use.outer)}
     seen: set[Node] = {top}
     stack: list[tuple[Node, Node]] = [(following, top) for following, _ in top.next_functions if following]
     while stack:

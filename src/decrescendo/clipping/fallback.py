@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.layout import Layout
+from decrescendo.clipping.layout import MERGED, Layout
 from decrescendo.clipping.rules import Call, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
 
@@ -66,7 +66,7 @@ class FallbackKernel:
     def _all(self, d: Tensor) -> tuple[Tensor, ...]:
         parameters = [parameter.detach() for parameter in self.parameters]
         axis = 1 if self.layout.kind == "columns" else 0
-        merged = self.layout.kind in ("folded", "interleaved")
+        merged = self.layout.kind in MERGED
 
         def one(rows: list[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
             # The example keeps a batch dimension of one, so that the operation's own axes still mean the
@@ -110,7 +110,7 @@ def fallback(call: Call) -> FallbackKernel | None:
     def is_row(value: Tensor) -> bool:
         if id(value) in call.constants or (broadcast and value.dim() < dimensions):
             return False
-        if call.layout.kind in ("folded", "interleaved") and value.shape[:1] != call.output[:1]:
+        if call.layout.kind in MERGED and value.shape[:1] != call.output[:1]:
             return False
         return call.layout.holds(value)
 

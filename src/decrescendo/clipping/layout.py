@@ -1,14 +1,19 @@
 """Where the examples are in the output of one recorded operation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
+from decrescendo.clipping.packing import Packing
+
 # rows: (batch, ...)   folded: (batch * k, ...), example-major   columns: (k, batch, ...)
 # interleaved: (k * batch, ...), one example after another at each place
+# packed: the data of a PackedSequence
 # shared: no example in it; the operation only makes another form of its parameters
-Kind = Literal["rows", "folded", "interleaved", "columns", "shared"]
+Kind = Literal["rows", "folded", "interleaved", "columns", "packed", "shared"]
+# Examples and places within them lie in one dimension.
+MERGED: frozenset[Kind] = frozenset({"folded", "interleaved", "packed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +29,12 @@ class Layout:
 
     kind: Kind
     batch: int
+    packing: Packing | None = field(default=None, compare=False)
 
     def split(self, tensor: Tensor) -> Tensor:
-        """``tensor`` as (batch, ...); a view where that is possible."""
+        """``tensor`` as (batch, ...); a view where that is possible. Shorter sequences repeat their first row."""
+        if self.packing is not None:
+            return self.packing.pad(tensor, self.batch)
         if self.kind == "folded":
             return tensor.reshape(self.batch, tensor.shape[0] // self.batch, *tensor.shape[1:])
         if self.kind == "interleaved":
@@ -36,8 +44,16 @@ class Layout:
             return tensor.transpose(0, 1)
         return tensor
 
+    def split_gradient(self, gradient: Tensor) -> Tensor:
+        """A gradient as (batch, ...): where a sequence has ended there is none."""
+        if self.packing is not None:
+            return self.packing.pad_zeros(gradient, self.batch)
+        return self.split(gradient)
+
     def holds(self, tensor: Tensor) -> bool:
         """Whether ``tensor`` can have this layout."""
+        if self.kind == "packed":
+            return tensor.dim() > 0 and self.packing is not None and tensor.shape[0] == self.packing.rows
         if self.kind == "columns":
             return tensor.dim() > 1 and tensor.shape[1] == self.batch
         if self.kind in ("folded", "interleaved"):

@@ -16,9 +16,40 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.contraction import product
-from decrescendo.clipping.grams import gram_norms, slack_of
-from decrescendo.clipping.means import Means, bucket, chunks
+from decrescendo.clipping.grams import Lengths, gram_norms, lengths_of, norms_of_grams, slack_of
+from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
+
+
+@dataclass(slots=True)
+class SharedGram:
+    """The Gram matrix of one output gradient, for the weights that have it in common.
+
+    >>> shared, d = SharedGram(), torch.ones(1, 2, 3)
+    >>> shared.of(d)[0] is shared.of(d.view(1, 2, 3))[0]
+    True
+    """
+
+    known: tuple[Tensor, Tensor, Lengths] | None = field(default=None)
+
+    def of(
+        self, d: Float[Tensor, "batch positions outputs"]
+    ) -> tuple[Float[Tensor, "batch positions positions"], Lengths]:
+        """``d`` times itself; computed once for one ``d``, which is held so that its memory stays its own."""
+        if self.known is not None:
+            before, gram, lengths = self.known
+            if (before.data_ptr(), before.shape, before.stride(), before._version) == (
+                d.data_ptr(), d.shape, d.stride(), d._version,
+            ):  # fmt: skip
+                return gram, lengths
+        self.known = (d, torch.bmm(d, d.transpose(1, 2)), lengths_of(d))
+        return self.known[1:]
+
+    def norms(self, a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
+        """`gram_norms` of ``a`` and ``d``."""
+        gram, lengths = self.of(d)
+        own = torch.bmm(a, a.transpose(1, 2))
+        return norms_of_grams(own, gram.clone(), lengths_of(a), lengths, slack)
 
 
 @dataclass(slots=True)
@@ -33,6 +64,7 @@ class LinearKernel:
     means: Means
     product: Tensor | None = field(default=None)
     biases: Tensor | None = field(default=None)
+    shared: SharedGram | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
 
@@ -58,6 +90,8 @@ class LinearKernel:
             return square_rows(a) * square_rows(d)
         method = self._method(a, d)
         if method == "gram":
+            if self.shared is not None and a.shape[0] * a.shape[1] ** 2 <= CHUNK:
+                return self.shared.norms(a, d, slack_of(self.inputs))
             return gram_norms(a, d, slack_of(self.inputs))
         shape = (a.shape[0], d.shape[2], a.shape[2])
         if method == "keep" and (kept := self._room(shape, d)) is not None:

@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.layout import Kind, Layout
+from decrescendo.clipping.layout import MERGED, Kind, Layout
 from decrescendo.clipping.means import chunks
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
@@ -103,7 +103,7 @@ def _affine(
     if features is not None and features >= rows.dim():
         return None
     saved = (rows,) if any(role == "weight" for role, _ in slots) else ()
-    dimensions = rows.dim() + (call.layout.kind in ("folded", "interleaved"))
+    dimensions = rows.dim() + (call.layout.kind in MERGED)
     if features is None:
         channel = dimensions - rows.dim() + 1
         places = tuple(axis for axis in range(1, dimensions) if axis != channel)

@@ -1,7 +1,7 @@
 """Seeing every use of a trainable parameter in a forward pass, without touching the model."""
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping import (
+    bag,
     contraction,
     conv,
     elementwise,
@@ -22,22 +23,27 @@ from decrescendo.clipping import (
     transposed,
 )
 from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.decompose import CELLS, RECURRENT, run_cell
 from decrescendo.clipping.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.layout import Kind, Layout, candidates
 from decrescendo.clipping.means import Means
+from decrescendo.clipping.packing import Packing, make_packing
+from decrescendo.clipping.recurrent import run_recurrent
 from decrescendo.clipping.rules import Call, Kernel, Rule
 from decrescendo.errors import UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {
-    **linear.RULES, **contraction.RULES, **conv.RULES, **transposed.RULES, **embedding.RULES, **lookup.RULES,
-    **norm.RULES, **elementwise.RULES,
+    **linear.RULES, **contraction.RULES, **conv.RULES, **transposed.RULES, **embedding.RULES, **bag.RULES,
+    **lookup.RULES, **norm.RULES, **elementwise.RULES,
 }  # fmt: skip
 # Looked at whether or not a trainable parameter takes part.
 CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
     functional.batch_norm: (norm.BATCH_NORM, norm.check_batch_norm),
     functional.instance_norm: (norm.INSTANCE_NORM, norm.check_instance_norm),
+    functional.embedding_bag: (bag.NAMES, embedding.check_embedding),
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
+_PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)  # pyright: ignore
 # Views of one tensor with the same entries: norms do not change under them, nor under a choice of entries
 # (`lookup.selects`).
 ISOMETRIES = frozenset({
@@ -72,7 +78,7 @@ class Use:
     def arrived(self, gradient: Tensor) -> Tensor:
         """The gradient of its output, as (batch, ...) of at least float32."""
         self.check_saved()
-        d = self.layout.split(gradient)
+        d = self.layout.split_gradient(gradient)
         return d if d.is_complex() else d.to(accumulator(d.dtype))
 
     def check_saved(self) -> None:
@@ -117,6 +123,9 @@ class Recorder(TorchFunctionMode):
     uses: list[Use] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
+    # By the id of their batch_sizes, which a PackedSequence hands on; held so that the id stays theirs.
+    packings: dict[int, tuple[Tensor, Packing]] = field(default_factory=dict)
+    selected: tuple[Tensor, int, Tensor] | None = field(default=None)
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
@@ -134,6 +143,11 @@ class Recorder(TorchFunctionMode):
         if func in CHECKS:
             names, check = CHECKS[func]
             check(dict(zip(names, args, strict=False)) | kwargs)
+        if func in (Tensor.index_select, torch.index_select, _PACK):
+            return self._observe(func, args, kwargs)
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not torch.is_grad_enabled():
             return func(*args, **kwargs)
         found = [
@@ -141,10 +155,93 @@ class Recorder(TorchFunctionMode):
         ]
         if not found:
             return func(*args, **kwargs)
+        if func in RECURRENT:
+            return run_recurrent(self, func, args, kwargs)
+        if func in CELLS:
+            with self:
+                return run_cell(func, args, kwargs)
         if func not in RULES and is_composite(func):
             with self:
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
+
+    def _observe(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Remember how sequences were sorted and packed: the packed data alone does not show it."""
+        output = self._run(func, args, kwargs)
+        if func is not _PACK:
+            dim, index = (
+                args[1] if len(args) > 1 else kwargs["dim"],
+                args[2] if len(args) > 2 else kwargs["index"],
+            )
+            self.selected = (output, dim % max(output.dim(), 1), index)
+            return output
+        data, sizes = output
+        order = None
+        if self.selected is not None and self.selected[0] is args[0]:
+            _, dim, index = self.selected
+            whole = torch.arange(int(sizes[0]), device=index.device)
+            # A selection of steps, or of some sequences only, is not how they were sorted.
+            if dim == (0 if args[2] else 1) and torch.equal(index.sort()[0], whole):
+                order = index
+        packing = make_packing(tuple(sizes.tolist()), order, data.device)
+        self.packings[id(sizes)] = (sizes, packing)
+        return output
+
+    def packing(self, batch_sizes: Tensor) -> Packing:
+        """How data with these batch sizes was packed."""
+        known = self.packings.get(id(batch_sizes))
+        if known is None:
+            raise UnsupportedModel(
+                "packed sequences must be packed inside the loss or the model, got batch sizes that were made "
+                "elsewhere. Call pack_padded_sequence on padded rows there, with enforce_sorted=False"
+            )
+        return known[1]
+
+    def is_tracked(self, value: object) -> bool:
+        """Whether a tensor is a trainable parameter, or made from them alone."""
+        return id(value) in self.tracked
+
+    def attach(
+        self,
+        name: str,
+        output: Tensor,
+        tracked: Sequence[Tensor],
+        layouts: Sequence[Layout],
+        build: Callable[[Layout], Kernel],
+    ) -> None:
+        """Note a use of ``tracked`` whose output gradient is that of ``output``, in one of the ``layouts``."""
+        items = tuple(self.tracked[id(tensor)] for tensor in tracked)
+        roots = tuple(sorted({root for item in items for root in item.roots}))
+        options = self._hinted(name, roots, tuple(layout.kind for layout in layouts))
+        (layout,) = (layout for layout in layouts if layout.kind == options[0])
+        kernel = build(layout)
+        inner = tuple(get_gradient_edge(tensor) for tensor in tracked)
+        self.decisions.append(Decision(name, roots, layout.kind, options, len(self.uses)))
+        versions = tuple(tensor._version for tensor in kernel.saved)
+        self.uses.append(Use(name, kernel, layout, get_gradient_edge(output), items, versions, inner, ()))
+
+    def _hinted(self, name: str, roots: tuple[str, ...], options: tuple[Kind, ...]) -> tuple[Kind, ...]:
+        """Options from the one on that a checked pass has found right."""
+        order = len(self.decisions)
+        if order < len(self.hints):
+            hint = self.hints[order]
+            if (hint.name, hint.roots) == (name, roots) and hint.kind in options:
+                return options[options.index(hint.kind) :]
+        return options
+
+    def _layout(self, kind: Kind, output: Tensor) -> Layout:
+        return Layout(kind, self.batch, self._packing_of(output) if kind == "packed" else None)
+
+    def _packing_of(self, output: Tensor) -> Packing | None:
+        """The packing whose data has as many rows."""
+        fitting = [p for _, p in self.packings.values() if output.dim() > 0 and p.rows == output.shape[0]]
+        if any(not packing.same(fitting[0]) for packing in fitting):
+            raise UnsupportedModel(
+                "trainable layers on packed data must be able to tell whose row is whose, got two packings with "
+                f"{fitting[0].rows} rows each. Apply these layers to padded rows, before packing or after unpacking"
+            )
+        sequences = fitting[0].sizes[0] if fitting else 0
+        return fitting[0] if fitting and sequences % self.batch == 0 else None
 
     def _record(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]
@@ -166,7 +263,7 @@ class Recorder(TorchFunctionMode):
         single = isinstance(output, Tensor)
         if single and data:
             output = unaliased(output, args, kwargs)
-        expansion = name in EXPANSIONS and single and self._expands(name, found[0].tensor, output)
+        expansion = self._expands(name, found[0].tensor, output) if name in EXPANSIONS and single else ()
         if not data and not expansion:
             self._derive(made, name, found, rooted, lookup.selects(name, args, kwargs))
             return output
@@ -181,19 +278,20 @@ class Recorder(TorchFunctionMode):
         self._use(func, name, before, kwargs, output, found, rooted, inner, outer, expansion)
         return output
 
-    def _expands(self, name: str, source: Tensor, output: Tensor) -> bool:
-        """Whether the output is one copy of the source for each example (a class token, an initial state)."""
-        if name == "repeat" and output.shape == (self.batch * source.shape[0], *source.shape[1:]):
-            return True
-        lacking = output.dim() - source.dim()
-        before = (1,) * lacking + tuple(source.shape)
-        at = [axis for axis in (0, 1) if axis < output.dim() and output.shape[axis] == self.batch]
-        # Repeated in other dimensions too, it is not one copy an example any more.
-        others = [before[:axis] + before[axis + 1 :] for axis in at]
-        rests = [tuple(output.shape[:axis]) + tuple(output.shape[axis + 1 :]) for axis in at]
-        return any(
-            before[axis] == 1 and (name != "repeat" or other == rest)
-            for axis, other, rest in zip(at, others, rests, strict=True)
+    def _expands(self, name: str, source: Tensor, output: Tensor) -> tuple[Kind, ...]:
+        """In which layouts the output is one copy of the source for each example (a class token, an initial state)."""
+        copies = source.dim() > 0 and (self.batch * source.shape[0], *source.shape[1:])
+        if name == "repeat" and output.shape == copies and source.shape[0] > 1:
+            return ("folded",)  # one copy after another along a dimension it had
+        fresh = output.dim() - source.dim()
+        shape = (*[1] * fresh, *source.shape)
+        if any(size not in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
+            return ()  # repeat: tiles, not copies
+        kinds: tuple[tuple[Kind, int], ...] = (("rows", 0), ("columns", 1))
+        return tuple(
+            kind
+            for kind, axis in kinds
+            if axis < output.dim() and shape[axis] == 1 and output.shape[axis] == self.batch
         )
 
     def _derive(
@@ -220,26 +318,26 @@ class Recorder(TorchFunctionMode):
         roots: tuple[str, ...],
         inner: tuple[GradientEdge, ...],
         outer: tuple[GradientEdge, ...],
-        expansion: bool,
+        expansion: tuple[Kind, ...],
     ) -> None:
         rule = RULES.get(func)
         allowed = candidates(output, self.batch)
+        if self.packings and self._packing_of(output) is not None:
+            allowed = ("packed", *allowed)
+        if expansion:
+            allowed = cast("tuple[Kind, ...]", (*expansion, "shared"))
         if outer:
             # With an activation in it, it is not made from parameters alone, whatever its shape.
             allowed = allowed[:-1]
         options: tuple[Kind, ...] = allowed
         if rule is not None:
             options = cast("tuple[Kind, ...]", tuple(filter(rule.layouts.__contains__, allowed)))
-        order = len(self.decisions)
-        if order < len(self.hints):
-            hint = self.hints[order]
-            if (hint.name, hint.roots) == (name, roots) and hint.kind in options:
-                options = options[options.index(hint.kind) :]
+        options = self._hinted(name, roots, options)
         tracked = {id(item.tensor): item.tensor for item in found}
         for position, kind in enumerate(options):
             if kind == "shared":
                 break
-            layout = Layout(kind, self.batch)
+            layout = self._layout(kind, output)
             call = Call(
                 name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.means
             )

@@ -119,7 +119,7 @@ class Rule:
 
     names: tuple[str, ...]
     build: Callable[[Call, Mapping[str, Any]], Kernel | None]
-    layouts: tuple[Kind, ...] = ("rows", "folded", "interleaved", "columns", "shared")
+    layouts: tuple[Kind, ...] = ("rows", "folded", "interleaved", "columns", "packed", "shared")
 
 
 def zero_rows(tensor: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:

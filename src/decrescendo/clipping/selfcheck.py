@@ -13,7 +13,7 @@ from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
 from decrescendo.clipping.precision import exact_products, full_precision
-from decrescendo.clipping.quiet import Quiet
+from decrescendo.clipping.quiet import Quiet, QuietPacked
 from decrescendo.clipping.recording import Decision
 from decrescendo.errors import UnsupportedModel
 
@@ -57,7 +57,7 @@ def self_check(
             # Under autocast the outputs have fewer digits than the parameters.
             known = [gradient.dtype for gradient in gradients if gradient is not None]
             loosest = max([*known, seen.losses.dtype], key=_tolerance)
-            _check_sums(seen, done, norms, loosest)
+            _check_sums(model, loss, batch, seen, done, norms, loosest)
             if alone and rows > 1:
                 _check_losses_alone(model, loss, batch, rows)
             return done
@@ -131,11 +131,22 @@ def _scaled(
     return error <= _tolerance(second.dtype) * float(expected.abs().max()) + 8 * rounding
 
 
-def _check_sums(seen: Forward, done: Pass, norms: dict[str, Tensor], computed: torch.dtype) -> None:
+def _check_sums(
+    model: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    seen: Forward,
+    done: Pass,
+    norms: dict[str, Tensor],
+    computed: torch.dtype,
+) -> None:
+    """Against a forward pass that was not recorded: some operations are replaced while recording."""
     parameters = seen.parameters
-    losses = seen.losses
+    with torch.enable_grad(), eager(), random_state_kept(model):
+        losses = loss(model, _copied(batch))
+    _compare_recorded(seen.losses.detach(), losses.detach(), computed)
     expected = torch.autograd.grad(
-        losses, list(parameters.values()), torch.ones_like(losses), materialize_grads=True, retain_graph=True
+        losses, list(parameters.values()), torch.ones_like(losses), materialize_grads=True
     )
     ones = torch.ones(seen.losses.shape[0], dtype=done.measured.dtype, device=seen.losses.device)
     with full_precision():
@@ -155,17 +166,31 @@ def _check_sums(seen: Forward, done: Pass, norms: dict[str, Tensor], computed: t
             )
 
 
+def _compare_recorded(
+    recorded: Float[Tensor, " batch"], plain: Float[Tensor, " batch"], computed: torch.dtype
+) -> None:
+    scale = plain.abs() + plain.abs().mean()
+    error = (recorded - plain).abs()
+    if bool((error > _tolerance(max((computed, plain.dtype), key=_tolerance)) * scale).any()):
+        raise UnsupportedModel(
+            "recording must not change a loss, got losses that moved by "
+            f"{float((error / scale.clamp(min=1e-300)).max()):.1e}. Is there randomness that torch's global generator "
+            "does not give, or a model that counts its calls? Leave it out of the loss"
+        )
+
+
 def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int) -> None:
     """Losses of some rows must not move when the other rows are exchanged, or left away."""
     index = torch.arange(rows)
     half = (rows + 1) // 2
-    whole = _losses(model, loss, batch)
-    for kept in (index < half, index >= half):
-        chosen = index[kept]
-        exchanged = torch.where(kept, index, chosen[index % len(chosen)])
-        # The same random numbers for the same shapes: a model with dropout is compared with itself.
-        other = _losses(model, loss, select_rows(batch, exchanged))
-        _compare(whole[chosen], other[chosen], "the other rows were exchanged")
+    with QuietPacked():
+        whole = _losses(model, loss, batch)
+        for kept in (index < half, index >= half):
+            chosen = index[kept]
+            exchanged = torch.where(kept, index, chosen[index % len(chosen)])
+            # The same random numbers for the same shapes: a model with dropout is compared with itself.
+            other = _losses(model, loss, select_rows(batch, exchanged))
+            _compare(whole[chosen], other[chosen], "the other rows were exchanged")
     with Quiet():
         calm = _losses(model, loss, batch)
         with random_state_kept(model):

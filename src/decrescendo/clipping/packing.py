@@ -1,0 +1,72 @@
+"""Sequences of different lengths, packed: which example each row of the data belongs to.
+
+`torch.nn.utils.rnn.PackedSequence` holds the first steps of all sequences, then the second steps of those that have
+one, .., the longest sequence first. The data alone does not say whose row is whose; the call that packed it does.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packing:
+    """Rows of packed data, and the places of a padded (sequences, length) they come from.
+
+    Args:
+        sizes: sequences that have each step.
+        order: which sequence is at each rank, longest first.
+        slots: for each row of the data its place in the padded form, flattened.
+        source: for each place of the padded form its row of the data; the first of its sequence where it has none.
+        live: which places have a row.
+
+    >>> packing = make_packing((2, 1), torch.tensor([1, 0]))
+    >>> packing.source.tolist(), packing.live.tolist()
+    ([[1, 1], [0, 2]], [[True, False], [True, True]])
+    """
+
+    sizes: tuple[int, ...]
+    order: Int[Tensor, " sequences"]
+    slots: Int[Tensor, " rows"]
+    source: Int[Tensor, "sequences length"]
+    live: Bool[Tensor, "sequences length"]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the packed data."""
+        return self.slots.shape[0]
+
+    def pad(self, data: Tensor, batch: int) -> Tensor:
+        """(rows, ...) as (batch, positions, ...), each sequence filled up with its first row."""
+        return data[self.source.reshape(batch, -1)]
+
+    def pad_zeros(self, data: Tensor, batch: int) -> Tensor:
+        """(rows, ...) as (batch, positions, ...), each sequence filled up with zeros."""
+        padded = data.new_zeros(self.source.numel(), *data.shape[1:])
+        padded.index_copy_(0, self.slots, data)
+        return padded.reshape(batch, -1, *data.shape[1:])
+
+    def same(self, other: "Packing") -> bool:
+        """Whether both give every row to the same place."""
+        return self.sizes == other.sizes and torch.equal(self.order, other.order)
+
+
+def make_packing(
+    sizes: tuple[int, ...], order: Int[Tensor, " sequences"] | None, device: torch.device | None = None
+) -> Packing:
+    """From the number of sequences at each step, and which sequence is at each rank (``None``: in order)."""
+    sequences, length = sizes[0], len(sizes)
+    if order is None:
+        order = torch.arange(sequences, device=device)
+    device = order.device
+    counts = torch.tensor(sizes, device=device)
+    starts = torch.cumsum(counts, 0) - counts
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(sequences, device=device)
+    live = rank.unsqueeze(1) < counts
+    source = torch.where(live, starts + rank.unsqueeze(1), rank.unsqueeze(1))
+    step = torch.repeat_interleave(torch.arange(length, device=device), counts)
+    ranks = torch.arange(step.shape[0], device=device) - starts[step]
+    return Packing(sizes, order, order[ranks] * length + step, source, live)

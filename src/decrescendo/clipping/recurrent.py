@@ -1,0 +1,339 @@
+"""LSTM, GRU and simple recurrent layers: one recorded use for what each weight matrix is multiplied with.
+
+The layers of torch are one operation each. Here the same outputs come from a pass through time that keeps the state
+before each step. Then every weight is that of a linear layer over positions: input to gates with the inputs, hidden to
+gates with the states before each step, projection with what is projected, and one pass back through time gives the
+gradients at their outputs. Their rule is that of linear layers.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.layout import Kind, Layout
+from decrescendo.clipping.linear import LinearKernel, SharedGram
+from decrescendo.clipping.means import Means
+from decrescendo.clipping.packing import Packing
+from decrescendo.clipping.rules import Kernel
+from decrescendo.clipping.scan import Mode, Steps, Trace, Weights, backward, forward
+from decrescendo.errors import UnsupportedModel
+
+MODES: dict[Callable[..., Any], Mode] = {
+    torch.lstm: "lstm",
+    torch.gru: "gru",
+    torch.rnn_tanh: "tanh",
+    torch.rnn_relu: "relu",
+}
+_SETTINGS = ("has_biases", "num_layers", "dropout", "train", "bidirectional")
+_PADDED = ("input", "hx", "params", *_SETTINGS, "batch_first")
+_PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
+
+
+@runtime_checkable
+class Tape(Protocol):
+    """What is asked of the recorder."""
+
+    batch: int
+    means: Means
+
+    def is_tracked(self, value: object) -> bool:
+        """Whether a tensor is a trainable parameter, or made from them alone."""
+        ...
+
+    def packing(self, batch_sizes: Tensor) -> Packing:
+        """How data with these batch sizes was packed."""
+        ...
+
+    def attach(
+        self,
+        name: str,
+        output: Tensor,
+        tracked: Sequence[Tensor],
+        layouts: Sequence[Layout],
+        build: Callable[[Layout], Kernel],
+    ) -> None:
+        """Note a use of ``tracked`` whose output gradient is that of ``output``."""
+        ...
+
+
+@dataclass(slots=True)
+class Recurrence:
+    """One layer in one direction on its way through autograd."""
+
+    mode: Mode
+    weights: Weights
+    steps: Steps
+    reverse: bool
+    trace: Trace | None = None
+
+
+class _Scan(torch.autograd.Function):
+    """The pass through time. The taps are zeros that stand for what each weight matrix contributes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        layer: Recurrence,
+        gates: Tensor,
+        tap: Tensor | None,
+        hidden_tap: Tensor | None,
+        projection_tap: Tensor | None,
+        state: Tensor,
+        cell: Tensor | None,
+    ) -> tuple[Tensor, ...]:
+        del tap, hidden_tap, projection_tap
+        ctx.set_materialize_grads(False)
+        trace, last, last_cell = forward(
+            layer.mode, gates.detach(), state, cell, layer.weights, layer.steps, reverse=layer.reverse
+        )
+        layer.trace = trace
+        ctx.layer = layer
+        ctx.rows = (state.shape[0], state.shape[1] if cell is None else cell.shape[1])
+        return (trace.outputs, last) if last_cell is None else (trace.outputs, last, last_cell)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        layer = cast("Recurrence", ctx.layer)
+        outputs, last, last_cell = (*gradients, None)[:3]
+        needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
+        assert layer.trace is not None
+        with _full_precision(layer.trace.gates):
+            found = backward(
+                layer.trace, layer.weights, outputs, last, last_cell, ctx.rows, first=needs[5] or needs[6]
+            )
+        each = (found.gates, found.gates, found.hidden, found.projected, found.state, found.cell)
+        return (
+            None,
+            *(gradient if needed else None for gradient, needed in zip(each, needs[1:], strict=True)),
+        )
+
+
+class _Tap(torch.autograd.Function):
+    """Zeros in whose place the contribution of some parameters stands: their gradient edge, no more."""
+
+    @staticmethod
+    def forward(ctx: Any, like: Tensor, width: int, *parameters: Tensor) -> Tensor:  # noqa: ARG004
+        return like.new_zeros(()).expand(*like.shape[:-1], width)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004
+        raise UnsupportedModel(
+            "the gradient of a recurrent layer's weights must be asked for by the engine alone, got "
+            "a call of autograd inside the loss that asks for it. Freeze the layer, or leave that part of the loss out"
+        )
+
+
+def run_recurrent(
+    tape: Tape, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """What ``func`` (torch.lstm, ..) returns, with the uses of its trainable weights recorded.
+
+    Raises:
+        UnsupportedModel: weights or first states from which examples cannot be told apart, or data packed unseen.
+    """
+    is_packed = "batch_sizes" in kwargs or (len(args) > 3 and not isinstance(args[3], bool))
+    bound = dict(zip(_PACKED if is_packed else _PADDED, args, strict=False)) | dict(kwargs)
+    given: Tensor = bound["data"] if is_packed else bound["input"]
+    if given.dim() != (2 if is_packed else 3) or given.numel() == 0:
+        return func(*args, **kwargs)  # torch has the message
+    mode, name = MODES[func], getattr(func, "__name__", "recurrent layer")
+    states: tuple[Tensor, ...] = tuple(bound["hx"]) if mode == "lstm" else (bound["hx"],)
+    weights = cast("Sequence[Tensor]", bound["params"])
+    _check(tape, name, states, weights)
+    packing = tape.packing(bound["batch_sizes"]) if is_packed else None
+    turned = packing is None and not bound["batch_first"]
+    sequences = packing.sizes[0] if packing is not None else given.shape[1 if turned else 0]
+    if any(state.dim() != 3 or state.shape[1] != sequences for state in states):
+        return func(*args, **kwargs)
+    layouts = _layouts(tape, name, sequences, packing)
+    if packing is not None and len(set(packing.sizes)) == 1:
+        # Sorted or not, sequences of one length look alike: that of several lengths is another form, checked anew.
+        name += " of equal lengths"
+    run = _Run(tape, name, mode, layouts, Steps(packing.sizes if packing else None), turned)
+    dtype = _output_dtype(func, bound, is_packed)
+    wide = accumulator(given.dtype)
+    with _full_precision(given):
+        first = [state.to(wide).unbind(0) for state in states]
+        outputs, last = run.layers(given.to(wide), first, weights, bound)
+    return (outputs.to(dtype), *(torch.stack(state).to(dtype) for state in last))
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One call of a recurrent operation. ``turned``: the length comes before the sequences."""
+
+    tape: Tape
+    name: str
+    mode: Mode
+    layouts: tuple[Layout, ...]
+    steps: Steps
+    turned: bool
+
+    def layers(
+        self,
+        inputs: Tensor,
+        first: Sequence[Sequence[Tensor]],
+        weights: Sequence[Tensor],
+        bound: Mapping[str, Any],
+    ) -> tuple[Tensor, list[list[Tensor]]]:
+        """Through all layers: the outputs, and the last states of each layer and direction."""
+        directions, layers, biases = (
+            1 + bool(bound["bidirectional"]),
+            bound["num_layers"],
+            bound["has_biases"],
+        )
+        each = len(weights) // (layers * directions)
+        last: list[list[Tensor]] = [[] for _ in first]
+        for layer in range(layers):
+            outputs: list[Tensor] = []
+            for direction in range(directions):
+                at = layer * directions + direction
+                output, *ends = self.direction(
+                    inputs,
+                    [state[at] for state in first],
+                    _named(weights[at * each : (at + 1) * each], biases=biases),
+                    reverse=direction == 1,
+                )
+                outputs.append(output)
+                for states, end in zip(last, ends, strict=True):
+                    states.append(end)
+            inputs = outputs[0] if directions == 1 else torch.cat(outputs, -1)
+            if bound["dropout"] and bound["train"] and layer < layers - 1:
+                inputs = self.dropped(inputs, bound["dropout"])
+        return inputs, last
+
+    def dropped(self, outputs: Tensor, probability: float) -> Tensor:
+        """Dropout between layers, with the mask that torch's own layer draws: it goes by steps, then sequences."""
+        if self.turned or self.steps.packed is not None:
+            return functional.dropout(outputs, probability, training=True)
+        by_steps = outputs.transpose(0, 1).contiguous()
+        return functional.dropout(by_steps, probability, training=True).transpose(0, 1).contiguous()
+
+    def view(self, tensor: Tensor) -> Tensor:
+        """(sequences, length, ...) of what is laid out as the user's inputs are; packed data as it is."""
+        return tensor.transpose(0, 1) if self.turned else tensor
+
+    def direction(
+        self, inputs: Tensor, first: list[Tensor], weights: Mapping[str, Tensor], *, reverse: bool
+    ) -> tuple[Tensor, ...]:
+        """One layer in one direction: outputs, and the last states."""
+        plain = {role: weight.detach().to(inputs.dtype) for role, weight in weights.items()}
+        bias, back_bias = plain.get("bias"), plain.get("back bias")
+        if self.mode != "gru" and bias is not None and back_bias is not None:
+            bias = bias + back_bias
+        gates = self.view(functional.linear(inputs, plain["weight"], bias))
+        fed_back = Weights(plain["back weight"], back_bias, plain.get("projection"))
+        layer = Recurrence(self.mode, fed_back, self.steps, reverse)
+        # What has the inputs as the other factor, what the state before each step, what the unprojected output.
+        groups: list[tuple[str, ...]] = [("weight", "bias"), ("back weight", "back bias"), ("projection",)]
+        if self.mode != "gru":
+            groups = [("weight", "bias", "back bias"), ("back weight",), ("projection",)]
+        used = [
+            {role: weights[role] for role in roles if role in weights and self.tape.is_tracked(weights[role])}
+            for roles in groups
+        ]
+        width = gates.shape[-1]
+        if self.mode == "gru":
+            taps = [_tap(gates, width, used[0]), _tap(gates, width, used[1])]
+        else:
+            taps = [_tap(gates, width, {**used[0], **used[1]}), None]
+        taps.append(_tap(gates, fed_back.hidden.shape[1], used[2]))
+        made = cast(
+            "tuple[Tensor, ...]", _Scan.apply(layer, gates, *taps, *first, *[None] * (2 - len(first)))
+        )
+        trace = layer.trace
+        assert trace is not None
+        factors = (self.view(inputs).detach(), trace.before, trace.unprojected)
+        at = (taps[0], taps[1] if self.mode == "gru" else taps[0], taps[2])
+        shared = SharedGram() if self.mode != "gru" else None
+        for number, (slots, factor, tap) in enumerate(zip(used, factors, at, strict=True)):
+            if slots and factor is not None and tap is not None:
+                # The states are ours alone; the inputs could be written to.
+                saved = (inputs,) if number == 0 and "weight" in slots else ()
+                self.attach(slots, factor, tap, saved, shared if number < 2 else None)
+        return (self.view(made[0]), *made[1:])
+
+    def attach(
+        self,
+        slots: Mapping[str, Tensor],
+        factor: Tensor,
+        tap: Tensor,
+        saved: tuple[Tensor, ...],
+        shared: SharedGram | None,
+    ) -> None:
+        """Note that ``slots`` are the weights and biases of a linear layer from ``factor`` to ``tap``."""
+        roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
+        parameters = tuple(slots.values())
+
+        def build(layout: Layout) -> Kernel:
+            split = layout.split(factor)
+            positions = split.reshape(split.shape[0], -1, split.shape[-1])
+            return LinearKernel(
+                roles, parameters, saved, positions, transposed=False, means=self.tape.means, shared=shared
+            )
+
+        self.tape.attach(self.name, tap, parameters, self.layouts, build)
+
+
+def _tap(like: Tensor, width: int, used: Mapping[str, Tensor]) -> Tensor | None:
+    return cast("Tensor", _Tap.apply(like.detach(), width, *used.values())) if used else None
+
+
+def _named(weights: Sequence[Tensor], *, biases: bool) -> dict[str, Tensor]:
+    roles = ("weight", "back weight", "bias", "back bias") if biases else ("weight", "back weight")
+    return dict(zip((*roles, "projection"), weights, strict=False))
+
+
+def _check(tape: Tape, name: str, states: Sequence[Tensor], weights: Sequence[Tensor]) -> None:
+    if any(tape.is_tracked(state) for state in states):
+        raise UnsupportedModel(
+            f"a trainable first state must have one copy an example, got {name} with a parameter itself as a state. "
+            "Expand it to the batch: state.expand(-1, batch, -1)"
+        )
+    if any(weight.requires_grad and not tape.is_tracked(weight) for weight in weights):
+        raise UnsupportedModel(
+            f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
+            "on data. Detach them, or write the layer with ordinary torch operations"
+        )
+
+
+def _layouts(tape: Tape, name: str, sequences: int, packing: Packing | None) -> tuple[Layout, ...]:
+    """Known from the operation, whatever the sizes: sequences are never mistaken for steps."""
+    if sequences % tape.batch or sequences < tape.batch:
+        raise UnsupportedModel(
+            f"a recurrent layer must have one sequence an example, or the same number for each, got {name} with "
+            f"{sequences} sequences for {tape.batch} examples. Is batch_first right?"
+        )
+    if packing is not None:
+        return (Layout("packed", tape.batch, packing),)
+    kinds: tuple[Kind, ...] = ("rows",) if sequences == tape.batch else ("folded", "interleaved")
+    return tuple(Layout(kind, tape.batch) for kind in kinds)
+
+
+def _full_precision(like: Tensor) -> AbstractContextManager[object]:
+    """Autocast off: sums through time are held in the precision of norms."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def _output_dtype(func: Callable[..., Any], bound: Mapping[str, Any], is_packed: bool) -> torch.dtype:
+    """What torch's own layer returns; under autocast that depends on its kernels, so one step of it is run."""
+    given: Tensor = bound["data"] if is_packed else bound["input"]
+    if not torch.is_autocast_enabled(given.device.type):
+        return given.dtype
+    states = bound["hx"]
+    one = tuple(s[:, :1] for s in states) if isinstance(states, (tuple, list)) else states[:, :1]
+    settings = [bound[key] for key in ("params", "has_biases", "num_layers")]
+    with torch.no_grad():
+        if is_packed:
+            first = (given[:1], torch.ones(1, dtype=torch.long), one)
+            return func(*first, *settings, 0.0, False, bound["bidirectional"])[0].dtype
+        return func(given[:1, :1], one, *settings, 0.0, False, bound["bidirectional"], True)[0].dtype
