@@ -1,1 +1,1 @@
-"""Measurements: scripts that write to results/ and to pages in docs/. A package, or another one of its name would win."""
+"""Measurements that write to results/ and pages in docs/. A package: else an installed one of that name would win."""

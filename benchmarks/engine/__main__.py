@@ -27,7 +27,7 @@ def main() -> None:
     if arguments.command == "page":
         from benchmarks.engine.page import write
 
-        write(RESULTS, ROOT / "docs")
+        write(arguments.results, arguments.docs)
         return
     device = _device(arguments.device)
     known = list(workloads(device))
@@ -53,7 +53,7 @@ def run(
     """Each workload in a fresh process; what has a result is left alone."""
     threads = arguments.threads or torch.get_num_threads()
     for name in chosen:
-        target = RESULTS / device.type / f"{name}.json"
+        target = arguments.results / device.type / f"{name}.json"
         if target.exists() and not arguments.force and not arguments.print_only:
             print(f"{name}: has a result; --force measures again")
             continue
@@ -73,12 +73,20 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
     torch.set_num_threads(arguments.threads)
     setting = Setting(workloads(device)[arguments.workload], device)
     workload = setting.workload
-    times = measure(setting, arguments.contenders, rounds=arguments.rounds, seconds=arguments.seconds)
+    memory: dict[str, dict] = {}
     if not arguments.no_memory:
+        # First, since a contender that hangs is noticed here: what runs in this process cannot be stopped.
         surroundings = environment(arguments.threads)
-        for name, entry in times.items():
-            if entry["status"] == "measured":
-                entry["memory"] = memory_apart(workload.name, name, device, surroundings)
+        for name in dict.fromkeys(("plain", *arguments.contenders)):
+            memory[name] = memory_apart(workload.name, name, device, surroundings)
+            print(f"{workload.name}, {name}: memory {memory[name]}", file=sys.stderr, flush=True)
+    slow = {name: found["too slow"] for name, found in memory.items() if "too slow" in found}
+    quick = [name for name in arguments.contenders if name not in slow]
+    times = measure(setting, quick, rounds=arguments.rounds, seconds=arguments.seconds)
+    times |= {name: {"status": "too slow", "reason": reason} for name, reason in slow.items()}
+    for name, entry in times.items():
+        if entry["status"] == "measured" and name in memory:
+            entry["memory"] = memory[name]
     report = {
         "workload": workload.name,
         "title": workload.title,
@@ -133,6 +141,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "run":
             command.add_argument("--workloads", nargs="+", help="names; all without it")
             command.add_argument("--force", action="store_true", help="measure again what has a result")
+            command.add_argument("--results", type=Path, default=RESULTS)
             command.add_argument("--print-only", action="store_true", help="write no result")
         else:
             command.add_argument("workload")
@@ -149,7 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     memory.add_argument("workload")
     memory.add_argument("contender")
     memory.add_argument("--device", default="cpu")
-    commands.add_parser("page", help="docs/engine-speed.md and figure from results/engine")
+    page = commands.add_parser("page", help="docs/engine-speed.md and figure from results/engine")
+    page.add_argument("--results", type=Path, default=RESULTS)
+    page.add_argument("--docs", type=Path, default=ROOT / "docs")
     operations = commands.add_parser("profile", help="the costliest operations")
     operations.add_argument("--workloads", nargs="+")
     operations.add_argument("--contenders", nargs="+", default=["plain", "decrescendo"])

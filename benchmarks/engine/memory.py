@@ -15,6 +15,8 @@ from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.timing import WARM_UP, synchronise
 from benchmarks.engine.workloads import workloads
 
+# Seconds that a contender has for its steps and all that goes before them.
+PATIENCE = 240
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 # Blocks of 64 KiB and more go back to the system when they are freed, so that resident memory is what is held.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
@@ -23,7 +25,7 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "6553
 def memory_apart(
     workload: str, contender: str, device: torch.device, environment: dict[str, str]
 ) -> dict[str, Any]:
-    """`memory_here` in a fresh process."""
+    """`memory_here` in a fresh process; a reason under "failed" or "too slow" where there is no number."""
     command = [
         sys.executable,
         "-m",
@@ -34,7 +36,17 @@ def memory_apart(
         "--device",
         str(device),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment | _ALLOCATOR, check=False)
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env=environment | _ALLOCATOR,
+            check=False,
+            timeout=PATIENCE,
+        )
+    except subprocess.TimeoutExpired:
+        return {"too slow": f"getting ready and {WARM_UP + 1} steps took more than {PATIENCE} s"}
     if done.returncode != 0:
         last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
         return {"failed": last[0]}
@@ -46,9 +58,8 @@ def memory_here(workload: str, contender: str, device: torch.device) -> dict[str
     step = CONTENDERS[contender].make(Setting(workloads(device)[workload], device))
     gc.collect()
     level = _now()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        on_device = torch.cuda.memory_allocated(device)
+    synchronise(device)
+    on_device = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     for _ in range(WARM_UP):
         step.step()
         synchronise(device)

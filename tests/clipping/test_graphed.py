@@ -177,7 +177,7 @@ def test_that_look_would_be_seen() -> None:
     model, batch = CASES["embedding"].make(torch.float32, 6)
     engine = Engine(model, loss)
     engine.clipped_sum(batch, 0.5)
-    with NoLooks(), pytest.raises(AssertionError, match="nonzero looks at values"):
+    with NoLooks(), pytest.raises(AssertionError, match="looks at values"):
         engine.clipped_sum(batch, 0.5)
 
 

@@ -6,7 +6,7 @@ id. Nothing of size (batch, vocabulary, dim) is made.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -40,7 +40,7 @@ class EmbeddingKernel:
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         found = self._segments(d)
         squares = square_rows(found.sums)
-        total = torch.zeros(d.shape[0], dtype=squares.dtype, device=d.device)
+        total = torch.zeros(self.ids.shape[0], dtype=squares.dtype, device=d.device)
         return total.index_add_(0, found.example, squares)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
@@ -77,7 +77,7 @@ def sum_segments(
     if is_static():
         return Segments(*sum_segments_static(ids, d, padding))
     batch, positions = ids.shape
-    ordered, order = torch.sort(ids, dim=1)
+    ordered, order = sort_ids(ids)
     first = torch.ones_like(ordered, dtype=torch.bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
     starts = first.flatten().nonzero().squeeze(1)
@@ -90,6 +90,25 @@ def sum_segments(
         real = identity != padding
         sums, identity, example = sums[real], identity[real], example[real]
     return Segments(sums, example, identity)
+
+
+def sort_ids(
+    ids: Int[Tensor, "batch positions"],
+) -> tuple[Int[Tensor, "batch positions"], Int[Tensor, "batch positions"]]:
+    """Each row sorted, and the positions its entries came from.
+
+    >>> [found.tolist() for found in sort_ids(torch.tensor([[5, 2, 5]]))]
+    [[[2, 5, 5]], [[1, 0, 2]]]
+    """
+    positions = ids.shape[1]
+    bits = max(positions - 1, 1).bit_length()
+    if ids.device.type != "cpu" or ids.numel() == 0 or not 0 <= int(ids.min()) <= int(ids.max()) < 2**31:
+        return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1))
+    # NumPy sorts plain numbers twenty times faster than torch sorts numbers with their places: both in one number.
+    dtype = torch.int32 if int(ids.max()).bit_length() + bits < 32 else torch.int64
+    keys = (ids.to(dtype) << bits) + torch.arange(positions, dtype=dtype)
+    cast("Any", keys.numpy()).sort(axis=1)
+    return (keys >> bits).long(), (keys & (2**bits - 1)).long()
 
 
 def _embedding(call: Call, bound: Mapping[str, Any]) -> Kernel | None:

@@ -46,7 +46,7 @@ class LinearKernel:
             self.squared_norms(slot, d)
         done = self.inputs.shape[1] > 1 and ("weight" not in self.roles or self.product is not None)
         if done:
-            self.inputs = self.inputs.new_empty(0, 0, 0)
+            self.inputs = self.inputs.new_empty((self.inputs.shape[0], 0, self.inputs.shape[2]))
         return done
 
     def _squared_norms(self, slot: int, d: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class LinearKernel:
         return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.means.take(shape, d)
 
     def _replaces(self, size: int, d: Tensor) -> bool:
-        return self.absorbing and size <= d.numel()
+        return self.absorbing and size <= d.numel() + self.inputs.numel()
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         if self.roles[slot] == "bias":

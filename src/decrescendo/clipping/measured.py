@@ -10,17 +10,8 @@ from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator, norm_dtype
 from decrescendo.clipping.recording import Tracked, Use
-from decrescendo.clipping.rules import Kernel, square_rows, weigh, zero_rows
-
-
-@dataclass(slots=True)
-class Part:
-    """What one operation contributes to the gradient of one tracked tensor."""
-
-    kernel: Kernel
-    slot: int
-    source: Tracked
-    d: Tensor
+from decrescendo.clipping.repeated import Part, is_tied, merged, tied_norms
+from decrescendo.clipping.rules import square_rows, weigh, zero_rows
 
 
 @dataclass(slots=True)
@@ -51,13 +42,16 @@ class Measured:
 
     def squared_norms(self) -> dict[str, Float[Tensor, " batch"]]:
         """|g_i|^2 for each parameter, by name."""
-        alone = self._alone()
-        self._materialise({name for name in self.parameters if name not in alone})
+        closed = self._closed()
+        self._materialise({name for name in self.parameters if name not in closed})
         found: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
-            part = alone.get(name)
-            if part is not None:
-                square = part.kernel.squared_norms(part.slot, part.d)
+            parts = closed.get(name)
+            if parts is not None:
+                first = parts[0]
+                square = (
+                    first.kernel.squared_norms(first.slot, first.d) if len(parts) == 1 else tied_norms(*parts)
+                )
             elif name in self.whole:
                 square = square_rows(self.whole[name])
             else:
@@ -67,13 +61,16 @@ class Measured:
 
     def weighted_sums(self, weights: Float[Tensor, " batch"]) -> dict[str, Tensor]:
         """sum_i w_i g_i for each parameter, by name."""
-        alone = self._alone()
+        closed = self._closed()
         found: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
-            part = alone.get(name)
             local = weights.to(parameter.device)
-            if part is not None:
-                total = _to_root(part, part.kernel.weighted_sum(part.slot, part.d, local), parameter)
+            if name in closed:
+                sums = [
+                    _to_root(part, part.kernel.weighted_sum(part.slot, part.d, local), parameter)
+                    for part in closed[name]
+                ]
+                total = sums[0] if len(sums) == 1 else torch.add(*sums)
             elif name in self.whole:
                 total = weigh(self.whole[name], local)
             else:
@@ -90,15 +87,30 @@ class Measured:
         whole = {name: _zeroed(gradient, bad) for name, gradient in self.whole.items()}
         return replace(self, parts=parts, bad=bad, whole=whole)
 
-    def _alone(self) -> dict[str, Part]:
-        """Parameters with one contribution that is theirs alone, up to a reshaping: closed forms apply."""
+    def _closed(self) -> dict[str, list[Part]]:
+        """Parameters whose contributions are theirs alone, up to a reshaping, and few enough for closed forms."""
+        self._merge()
         by_root: dict[str, list[Part]] = {}
         for part in self.parts:
             for root in part.source.roots:
                 by_root.setdefault(root, []).append(part)
         return {
-            root: parts[0] for root, parts in by_root.items() if len(parts) == 1 and parts[0].source.isometric
+            root: parts
+            for root, parts in by_root.items()
+            if all(part.source.isometric for part in parts) and (len(parts) == 1 or is_tied(parts))
         }
+
+    def _merge(self) -> None:
+        """Contributions to one tensor become one where that has a closed form; once."""
+        by_source: dict[int, list[Part]] = {}
+        for part in self.parts:
+            by_source.setdefault(id(part.source.tensor), []).append(part)
+        if any(len(parts) > 1 for parts in by_source.values()):
+            self.parts = [
+                part
+                for parts in by_source.values()
+                for part in (merged(parts) if len(parts) > 1 and parts[0].source.isometric else parts)
+            ]
 
     def _materialise(self, names: set[str]) -> None:
         """Per-example gradients of parameters that several operations use, or one in another form."""

@@ -18,7 +18,7 @@ from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.recording import Decision, Recorder, Use
 from decrescendo.clipping.reference import check_losses
-from decrescendo.clipping.streaming import arrived, check_arrived, stream, unhook
+from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.errors import UnsupportedModel
 
 # The operations of a forward pass in order: name, parameters, layout.
@@ -77,12 +77,9 @@ def run(
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
     seen = forward(model, loss, batch, rows, hints, means)
-    arrivals = stream(seen.uses, precise=means.precise)
-    others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
-    try:
+    with stream(seen.uses, precise=means.precise) as arrivals:
+        others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
         captured = iter(output_gradients(seen.losses, None, others))
-    finally:
-        unhook(arrivals.values())
     check_arrived(list(arrivals.values()), seen.reached)
     gradients = [
         arrivals[index].d if index in arrivals else _arrived(use, next(captured), precise=means.precise)

@@ -1,0 +1,251 @@
+"""docs/engine-speed.md and its figures, every number from results/engine."""
+
+import json
+import statistics
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.engine.checking import TOLERANCE
+from benchmarks.engine.contenders import CONTENDERS
+from benchmarks.engine.figure import draw
+from benchmarks.engine.workloads import workloads
+
+Report = dict[str, Any]
+OURS, NOISE = "decrescendo", "decrescendo-noise"
+_OPENING = (
+    "One step is: per-example gradients clipped to C, added up, divided by the batch size, SGD. No noise, for anybody, "
+    "so that the engines are compared; one column has our whole step, noise included. Plain training is forward, "
+    "backward of the mean loss, SGD. All have the same model, weights, batch and clip norm (near the median of the "
+    "gradient norms, so that about half of the examples are clipped). Lower is better; 1 is plain training."
+)
+_MARKS = (
+    f"r: the model had to be rewritten for it. ≠: its clipped sum differs by more than {TOLERANCE:g} (relative, joint "
+    "norm) from one plain backward pass an example, so it computes something else; it is counted among the peers all the "
+    "same. What was rewritten, refused or failed is under Remarks."
+)
+_METHOD = (
+    "Time: all contenders of a workload in one process, each with a model of its own, one step each in turn, the "
+    "order shuffled in every round; what is compared is the ratio to plain training of the same round. Three steps of "
+    "warm-up; the engine's self-check and XLA's compilation fall into it. A pause of 5 ms before each step lets the "
+    "threads of the library before it go to sleep. XLA has threads of its own, as many as torch's.",
+    "Memory: each contender in a process of its own; resident memory at the highest point of a step after warm-up, "
+    "minus the level before the first step (so model and batch do not count, gradients and what a library keeps do). "
+    "The allocator is told to give blocks of 64 KiB and more back at once. On a GPU: torch's own count of allocated "
+    "memory, in which XLA's is not.",
+    "Data are random numbers with a fixed seed; the learning rate is 1e-3, so that the weights hardly move.",
+    "Positions and class token are small modules of their own, which favours the peers: Opacus hands a module with "
+    "bare parameters, with all that is in it, to torch.func.",
+)
+_COMMANDS = (
+    "pip install -r benchmarks/engine/requirements.txt    # the peers; without them: ours, torch.func, plain training",
+    "python -m benchmarks.engine run --device cpu --force",
+    "python -m benchmarks.engine run --device cuda --force",
+    "python -m benchmarks.engine page",
+)
+_DEVICES = {"cpu": "On the processor", "cuda": "On a GPU"}
+
+
+def write(results: Path, docs: Path) -> None:
+    """The page and one figure a device, in both formats."""
+    lines = _opening()
+    for device, title in _DEVICES.items():
+        reports = _read(results / device, device)
+        if not reports:
+            continue
+        stem = "engine-speed" if device == "cpu" else f"engine-speed-{device}"
+        draw(reports, [docs / f"{stem}.png", docs / f"{stem}.svg"])
+        lines += _section(title, stem, reports)
+    lines += _closing(results)
+    (docs / "engine-speed.md").write_text("\n".join(lines) + "\n")
+
+
+def _read(folder: Path, device: str) -> dict[str, Report]:
+    """Results in the order of the workloads; what is not measured yet is left out."""
+    paths = {name: folder / f"{name}.json" for name in workloads(torch.device(device))}
+    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+
+
+def _opening() -> list[str]:
+    return ["# What a private step costs", "", *_wrapped(_OPENING)]
+
+
+def _section(title: str, stem: str, reports: Mapping[str, Report]) -> list[str]:
+    shown = [name for name in CONTENDERS if _installed(name, reports)]
+    absent = [CONTENDERS[name].title for name in CONTENDERS if name not in shown]
+    others = [name for name in shown if name != "plain"]
+    counted = {name: report for name, report in reports.items() if not report["extra"]}
+    lines = ["", f"## {title}", "", *_machine(reports), "", f"![times plain training]({stem}.png)", ""]
+    lines += _summary(counted)
+    lines += ["", "### Times plain training", "", "Median over rounds of the ratio within a round.", ""]
+    lines += _header(["workload (batch)", *[CONTENDERS[n].title for n in others], "best peer / ours"])
+    for report in reports.values():
+        cells = [_cell(report, name, lambda e: f"{e['times plain']:.2f}") for name in others]
+        lines.append(_row([_label(report), *cells, _number(_lead(report))]))
+    lines += ["", *_wrapped(_MARKS), "", "### Milliseconds a step", ""]
+    lines += ["Medians; in brackets the middle half of the ratios to plain training.", ""]
+    lines += _header(["workload (batch)", *[CONTENDERS[n].title for n in shown]])
+    for report in reports.values():
+        lines.append(_row([_label(report), *[_cell(report, name, _milliseconds) for name in shown]]))
+    lines += ["", "### Peak memory of a step, MiB (times plain training)", ""]
+    lines += _header(["workload (batch)", *[CONTENDERS[n].title for n in shown]])
+    for report in reports.values():
+        cells = [_cell(report, name, lambda e, report=report: _memory(e, report)) for name in shown]
+        lines.append(_row([_label(report), *cells]))
+    lines += ["", "### Workloads", "", *_header(["workload", "batch", "parameters", "clip norm", "sizes"])]
+    for r in reports.values():
+        cells = [r["title"], str(r["rows"]), f"{r['parameters']:,}", f"{r['clip norm']:g}", r["sizes"]]
+        lines.append(_row(cells))
+    lines += _remarks(reports, absent)
+    return lines
+
+
+def _machine(reports: Mapping[str, Report]) -> list[str]:
+    """One line a machine and set of versions: results may come from several runs."""
+    found: dict[str, list[str]] = {}
+    for report in reports.values():
+        machine = report["machine"]
+        where = (
+            f"{machine['cpu']}, {machine['cores']} cores, {report['threads']} threads, {machine['system']}"
+        )
+        if "gpu" in machine:
+            where = f"{machine['gpu']} (CUDA {machine['cuda']}); {where}"
+        versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
+        found.setdefault(f"{where}. {versions}.", []).append(report["title"])
+    if len(found) == 1:
+        return list(found)
+    return [f"- {', '.join(titles)}: {where}" for where, titles in found.items()]
+
+
+def _summary(reports: Mapping[str, Report]) -> list[str]:
+    ratios = [r["contenders"][OURS]["times plain"] for r in reports.values() if _measured(r, OURS)]
+    leads = [lead for lead in map(_lead, reports.values()) if lead is not None]
+    memory = [ratio for ratio in map(_memory_ratio, reports.values()) if ratio is not None]
+    lines = []
+    if ratios:
+        lines.append(
+            f"decrescendo, {len(ratios)} of {len(reports)} workloads: {statistics.median(ratios):.2f} times plain "
+            f"training in the median, {max(ratios):.2f} at most."
+        )
+    if leads:
+        lines.append(
+            f"The best peer takes {statistics.median(leads):.2f} times as long in the median, "
+            f"{min(leads):.2f} times at least."
+        )
+    if memory:
+        lines.append(
+            f"Peak memory: {statistics.median(memory):.2f} times plain training in the median, "
+            f"{max(memory):.2f} at most."
+        )
+    return lines
+
+
+def _lead(report: Report) -> float | None:
+    """Time of the fastest peer over ours; generous to peers that compute something else."""
+    if not _measured(report, OURS):
+        return None
+    peers = [
+        report["contenders"][name]["times plain"]
+        for name, contender in CONTENDERS.items()
+        if contender.peer and "times plain" in report["contenders"].get(name, {})
+    ]
+    return min(peers) / report["contenders"][OURS]["times plain"] if peers else None
+
+
+def _measured(report: Report, name: str) -> bool:
+    entry = report["contenders"].get(name, {})
+    return "times plain" in entry and entry.get("same work", True)
+
+
+def _installed(name: str, reports: Mapping[str, Report]) -> bool:
+    entries = [report["contenders"].get(name) for report in reports.values()]
+    return any(entry is not None and entry["status"] != "not installed" for entry in entries)
+
+
+def _cell(report: Report, name: str, show: Callable[[Report], str]) -> str:
+    entry = report["contenders"].get(name)
+    if entry is None or entry["status"] == "not installed":
+        return "-"
+    if "times plain" not in entry:
+        return entry["status"]
+    text = show(entry)
+    if name == OURS:
+        text = f"**{text}**"
+    return text + " r" * ("rewritten" in entry) + " ≠" * (not entry.get("same work", True))
+
+
+def _milliseconds(entry: Report) -> str:
+    low, high = entry["times plain, quartiles"]
+    return f"{entry['median, ms']:.1f} ({low:.2f} to {high:.2f})"
+
+
+def _held(entry: Report) -> int | None:
+    memory = entry.get("memory", {})
+    return memory.get("device bytes", memory.get("host bytes"))
+
+
+def _memory(entry: Report, report: Report) -> str:
+    held, plain = _held(entry), _held(report["contenders"]["plain"])
+    if held is None:
+        return "-"
+    return f"{held / 2**20:.0f} ({held / plain:.2f})" if plain else f"{held / 2**20:.0f}"
+
+
+def _memory_ratio(report: Report) -> float | None:
+    held, plain = _held(report["contenders"].get(OURS, {})), _held(report["contenders"]["plain"])
+    return held / plain if held is not None and plain else None
+
+
+def _label(report: Report) -> str:
+    return f"{report['title']} ({report['rows']})"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _header(names: list[str]) -> list[str]:
+    return [_row(names), _row(["---", *["---:"] * (len(names) - 1)])]
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _remarks(reports: Mapping[str, Report], absent: list[str]) -> list[str]:
+    """What was rewritten, refused, failed or not installed, each said once."""
+    lines: list[str] = []
+    for name, contender in CONTENDERS.items():
+        said: dict[str, list[str]] = {}
+        for report in reports.values():
+            entry = report["contenders"].get(name, {})
+            if "rewritten" in entry:
+                said.setdefault(f"rewritten: {entry['rewritten']}", []).append(report["title"])
+            if not entry.get("same work", True):
+                said.setdefault(f"≠, relative error {entry['relative error']:.1g}", []).append(
+                    report["title"]
+                )
+            if entry.get("status") in {"refused", "failed", "too slow"}:
+                reason = " ".join(entry["reason"].split())[:300]
+                said.setdefault(f"{entry['status']}: {reason}", []).append(report["title"])
+        lines += [f"- {contender.title}, {', '.join(titles)}: {text}" for text, titles in said.items()]
+    if absent:
+        lines.append(f"- not installed: {', '.join(absent)}")
+    return ["", "### Remarks", "", *lines] if lines else []
+
+
+def _closing(results: Path) -> list[str]:
+    lines = ["", "## How it is measured", ""]
+    for point in _METHOD:
+        lines += _wrapped(f"- {point}", "  ")
+    lines += ["", "To repeat it:", "", "```", *_COMMANDS, "```"]
+    if not (results / "cuda").exists():
+        lines += ["", "No GPU was at hand; the command for it waits for one."]
+    return lines
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, 118, subsequent_indent=indent, break_on_hyphens=False)
