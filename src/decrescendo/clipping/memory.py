@@ -254,6 +254,13 @@ class RandomStates:
         devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
         return cls(torch.get_rng_state(), {index: torch.cuda.get_rng_state(index) for index in devices})
 
+    def are_now(self, model: nn.Module) -> bool:
+        """Whether nothing was drawn since."""
+        now = RandomStates.of(model)
+        return torch.equal(self.cpu, now.cpu) and all(
+            torch.equal(state, now.cuda[index]) for index, state in self.cuda.items()
+        )
+
     def restore(self) -> None:
         """As they were then: a second try draws what the first one drew."""
         torch.set_rng_state(self.cpu)

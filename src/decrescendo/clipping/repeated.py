@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.embedding import EmbeddingKernel
 from decrescendo.clipping.linear import LinearKernel
 from decrescendo.clipping.means import chunks
@@ -85,18 +86,20 @@ def inner_products(
 
     >>> a, d = torch.tensor([[[1.0, 2.0]]]), torch.tensor([[[10.0, 20.0, 30.0]]])
     >>> inner_products(a, d, torch.tensor([[2]]), torch.tensor([[[1.0, 1.0]]]))[0]
-    tensor([90.])
+    tensor([90.], dtype=torch.float64)
     """
     batch, positions = a.shape[:2]
+    wide = norm_dtype(a.device)  # in float32 the products could lose more than is allowed for
     cross: list[Tensor] = []
     bound: list[Tensor] = []
     for part in chunks(batch, positions * ids.shape[1]):
         index = ids[part].unsqueeze(1).expand(-1, positions, -1)
-        entries = d[part].gather(2, index)
-        products = torch.bmm(a[part], e[part].transpose(1, 2))
+        entries = d[part].gather(2, index).to(wide)
+        left, right = a[part].to(wide), e[part].to(wide)
+        products = torch.bmm(left, right.transpose(1, 2))
         cross.append((entries * products).sum((1, 2)))
-        sizes = torch.linalg.vector_norm(a[part], dim=2).unsqueeze(2) * torch.linalg.vector_norm(
-            e[part], dim=2
+        sizes = torch.linalg.vector_norm(left, dim=2).unsqueeze(2) * torch.linalg.vector_norm(
+            right, dim=2
         ).unsqueeze(1)
         bound.append((entries.abs() * sizes).sum((1, 2)))
     return torch.cat(cross), torch.cat(bound)

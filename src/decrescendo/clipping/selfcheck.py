@@ -1,7 +1,7 @@
 """The self-check: recorded gradients are autograd's, and no example sees another."""
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from decrescendo.clipping.batches import count_rows, map_rows, select_rows
 from decrescendo.clipping.clipped import Batch, Loss
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
+from decrescendo.clipping.memory import RandomStates
 from decrescendo.clipping.passes import Forward, Pass, eager, finish, forward, output_gradients
 from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.quiet import Quiet, QuietPacked
@@ -59,7 +60,7 @@ def self_check(
             loosest = max([*known, seen.losses.dtype], key=_tolerance)
             _check_sums(model, loss, batch, seen, done, norms, loosest)
             if alone and rows > 1:
-                _check_losses_alone(model, loss, batch, rows)
+                _check_losses_alone(model, loss, batch, rows, seen)
             return done
     # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
     if int(finite.sum()) < 2:
@@ -80,24 +81,37 @@ def _resolved(
             return seen, plain
         weights = _weights(rows, seen.losses)
         weighted = output_gradients(seen.losses, weights, seen.uses, keep=True)
-        # What one factor for all examples leaves of a difference is rounding.
-        uniform = output_gradients(seen.losses, torch.full_like(weights, FACTOR), seen.uses, keep=True)
-        wrong = [
-            order
-            for order, decision in enumerate(seen.decisions)
-            if decision.use is not None
-            and not _scaled(
-                seen.uses[decision.use].layout,
-                plain[decision.use],
-                weighted[decision.use],
-                uniform[decision.use],
-                weights,
-            )
-        ]
+        wrong = _misplaced(seen, plain, weighted, None, weights)
+        if wrong:
+            # What one factor for all examples leaves of a difference is rounding.
+            uniform = output_gradients(seen.losses, torch.full_like(weights, FACTOR), seen.uses, keep=True)
+            wrong = _misplaced(seen, plain, weighted, uniform, weights)
         if not wrong:
             return seen, plain
         # The first in forward order: what is wrong upstream may be a consequence of it only downstream.
         hints = _next(seen.decisions, wrong)
+
+
+def _misplaced(
+    seen: Forward,
+    plain: list[Tensor | None],
+    weighted: list[Tensor | None],
+    uniform: list[Tensor | None] | None,
+    weights: Tensor,
+) -> list[int]:
+    """The decisions whose layout does not fit: weighting the losses did not weight the rows of their outputs."""
+    return [
+        order
+        for order, decision in enumerate(seen.decisions)
+        if decision.use is not None
+        and not _scaled(
+            seen.uses[decision.use].layout,
+            plain[decision.use],
+            weighted[decision.use],
+            None if uniform is None else uniform[decision.use],
+            weights,
+        )
+    ]
 
 
 def _next(decisions: tuple[Decision, ...], wrong: list[int]) -> tuple[Decision, ...]:
@@ -120,14 +134,14 @@ def _scaled(
     layout: Layout, plain: Tensor | None, weighted: Tensor | None, uniform: Tensor | None, weights: Tensor
 ) -> bool:
     """Whether weighting the losses weighted the rows of an output gradient, up to its own rounding."""
-    if plain is None or weighted is None or uniform is None or plain.numel() == 0:
+    if plain is None or weighted is None or plain.numel() == 0:
         return True
     first, second = layout.split(plain), layout.split(weighted)
     expected = first * weights.to(first.dtype).reshape(-1, *[1] * (first.dim() - 1))
     if not bool(torch.isfinite(second).all()):
         return True
     error = float((second - expected).abs().max())
-    rounding = float((uniform - FACTOR * plain).abs().max())
+    rounding = 0.0 if uniform is None else float((uniform - FACTOR * plain).abs().max())
     return error <= _tolerance(second.dtype) * float(expected.abs().max()) + 8 * rounding
 
 
@@ -179,18 +193,30 @@ def _compare_recorded(
         )
 
 
-def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int) -> None:
+def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int, seen: Forward) -> None:
     """Losses of some rows must not move when the other rows are exchanged, or left away."""
     index = torch.arange(rows)
     half = (rows + 1) // 2
-    with QuietPacked():
-        whole = _losses(model, loss, batch)
+    drew = False
+    # Masks of dropout fall on other rows of packed sequences when other lengths change: there it is silenced.
+    packed = any(decision.kind == "packed" for decision in seen.decisions)
+    with QuietPacked() if packed else nullcontext():
+        whole = _losses(model, loss, batch) if packed else seen.losses.detach()
         for kept in (index < half, index >= half):
             chosen = index[kept]
             exchanged = torch.where(kept, index, chosen[index % len(chosen)])
             # The same random numbers for the same shapes: a model with dropout is compared with itself.
-            other = _losses(model, loss, select_rows(batch, exchanged))
+            with random_state_kept(model):
+                before = RandomStates.of(model)
+                other = _losses(model, loss, select_rows(batch, exchanged), keep=False)
+                drew = drew or not before.are_now(model)
             _compare(whole[chosen], other[chosen], "the other rows were exchanged")
+    chosen = index[:half]
+    if not drew and not packed:
+        _compare(
+            whole[chosen], _losses(model, loss, select_rows(batch, chosen)), "the other rows were left away"
+        )
+        return
     with Quiet():
         calm = _losses(model, loss, batch)
         with random_state_kept(model):
@@ -198,7 +224,6 @@ def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int) -
             again = _losses(model, loss, batch, keep=False)
         if not torch.equal(calm, again):
             return  # random beyond dropout: a smaller batch draws other numbers and cannot be compared
-        chosen = index[:half]
         _compare(
             calm[chosen], _losses(model, loss, select_rows(batch, chosen)), "the other rows were left away"
         )

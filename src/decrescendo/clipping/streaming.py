@@ -53,7 +53,7 @@ _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 @contextmanager
-def stream(uses: Sequence[Use], *, precise: bool) -> Generator[dict[int, Arrival]]:
+def stream(uses: Sequence[Use], *, precise: bool = False) -> Generator[dict[int, Arrival]]:
     """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
