@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 from clipping_cases import Made, loss, normal
+from equality import check_equal
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_rules import check_equal
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference

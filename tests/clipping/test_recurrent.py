@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 from clipping_cases import Made, loss, normal
+from equality import check_equal
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from test_rules import check_equal
-from test_untouched import portrait
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from untouched import portrait
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.means import Means

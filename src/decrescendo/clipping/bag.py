@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from decrescendo.clipping.embedding import Segments
 from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, zero_rows
+from decrescendo.clipping.static import refuse_if_static
 
 
 @dataclass(slots=True)
@@ -33,8 +34,9 @@ class BagKernel:
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         found = self._segments(d)
-        total = torch.zeros(self.batch, dtype=d.dtype, device=d.device)
-        return total.index_add_(0, found.example, square_rows(found.sums))
+        squares = square_rows(found.sums)
+        total = torch.zeros(self.batch, dtype=squares.dtype, device=d.device)
+        return total.index_add_(0, found.example, squares)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         found = self._segments(d)
@@ -112,6 +114,7 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     ids, weight = bound["input"], bound["weight"]
     offsets: Tensor | None = bound.get("offsets")
     weights, padding = bound.get("per_sample_weights"), bound.get("padding_idx")
+    refuse_if_static("embedding_bag")
     if any(call.is_tracked(value) for value in (ids, offsets, weights)):
         return None
     if padding is not None and padding < 0:

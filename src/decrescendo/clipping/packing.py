@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from decrescendo.clipping.static import refuse_if_static
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
@@ -57,6 +59,7 @@ def make_packing(
     sizes: tuple[int, ...], order: Int[Tensor, " sequences"] | None, device: torch.device | None = None
 ) -> Packing:
     """From the number of sequences at each step, and which sequence is at each rank (``None``: in order)."""
+    refuse_if_static("a packed sequence")
     sequences, length = sizes[0], len(sizes)
     if order is None:
         order = torch.arange(sequences, device=device)

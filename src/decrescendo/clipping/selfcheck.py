@@ -60,7 +60,7 @@ def self_check(
             loosest = max([*known, seen.losses.dtype], key=_tolerance)
             _check_sums(model, loss, batch, seen, done, norms, loosest)
             if alone and rows > 1:
-                _check_losses_alone(model, loss, batch, rows, seen)
+                _check_losses_alone(model, loss, batch, rows, seen, loosest)
             return done
     # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
     if int(finite.sum()) < 2:
@@ -193,7 +193,9 @@ def _compare_recorded(
         )
 
 
-def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int, seen: Forward) -> None:
+def _check_losses_alone(
+    model: nn.Module, loss: Loss, batch: Batch, rows: int, seen: Forward, computed: torch.dtype
+) -> None:
     """Losses of some rows must not move when the other rows are exchanged, or left away."""
     index = torch.arange(rows)
     half = (rows + 1) // 2
@@ -210,11 +212,14 @@ def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int, s
                 before = RandomStates.of(model)
                 other = _losses(model, loss, select_rows(batch, exchanged), keep=False)
                 drew = drew or not before.are_now(model)
-            _compare(whole[chosen], other[chosen], "the other rows were exchanged")
+            _compare(whole[chosen], other[chosen], "the other rows were exchanged", computed)
     chosen = index[:half]
     if not drew and not packed:
         _compare(
-            whole[chosen], _losses(model, loss, select_rows(batch, chosen)), "the other rows were left away"
+            whole[chosen],
+            _losses(model, loss, select_rows(batch, chosen)),
+            "the other rows were left away",
+            computed,
         )
         return
     with Quiet():
@@ -225,15 +230,20 @@ def _check_losses_alone(model: nn.Module, loss: Loss, batch: Batch, rows: int, s
         if not torch.equal(calm, again):
             return  # random beyond dropout: a smaller batch draws other numbers and cannot be compared
         _compare(
-            calm[chosen], _losses(model, loss, select_rows(batch, chosen)), "the other rows were left away"
+            calm[chosen],
+            _losses(model, loss, select_rows(batch, chosen)),
+            "the other rows were left away",
+            computed,
         )
 
 
-def _compare(whole: Float[Tensor, " kept"], other: Float[Tensor, " kept"], change: str) -> None:
+def _compare(
+    whole: Float[Tensor, " kept"], other: Float[Tensor, " kept"], change: str, computed: torch.dtype
+) -> None:
     scale = whole.abs() + whole.abs().mean()
     error = (whole - other).abs()
     both = torch.isfinite(whole) & torch.isfinite(other)
-    if bool((error[both] > _tolerance(whole.dtype) * scale[both]).any()):
+    if bool((error[both] > _tolerance(max((computed, whole.dtype), key=_tolerance)) * scale[both]).any()):
         worst = float((error[both] / scale[both].clamp(min=1e-300)).max())
         raise UnsupportedModel(
             f"no example's loss may depend on another example, got losses that moved by {worst:.1e} when "

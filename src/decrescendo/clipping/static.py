@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from decrescendo.errors import UnsupportedModel
+
 _STATIC: ContextVar[bool] = ContextVar("static", default=False)
 
 
@@ -29,6 +31,18 @@ def is_static() -> bool:
     True
     """
     return _STATIC.get()
+
+
+def refuse_if_static(name: str) -> None:
+    """Refuse an operation whose shapes depend on values.
+
+    Raises:
+        UnsupportedModel: where `static_shapes` is active.
+    """
+    if is_static():
+        raise UnsupportedModel(
+            f"a recorded step must have shapes that do not depend on the data, got {name}. Use Engine for this model"
+        )
 
 
 def sum_segments_static(
