@@ -277,7 +277,12 @@ class Engine:
     def _accept(self, batch: Batch) -> Pass | None:
         with nullcontext() if self._peak is None else self._peak.paused():
             accepted = self_check(
-                self._model, self._loss, batch, self._hints, self._means, alone=self._settings.self_check
+                self._model,
+                self._loss,
+                batch,
+                self._hints,
+                self._means.counted(),
+                alone=self._settings.self_check,
             )
         if accepted is not None:
             many = accepted.measured.batch > 1
