@@ -170,7 +170,7 @@ def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str,
         length = torch.cat([g.double().flatten() for g in alone.gradients.values()]).norm()
         assert float(length) <= limit
         if alone.diagnostics.clipped:
-            assert float(length) >= limit * (1 - 1e-5)  # and it is not simply made small
+            assert float(length) >= limit * (1 - 1e-4)  # and it is not simply made small
 
 
 @pytest.mark.parametrize("size", [511, 512, 513, 1_537, 100_003, 3_000_000])
