@@ -7,9 +7,9 @@ from equality import check_equal
 from operation_cases import OPERATIONS
 
 from decrescendo.clipping import Engine, EngineSettings
-from decrescendo.clipping.fallback import FallbackKernel
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import forward
+from decrescendo.clipping.rules.fallback import FallbackKernel
 
 # What vmap does: forms without a closed form of their own.
 FALLBACK = {

@@ -424,7 +424,7 @@ def test_a_pass_back_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.Mon
     """The power of the self-check: it compares with a pass that is not recorded, so the scan itself is checked."""
     from dataclasses import replace
 
-    from decrescendo.clipping import recurrent
+    from decrescendo.clipping.recurrent import layers as recurrent
 
     torch.manual_seed(0)
     model = Reader("gru", layers=2, given=True).double()
@@ -442,7 +442,7 @@ def test_a_pass_back_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.Mon
 
 
 def test_a_pass_forward_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    from decrescendo.clipping import recurrent
+    from decrescendo.clipping.recurrent import layers as recurrent
 
     torch.manual_seed(0)
     model = Reader("gru")

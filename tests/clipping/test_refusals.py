@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, recording
-from decrescendo.clipping.linear import LinearKernel
-from decrescendo.clipping.rules import Rule
+from decrescendo.clipping.rules.linear import LinearKernel
+from decrescendo.clipping.rules.rule import Rule
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 
 

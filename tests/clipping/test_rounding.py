@@ -16,8 +16,8 @@ from torch.nn import functional
 
 from decrescendo.clipping import ClippedSum, Engine, EngineSettings
 from decrescendo.clipping.clipped import MARGINS, clip_factors
-from decrescendo.clipping.grams import gram_norms
-from decrescendo.clipping.rules import square_rows
+from decrescendo.clipping.rules.grams import gram_norms
+from decrescendo.clipping.rules.rule import square_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
 PRECISE = EngineSettings(precise=True)

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.rules import square_rows
+from decrescendo.clipping.rules.rule import square_rows
 
 # torch says that uneven padding copies the input; it is what is tested.
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
@@ -55,7 +55,7 @@ def test_speed_settings_change_nothing(name: str, settings: EngineSettings) -> N
 
 def test_the_gram_form_never_underestimates_a_norm_that_cancels() -> None:
     """Two positions whose gradients cancel up to a thousandth: in float32 the Gram sum alone is wrong."""
-    from decrescendo.clipping.grams import gram_norms
+    from decrescendo.clipping.rules.grams import gram_norms
 
     generator = torch.Generator().manual_seed(0)
     a = torch.randn(64, 1, 40, generator=generator).repeat(1, 2, 1)

@@ -21,10 +21,10 @@ from refusal_probes import REFUSALS
 from torch import nn
 
 from decrescendo.clipping import Engine, recording
-from decrescendo.clipping.fallback import FallbackKernel
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import forward
 from decrescendo.clipping.recording import Use
+from decrescendo.clipping.rules.fallback import FallbackKernel
 from decrescendo.errors import UnsupportedModel
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "coverage.md"

@@ -5,7 +5,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from decrescendo.clipping.packing import Packing
+from decrescendo.clipping.recurrent.packing import Packing
 
 # rows: (batch, ...)   folded: (batch * k, ...), example-major   columns: (k, batch, ...)
 # interleaved: (k * batch, ...), one example after another at each place

@@ -11,7 +11,7 @@ from torch import Tensor
 from decrescendo.clipping.clipped import accumulator, norm_dtype
 from decrescendo.clipping.recording import Tracked, Use
 from decrescendo.clipping.repeated import Part, is_tied, merged, tied_norms
-from decrescendo.clipping.rules import square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import square_rows, weigh, zero_rows
 
 
 @dataclass(slots=True)

@@ -11,7 +11,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from decrescendo.clipping import (
+from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.layout import Kind, Layout, candidates
+from decrescendo.clipping.means import Means
+from decrescendo.clipping.recurrent.decompose import CELLS, RECURRENT, run_cell
+from decrescendo.clipping.recurrent.layers import run_recurrent
+from decrescendo.clipping.recurrent.packing import Packing, make_packing
+from decrescendo.clipping.rules import (
     bag,
     contraction,
     conv,
@@ -22,14 +28,8 @@ from decrescendo.clipping import (
     norm,
     transposed,
 )
-from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.decompose import CELLS, RECURRENT, run_cell
-from decrescendo.clipping.fallback import FallbackKernel, fallback, is_in_place
-from decrescendo.clipping.layout import Kind, Layout, candidates
-from decrescendo.clipping.means import Means
-from decrescendo.clipping.packing import Packing, make_packing
-from decrescendo.clipping.recurrent import run_recurrent
-from decrescendo.clipping.rules import Call, Kernel, Rule
+from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule
 from decrescendo.errors import UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {

@@ -12,11 +12,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
-from decrescendo.clipping.embedding import EmbeddingKernel
-from decrescendo.clipping.linear import LinearKernel
 from decrescendo.clipping.means import chunks
 from decrescendo.clipping.recording import Tracked
-from decrescendo.clipping.rules import Kernel
+from decrescendo.clipping.rules.embedding import EmbeddingKernel
+from decrescendo.clipping.rules.linear import LinearKernel
+from decrescendo.clipping.rules.rule import Kernel
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.recording import Use
-from decrescendo.clipping.rules import Absorbing
+from decrescendo.clipping.rules.rule import Absorbing
 from decrescendo.errors import UnsupportedModel
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from decrescendo.clipping.layout import MERGED, Kind, Layout
 from decrescendo.clipping.means import chunks
-from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
 
 

@@ -13,10 +13,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.conv import ConvKernel
 from decrescendo.clipping.means import Means
-from decrescendo.clipping.patches import Geometry
-from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.conv import ConvKernel
+from decrescendo.clipping.rules.patches import Geometry
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import MERGED, Layout
-from decrescendo.clipping.rules import Call, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
 
 # Broadcasting operations: an argument with fewer dimensions than the output has no batch dimension.

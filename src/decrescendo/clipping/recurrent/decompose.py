@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.recurrent import MODES
+from decrescendo.clipping.recurrent.layers import MODES
 
 
 def lstm_cell(

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping import embedding
-from decrescendo.clipping.rules import Call, Kernel, Rule
+from decrescendo.clipping.rules import embedding
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule
 
 # Pieces of one tensor, each entry in one of them.
 _PIECES = frozenset({

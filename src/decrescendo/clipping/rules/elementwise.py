@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import chunks
-from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 # From d of some examples, and which these are, to d * df/dp entry by entry.
 Factor: TypeAlias = Callable[[Tensor, slice], Tensor]

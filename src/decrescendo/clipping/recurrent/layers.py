@@ -18,11 +18,11 @@ from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Kind, Layout
-from decrescendo.clipping.linear import LinearKernel, SharedGram
 from decrescendo.clipping.means import Means
-from decrescendo.clipping.packing import Packing
-from decrescendo.clipping.rules import Kernel
-from decrescendo.clipping.scan import Mode, Steps, Trace, Weights, backward, forward
+from decrescendo.clipping.recurrent.packing import Packing
+from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, backward, forward
+from decrescendo.clipping.rules.linear import LinearKernel, SharedGram
+from decrescendo.clipping.rules.rule import Kernel
 from decrescendo.errors import UnsupportedModel
 
 MODES: dict[Callable[..., Any], Mode] = {

@@ -16,17 +16,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.grams import gram_norms, lengths_of_squares, norms_of_grams, slack_of
-from decrescendo.clipping.linear import product_norms
 from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
-from decrescendo.clipping.patches import (
+from decrescendo.clipping.rules.grams import gram_norms, lengths_of_squares, norms_of_grams, slack_of
+from decrescendo.clipping.rules.linear import product_norms
+from decrescendo.clipping.rules.patches import (
     Geometry,
     copies_runs_of_places,
     patch_grams,
     unfold,
     unfold_places,
 )
-from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows
 from decrescendo.clipping.static import is_static, sum_segments_static
 from decrescendo.errors import UnsupportedModel
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.means import chunks
-from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 # A dimension is a number: einsum's list form has no limit of 52 letters. The examples, and places folded with them:
 _BATCH, _PLACES = 0, 1

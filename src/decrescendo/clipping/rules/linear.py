@@ -15,10 +15,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.contraction import product
-from decrescendo.clipping.grams import Lengths, gram_norms, lengths_of, norms_of_grams, slack_of
 from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
-from decrescendo.clipping.rules import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.contraction import product
+from decrescendo.clipping.rules.grams import Lengths, gram_norms, lengths_of, norms_of_grams, slack_of
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""How one operation on trainable parameters becomes norms and weighted sums: one file an operation."""
