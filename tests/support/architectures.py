@@ -277,6 +277,37 @@ class WaveNet(nn.Module):
 
 _GPT2_SMALL: Sizes = {"vocab_size": 97, "n_positions": 16, "n_embd": 64, "n_layer": 2, "n_head": 4}
 _GPT2: Sizes = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+
+
+class Names(nn.Module):
+    """The tutorial's: letters of a name, packed by length, the last state of an LSTM, languages."""
+
+    def __init__(self, letters: int, width: int, hidden: int, languages: int, length: int) -> None:
+        super().__init__()
+        self.length = length
+        self.letters = nn.Embedding(letters, width, padding_idx=0)
+        self.lstm = nn.LSTM(width, hidden, batch_first=True)
+        self.out = nn.Linear(hidden, languages)
+
+    def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(
+            self.letters(ids), lengths, batch_first=True, enforce_sorted=False
+        )
+        _, (last, _) = self.lstm(packed)
+        return self.out(last[-1])
+
+
+def names(rows: int, sizes: Sizes) -> tuple[Tensor, ...]:
+    lengths = torch.randint(1, sizes["length"] + 1, (rows,))
+    ids = torch.randint(1, sizes["letters"], (rows, sizes["length"]))
+    ids = ids * (torch.arange(sizes["length"]) < lengths.unsqueeze(1))
+    return ids, lengths, torch.randint(sizes["languages"], (rows,))
+
+
+def names_loss(model: nn.Module, batch: Any) -> Tensor:
+    return functional.cross_entropy(model(*batch[:2]), batch[2], reduction="none")
+
+
 _BERT_SMALL: Sizes = {
     "vocab_size": 97, "max_position_embeddings": 16, "hidden_size": 64, "num_hidden_layers": 2,
     "num_attention_heads": 2, "intermediate_size": 128,
@@ -313,6 +344,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         WaveNet, places_loss, signals,
         {"width": 8, "skip": 12, "layers": 4, "stacks": 2, "levels": 16, "length": 24},
         {"width": 32, "skip": 256, "layers": 10, "stacks": 2, "levels": 256, "length": 512},
+    ),
+    "LSTM of the tutorial": Architecture(
+        Names, names_loss, names,
+        {"letters": 11, "width": 6, "hidden": 8, "languages": 4, "length": 7},
+        {"letters": 60, "width": 64, "hidden": 128, "languages": 18, "length": 20},
     ),
     "LoRA on GPT-2 (peft)": Architecture(adapted_gpt2, next_token_loss, texts, _GPT2_SMALL, _GPT2),
     "LoRA on BERT (peft)": Architecture(adapted_bert, text_loss, labelled_texts, _BERT_SMALL, _BERT),
