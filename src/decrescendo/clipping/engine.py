@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -40,6 +40,8 @@ from decrescendo.clipping.weighing import joint_norms, loss_sum, weights_of
 from decrescendo.errors import InvalidValue, OutOfMemory, check_instance, check_integer
 
 T = TypeVar("T")
+# Which modules are in training mode: dropout, statistics, whatever else a model does differently then.
+Mode: TypeAlias = tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ class Engine:
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         # What the self-check has seen and accepted: the operations of a forward pass, in order.
         # Passes over one example are apart: nothing about mixing was learned from them.
-        self._accepted: set[tuple[bool, Form]] = set()
+        # With the uses of which it has not seen enough gradient.
+        self._accepted: dict[tuple[bool, Mode, Form], frozenset[int]] = {}
         self._hints: tuple[Decision, ...] = ()
         self._peak: Peak | None = None
 
@@ -184,6 +187,12 @@ class Engine:
     def learn_form(self, batch: Batch, rows: int) -> Form:
         """The operations of a pass over ``batch``, after the self-check has accepted them."""
         return self._pass(batch, rows).form
+
+    @property
+    def undecided(self) -> bool:
+        """Whether some operation of an accepted form has not shown enough gradient to know where the examples are."""
+        mode = self._mode()
+        return any(lacks for (_, known, _), lacks in self._accepted.items() if known == mode)
 
     def check(self, batch: Batch) -> None:
         """Check the model and the loss on these rows, at least two, as on the first batch.
@@ -260,19 +269,28 @@ class Engine:
 
     def _pass(self, batch: Batch, rows: int) -> Pass:
         """One recorded pass, of a form that the self-check has accepted."""
-        many = rows > 1
-        if not any(known == many for known, _ in self._accepted):
+        many, mode = rows > 1, self._mode()
+        if not any(key[:2] == (many, mode) for key in self._accepted):
             self._accept(slice_rows(batch, 0, check_rows(rows)))
-        done = self._run(batch, rows)
-        if (many, done.form) not in self._accepted:
-            accepted = self._accept(batch)
-            if accepted is not None and accepted.form != done.form:
-                # The check found other places for the examples than this pass had assumed.
-                return self._run(batch, rows)
+        # (The form is not known before the pass: what any accepted form lacks is watched.)
+        watched = frozenset[int]().union(
+            *(lacks for key, lacks in self._accepted.items() if key[:2] == (many, mode))
+        )
+        states = RandomStates.of(self._model)
+        done = self._run(batch, rows, watched)
+        lacks = self._accepted.get((many, mode, done.form))
+        if lacks is None or lacks & done.awake:
+            # With the random numbers of the pass: what the check sees is what the pass computes.
+            states.restore()
+            self._accept(batch)
+            return self._run(batch, rows, frozenset())
         return done
 
-    def _run(self, batch: Batch, rows: int) -> Pass:
-        return run(self._model, self._loss, batch, rows, self._hints, self._means)
+    def _mode(self) -> Mode:
+        return tuple(module.training for module in self._model.modules())
+
+    def _run(self, batch: Batch, rows: int, watched: frozenset[int]) -> Pass:
+        return run(self._model, self._loss, batch, rows, self._hints, self._means, watched)
 
     def _accept(self, batch: Batch) -> Pass | None:
         with nullcontext() if self._peak is None else self._peak.paused():
@@ -288,7 +306,7 @@ class Engine:
             many = accepted.measured.batch > 1
             if many:
                 self._hints = accepted.decisions
-            self._accepted.add((many, accepted.form))
+            self._accepted[many, self._mode(), accepted.form] = accepted.unseen
         return accepted
 
 

@@ -6,7 +6,7 @@ size, the last one is filled up, and what fills it has weight zero. Without CUDA
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -76,7 +76,8 @@ class GraphedEngine:
         self._chunk = check_integer("chunk_size", chunk_size, at_least=1)
         self._model, self._loss, self._settings = model, loss, settings
         # Finds out where the examples are, and refuses what mixes them, before anything is recorded.
-        self._engine = Engine(model, loss, settings)
+        size = min(settings.microbatch_size or self._chunk, self._chunk)
+        self._engine = Engine(model, loss, replace(settings, microbatch_size=size))
         self._programs: dict[tuple[Signature, int], _Program] = {}
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
@@ -87,6 +88,8 @@ class GraphedEngine:
         if rows == 0:
             return empty_sum(parameters, limit, precise=self._settings.precise)
         program = self._program(batch)
+        if program is None:
+            return self._engine.clipped_sum(batch, limit)
         program.clear(limit)
         for start in range(0, rows, self._chunk):
             stop = min(start + self._chunk, rows)
@@ -95,18 +98,25 @@ class GraphedEngine:
         gradients = {name: total.clone() for name, total in program.totals.items()}
         return ClippedSum(gradients, limit, program.diagnostics(rows))
 
-    def _program(self, batch: Batch) -> "_Program":
+    def _program(self, batch: Batch) -> "_Program | None":
+        """The recorded step, or ``None`` while gradients are zero that would say where the examples are."""
         place = hash((
             tuple((name, p.data_ptr(), p.dtype) for name, p in trainable(self._model).items()),
             tuple(module.training for module in self._model.modules()),
         ))  # fmt: skip
         key = (signature(self._model, batch), place)
         if key not in self._programs:
+            if self._engine.undecided:
+                return None
             # One that was recorded for parameters elsewhere would read freed memory: it is dropped.
             self._programs = {known: p for known, p in self._programs.items() if known[1] == place}
             self._programs[key] = _Program.build(
                 self._model, self._loss, self._engine, self._settings, batch, self._chunk
             )
+            if self._engine.undecided:
+                # A replayed step would never look again.
+                del self._programs[key]
+                return None
         return self._programs[key]
 
 

@@ -33,6 +33,10 @@ class Pass:
     measured: Measured
     decisions: tuple[Decision, ...]
     known: dict[str, Tensor] | None = field(default=None)
+    # Of the watched uses those to which something came.
+    awake: frozenset[int] = frozenset()
+    # Uses that a check has not seen enough gradient of to know where the examples are.
+    unseen: frozenset[int] = frozenset()
 
     @property
     def form(self) -> Form:
@@ -73,11 +77,17 @@ def forward(
 
 
 def run(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
+    model: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    rows: int,
+    hints: tuple[Decision, ...],
+    means: Means,
+    watched: AbstractSet[int] = frozenset(),
 ) -> Pass:
     """One recorded forward pass and one backward pass."""
     seen = forward(model, loss, batch, rows, hints, means)
-    with stream(seen.uses, precise=means.precise) as arrivals:
+    with stream(seen.uses, precise=means.precise, watched=watched) as arrivals:
         others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
         captured = iter(output_gradients(seen.losses, None, others))
     check_arrived(list(arrivals.values()), seen.reached)
@@ -85,7 +95,13 @@ def run(
         arrivals[index].d if index in arrivals else _arrived(use, next(captured), precise=means.precise)
         for index, use in enumerate(seen.uses)
     ]
-    return _pass(seen, rows, gradients, precise=means.precise)
+    found = _pass(seen, rows, gradients, precise=means.precise)
+    found.awake = frozenset(
+        index
+        for index, gradient in enumerate(gradients)
+        if index in watched and gradient is not None and bool(gradient.any())
+    )
+    return found
 
 
 def output_gradients(

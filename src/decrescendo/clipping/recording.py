@@ -83,13 +83,18 @@ class Use:
 
     def check_saved(self) -> None:
         """Refuse if anything the kernel is going to read was written to after it was recorded."""
-        for tensor, version in zip(self.kernel.saved, self.versions, strict=True):
+        for tensor, version in zip(watched(self.kernel), self.versions, strict=True):
             if tensor._version != version:
                 names = ", ".join(sorted({root for parameter in self.parameters for root in parameter.roots}))
                 raise UnsupportedModel(
                     f"an input of an operation must not be overwritten after its use, got {self.name} with "
                     f"{names}, whose input was changed in place. Use the out-of-place form of what follows it"
                 )
+
+
+def watched(kernel: Kernel) -> tuple[Tensor, ...]:
+    """What must not be written to between the forward pass and the rules: inputs, and the forms of parameters used."""
+    return (*kernel.saved, *kernel.parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +222,7 @@ class Recorder(TorchFunctionMode):
         kernel = build(layout)
         inner = tuple(get_gradient_edge(tensor) for tensor in tracked)
         self.decisions.append(Decision(name, roots, layout.kind, options, len(self.uses)))
-        versions = tuple(tensor._version for tensor in kernel.saved)
+        versions = tuple(tensor._version for tensor in watched(kernel))
         self.uses.append(Use(name, kernel, layout, get_gradient_edge(output), items, versions, inner, ()))
 
     def _hinted(self, name: str, roots: tuple[str, ...], options: tuple[Kind, ...]) -> tuple[Kind, ...]:
@@ -352,7 +357,7 @@ class Recorder(TorchFunctionMode):
                 kernel.roots = roots
             self.decisions.append(Decision(name, roots, kind, options[position:], len(self.uses)))
             parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
-            versions = tuple(tensor._version for tensor in kernel.saved)
+            versions = tuple(tensor._version for tensor in watched(kernel))
             edge = get_gradient_edge(output)
             self.uses.append(Use(name, kernel, layout, edge, parameters, versions, inner, outer))
             return

@@ -71,8 +71,10 @@ def tied_norms(product: Part, lookup: Part) -> Float[Tensor, " batch"]:
     if lookup.kernel.padding is not None:
         e = e.masked_fill((ids == lookup.kernel.padding).unsqueeze(-1), 0)
     cross, bound = inner_products(a, d, ids, e)
-    # Where the two cancel, digits are lost: a bound on that is added, so that the norm is never too small.
-    allowance = 4 * torch.finfo(d.dtype).eps * (bound + first + second)
+    # Where the two cancel, digits are lost, and more of them the more terms the stored sums have: a bound on
+    # that is added, so that the norm is never too small.
+    terms = 4 + a.shape[1] + ids.shape[1]
+    allowance = torch.finfo(d.dtype).eps * (terms * bound + 4 * (first + second))
     return (first + second + 2 * cross).clamp(min=0) + allowance
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -49,8 +50,9 @@ def self_check(
     rows = count_rows(batch)
     # Compared at full precision: what coarser products (TF32) lose would look like a misread gradient.
     with restored(model), exact_products():
-        seen, gradients = _resolved(model, loss, batch, rows, hints, means)
+        seen, gradients, unseen = _resolved(model, loss, batch, rows, hints, means)
         done = finish(seen, rows, gradients)
+        done.unseen = unseen
         with full_precision():
             norms = done.squares()
         finite = torch.stack([torch.isfinite(square).cpu() for square in norms.values()]).all(0)
@@ -60,7 +62,7 @@ def self_check(
             loosest = max([*known, seen.losses.dtype], key=_tolerance)
             _check_sums(model, loss, batch, seen, done, norms, loosest)
             if alone and rows > 1:
-                _check_losses_alone(model, loss, batch, rows, seen, loosest)
+                _check_alone(_Looked(model, loss, rows, means), batch, seen, norms, loosest)
             return done
     # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
     if int(finite.sum()) < 2:
@@ -71,14 +73,21 @@ def self_check(
 
 def _resolved(
     model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
-) -> tuple[Forward, list[Tensor | None]]:
+) -> tuple[Forward, list[Tensor | None], frozenset[int]]:
     """A pass in which weighting the losses weights the rows of output gradients: the layouts are right."""
+    first: Decision | None = None
     while True:
         with random_state_kept(model):
-            seen = forward(model, loss, _copied(batch), rows, hints, means)
+            try:
+                seen = forward(model, loss, _copied(batch), rows, hints, means)
+            except UnsupportedModel as error:
+                if first is None:
+                    raise
+                # No place for the examples was right: what went wrong then is not what is wrong.
+                raise UnsupportedModel(_interact(first)) from error
         plain = output_gradients(seen.losses, None, seen.uses, keep=True)
         if rows == 1:
-            return seen, plain
+            return seen, plain, frozenset()
         weights = _weights(rows, seen.losses)
         weighted = output_gradients(seen.losses, weights, seen.uses, keep=True)
         wrong = _misplaced(seen, plain, weighted, None, weights)
@@ -87,9 +96,36 @@ def _resolved(
             uniform = output_gradients(seen.losses, torch.full_like(weights, FACTOR), seen.uses, keep=True)
             wrong = _misplaced(seen, plain, weighted, uniform, weights)
         if not wrong:
-            return seen, plain
+            return seen, plain, _unseen(seen, plain, weighted, weights)
         # The first in forward order: what is wrong upstream may be a consequence of it only downstream.
+        first = first or seen.decisions[wrong[0]]
         hints = _next(seen.decisions, wrong)
+
+
+def _unseen(
+    seen: Forward, plain: list[Tensor | None], weighted: list[Tensor | None], weights: Tensor
+) -> frozenset[int]:
+    """Uses whose gradients say too little: zero in all rows but one, or in agreement with another layout too.
+
+    Behind a last layer that starts at zero every gradient is zero, and every layout and any mixing would pass.
+    """
+    found: set[int] = set()
+    for decision in seen.decisions:
+        if decision.use is None:
+            continue
+        use, first, second = seen.uses[decision.use], plain[decision.use], weighted[decision.use]
+        if first is None or second is None:
+            found.add(decision.use)
+            continue
+        rows = use.layout.split_gradient(first)
+        rows = rows.reshape(rows.shape[0], -1)
+        known = (use.layout.kind, "shared", "packed")
+        others = [Layout(kind, use.layout.batch) for kind in decision.options if kind not in known]
+        if int((rows != 0).any(1).sum()) < 2 or any(
+            _scaled(layout, first, second, None, weights) for layout in others
+        ):
+            found.add(decision.use)
+    return frozenset(found)
 
 
 def _misplaced(
@@ -122,11 +158,13 @@ def _next(decisions: tuple[Decision, ...], wrong: list[int]) -> tuple[Decision, 
             following = decision.options[1]
             moved = Decision(decision.name, decision.roots, following, decision.options[1:], None)
             return (*decisions[:order], moved)
-    decision = decisions[wrong[0]]
-    raise UnsupportedModel(
-        f"no example's loss may depend on another example, got rows that interact behind {decision.name} "
-        "with "
-        f"{', '.join(decision.roots)}. {_REMEDY}"
+    raise UnsupportedModel(_interact(decisions[wrong[0]]))
+
+
+def _interact(decision: Decision) -> str:
+    return (
+        "no example's loss may depend on another example, got rows that interact behind "
+        f"{decision.name} with {', '.join(decision.roots)}. {_REMEDY}"
     )
 
 
@@ -193,26 +231,52 @@ def _compare_recorded(
         )
 
 
-def _check_losses_alone(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, seen: Forward, computed: torch.dtype
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What a pass over some rows gives: losses, and norms by parameter."""
+
+    model: nn.Module
+    loss: Loss
+    rows: int
+    means: Means
+
+    def at(
+        self, batch: Batch, decisions: tuple[Decision, ...]
+    ) -> tuple[Float[Tensor, " batch"], dict[str, Tensor]]:
+        seen = forward(self.model, self.loss, batch, self.rows, decisions, self.means)
+        done = finish(seen, self.rows, output_gradients(seen.losses, None, seen.uses))
+        with full_precision():
+            return done.losses, done.squares()
+
+
+def _check_alone(
+    looked: _Looked, batch: Batch, seen: Forward, norms: dict[str, Tensor], computed: torch.dtype
 ) -> None:
-    """Losses of some rows must not move when the other rows are exchanged, or left away."""
+    """Losses and gradients of some rows must not move when the other rows are exchanged, or left away.
+
+    Gradients too: behind weights that start at zero no loss says what is mixed, but the weights' gradients do.
+    """
+    model, loss, rows = looked.model, looked.loss, looked.rows
     index = torch.arange(rows)
     half = (rows + 1) // 2
     drew = False
     # Masks of dropout fall on other rows of packed sequences when other lengths change: there it is silenced.
     packed = any(decision.kind == "packed" for decision in seen.decisions)
+    whole = seen.losses.detach()
     with QuietPacked() if packed else nullcontext():
-        whole = _losses(model, loss, batch) if packed else seen.losses.detach()
+        if packed:
+            with random_state_kept(model):
+                whole, norms = looked.at(_copied(batch), seen.decisions)
         for kept in (index < half, index >= half):
             chosen = index[kept]
             exchanged = torch.where(kept, index, chosen[index % len(chosen)])
             # The same random numbers for the same shapes: a model with dropout is compared with itself.
             with random_state_kept(model):
                 before = RandomStates.of(model)
-                other = _losses(model, loss, select_rows(batch, exchanged), keep=False)
+                losses, others = looked.at(select_rows(batch, exchanged), seen.decisions)
                 drew = drew or not before.are_now(model)
-            _compare(whole[chosen], other[chosen], "the other rows were exchanged", computed)
+            _compare(whole[chosen], losses[chosen], "the other rows were exchanged", computed)
+            _compare_norms(norms, others, chosen, computed)
     chosen = index[:half]
     if not drew and not packed:
         _compare(
@@ -250,6 +314,22 @@ def _compare(
             f"{change}. "
             f"{_REMEDY}"
         )
+
+
+def _compare_norms(
+    whole: dict[str, Tensor], other: dict[str, Tensor], chosen: Tensor, computed: torch.dtype
+) -> None:
+    """Each parameter's per-example norms, in proportion to the norm over all parameters."""
+    joint = torch.stack([square.cpu() for square in whole.values()]).sum(0).sqrt()
+    scale = (joint + joint.mean())[chosen].clamp(min=1e-300)
+    for name, squares in whole.items():
+        error = (squares.cpu().sqrt() - other[name].cpu().sqrt()).abs()[chosen] / scale
+        # Norms are upper bounds: where a gradient cancels they may differ by a little more than losses do.
+        if bool((error > 4 * _tolerance(max((computed, squares.dtype), key=_tolerance))).any()):
+            raise UnsupportedModel(
+                f"no example's gradient may depend on another example, got norms of {name} that moved by "
+                f"{float(error.nan_to_num(0).max()):.1e} when the other rows were exchanged. {_REMEDY}"
+            )
 
 
 def _losses(model: nn.Module, loss: Loss, batch: Batch, *, keep: bool = True) -> Float[Tensor, " batch"]:

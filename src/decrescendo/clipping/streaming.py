@@ -53,7 +53,9 @@ _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 @contextmanager
-def stream(uses: Sequence[Use], *, precise: bool = False) -> Generator[dict[int, Arrival]]:
+def stream(
+    uses: Sequence[Use], *, precise: bool = False, watched: AbstractSet[int] = frozenset()
+) -> Generator[dict[int, Arrival]]:
     """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
@@ -67,7 +69,7 @@ def stream(uses: Sequence[Use], *, precise: bool = False) -> Generator[dict[int,
         alone = all(
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
-        if alone and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
+        if alone and index not in watched and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
             arrival = found[index] = Arrival(use, precise)
             handles.append(use.edge.node.register_prehook(arrival))
     try:
