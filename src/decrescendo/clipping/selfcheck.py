@@ -50,10 +50,10 @@ def self_check(
     rows = count_rows(batch)
     # Compared at full precision: what coarser products (TF32) lose would look like a misread gradient.
     with restored(model), exact_products():
-        seen, gradients, unseen = _resolved(model, loss, batch, rows, hints, means)
+        seen, gradients, unseen, first = _resolved(model, loss, batch, rows, hints, means)
         done = finish(seen, rows, gradients)
         done.unseen = unseen
-        with full_precision():
+        with full_precision(), _blaming(first, seen.decisions):
             norms = done.squares()
         finite = torch.stack([torch.isfinite(square).cpu() for square in norms.values()]).all(0)
         if bool(finite.all()):
@@ -73,21 +73,18 @@ def self_check(
 
 def _resolved(
     model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
-) -> tuple[Forward, list[Tensor | None], frozenset[int]]:
-    """A pass in which weighting the losses weights the rows of output gradients: the layouts are right."""
+) -> tuple[Forward, list[Tensor | None], frozenset[int], Decision | None]:
+    """A pass in which weighting the losses weights the rows of output gradients: the layouts are right.
+
+    With its output gradients, the uses they say too little of, and the first operation whose layout was wrong.
+    """
     first: Decision | None = None
     while True:
-        with random_state_kept(model):
-            try:
-                seen = forward(model, loss, _copied(batch), rows, hints, means)
-            except UnsupportedModel as error:
-                if first is None:
-                    raise
-                # No place for the examples was right: what went wrong then is not what is wrong.
-                raise UnsupportedModel(_interact(first)) from error
+        with random_state_kept(model), _blaming(first, hints):
+            seen = forward(model, loss, _copied(batch), rows, hints, means)
         plain = output_gradients(seen.losses, None, seen.uses, keep=True)
         if rows == 1:
-            return seen, plain, frozenset()
+            return seen, plain, frozenset(), None
         weights = _weights(rows, seen.losses)
         weighted = output_gradients(seen.losses, weights, seen.uses, keep=True)
         wrong = _misplaced(seen, plain, weighted, None, weights)
@@ -96,7 +93,7 @@ def _resolved(
             uniform = output_gradients(seen.losses, torch.full_like(weights, FACTOR), seen.uses, keep=True)
             wrong = _misplaced(seen, plain, weighted, uniform, weights)
         if not wrong:
-            return seen, plain, _unseen(seen, plain, weighted, weights)
+            return seen, plain, _unseen(seen, plain, weighted, weights), first
         # The first in forward order: what is wrong upstream may be a consequence of it only downstream.
         first = first or seen.decisions[wrong[0]]
         hints = _next(seen.decisions, wrong)
@@ -159,6 +156,20 @@ def _next(decisions: tuple[Decision, ...], wrong: list[int]) -> tuple[Decision, 
             moved = Decision(decision.name, decision.roots, following, decision.options[1:], None)
             return (*decisions[:order], moved)
     raise UnsupportedModel(_interact(decisions[wrong[0]]))
+
+
+@contextmanager
+def _blaming(first: Decision | None, decisions: tuple[Decision, ...]) -> Generator[None]:
+    """Where no place for the examples was right in ``first``, what goes wrong later is not what is wrong."""
+    try:
+        yield
+    except UnsupportedModel as error:
+        if first is None or not any(
+            decision.kind == "shared" and (decision.name, decision.roots) == (first.name, first.roots)
+            for decision in decisions
+        ):
+            raise
+        raise UnsupportedModel(_interact(first)) from error
 
 
 def _interact(decision: Decision) -> str:
