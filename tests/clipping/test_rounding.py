@@ -144,10 +144,11 @@ def test_gram_norms_are_never_short_where_products_vanish(seed: int, small: floa
     assert not math.isfinite(found) or Fraction(found) >= exact or exact < Fraction("1e-60")
 
 
-def test_the_bound_of_gram_norms_costs_little() -> None:
+@pytest.mark.parametrize(("features", "outputs"), [(256, 512), (256, 5000), (513, 7)])
+def test_the_bound_of_gram_norms_costs_little(features: int, outputs: int) -> None:
     """Positions that have nothing special in common: overestimated by less than a thousandth."""
     generator = torch.Generator().manual_seed(0)
-    a, d = torch.randn(4, 64, 256, generator=generator), torch.randn(4, 64, 512, generator=generator)
+    a, d = torch.randn(4, 64, features, generator=generator), torch.randn(4, 64, outputs, generator=generator)
     true = torch.bmm(d.double().mT, a.double()).square().sum((1, 2))
     ratio = gram_norms(a, d, 2.0**-22) / true
     assert 1 <= float(ratio.min()) <= float(ratio.max()) < 1.001

@@ -176,8 +176,8 @@ class ConvKernel:
         second = torch.bmm(outputs.transpose(1, 2), outputs)
         # Each entry is a sum over the channels, and then over the kernel one dimension after another.
         terms = self.shape[1] + sum(self.shape[2:])
-        lengths = lengths_of_squares(first.diagonal(0, 1, 2).clone(), terms)
-        sizes = lengths_of_squares(second.diagonal(0, 1, 2).clone(), self.shape[0])
+        lengths = lengths_of_squares(first.diagonal(0, 1, 2).clone(), terms, math.prod(self.shape[1:]))
+        sizes = lengths_of_squares(second.diagonal(0, 1, 2).clone(), self.shape[0], self.shape[0])
         return norms_of_grams(first, second, lengths, sizes, slack_of(self.inputs))
 
     def _product_shape(self) -> tuple[int, int, int, int]:

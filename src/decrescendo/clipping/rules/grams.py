@@ -20,6 +20,8 @@ from torch import Tensor
 from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.means import CHUNK, chunks
 
+# Features whose products are added by one matrix product; more come in blocks of so many: rounding grows with them.
+_BLOCK = 256
 # For the rounding of the bound itself.
 _ROOM = 1.01
 
@@ -42,21 +44,43 @@ def lengths_of(vectors: Float[Tensor, "batch positions features"]) -> Lengths:
     >>> lengths_of(torch.tensor([[[3.0, 4.0]]])).sizes.round(decimals=4)
     tensor([[5.]])
     """
+    features = vectors.shape[2]
+    terms = features if features <= 2 * _BLOCK else _BLOCK - (-features // _BLOCK)
     squares = torch.linalg.vector_norm(vectors, dim=2).square()
-    return lengths_of_squares(squares, vectors.shape[2])
+    # (A length is off by as much as one sum over all features; it is a bound on itself, not on products.)
+    return lengths_of_squares(squares * (1 + features * torch.finfo(squares.dtype).eps), terms, features)
 
 
-def lengths_of_squares(squares: Float[Tensor, "batch positions"], terms: int) -> Lengths:
-    """Lengths from squares that were rounded ``terms`` times, as the inner products were.
+def products_of(
+    left: Float[Tensor, "batch rows features"], right: Float[Tensor, "batch positions features"]
+) -> Float[Tensor, "batch rows positions"]:
+    """Inner products of rows, added in blocks of features: their rounding is what `lengths_of` says.
 
-    >>> found = lengths_of_squares(torch.tensor([[25.0]]), 2)
+    >>> a = torch.ones(1, 2, 600)
+    >>> products_of(a, a)[0, 0]
+    tensor([600., 600.])
+    """
+    features = left.shape[2]
+    if features <= 2 * _BLOCK:
+        return torch.bmm(left, right.transpose(1, 2))
+    total = torch.bmm(left[..., :_BLOCK], right[..., :_BLOCK].transpose(1, 2))
+    for start in range(_BLOCK, features, _BLOCK):
+        part = slice(start, start + _BLOCK)
+        total.baddbmm_(left[..., part], right[..., part].transpose(1, 2))
+    return total
+
+
+def lengths_of_squares(squares: Float[Tensor, "batch positions"], terms: int, products: int) -> Lengths:
+    """Lengths from squares that were rounded ``terms`` times, as the inner products were, and are sums of ``products``.
+
+    >>> found = lengths_of_squares(torch.tensor([[25.0]]), 2, 2)
     >>> bool(found.sizes >= 5), bool(found.errors ** 2 >= 25 * 2 * 2.0**-24)
     (True, True)
     """
     unit = (terms + 4) * torch.finfo(squares.dtype).eps / 2
     unit /= max(1 - unit, 0.5)
     # Products below the smallest normal number may vanish.
-    vanished = terms * torch.finfo(squares.dtype).tiny
+    vanished = products * torch.finfo(squares.dtype).tiny
     sizes = (squares.clamp(min=0) * (1 + 2 * unit) + vanished).sqrt()
     return Lengths(sizes, sizes * math.sqrt(unit) + math.sqrt(vanished))
 
@@ -90,8 +114,8 @@ def gram_norms(
         found = torch.zeros(left.shape[0], dtype=norm_dtype(a.device), device=a.device)
         for start in range(0, places, rows):
             some = slice(start, min(start + rows, places))
-            first = torch.bmm(left[:, some], left.transpose(1, 2))
-            second = torch.bmm(right[:, some], right.transpose(1, 2))
+            first = products_of(left[:, some], left)
+            second = products_of(right[:, some], right)
             found = found + _inner(first, second, lengths, sizes, some)
         norms.append(_upwards(found, lengths, sizes, slack))
     return torch.cat(norms)
@@ -107,8 +131,8 @@ def norms_of_grams(
     """The same from Gram matrices and the lengths of what they were made of; overwrites the matrices.
 
     >>> first, second = torch.full((1, 2, 2), 3.0), torch.ones(1, 2, 2)
-    >>> lengths = lengths_of_squares(torch.full((1, 2), 3.0), 3)
-    >>> round(norms_of_grams(first, second, lengths, lengths_of_squares(torch.ones(1, 2), 1), 0.0).item(), 3)
+    >>> lengths, sizes = (lengths_of_squares(torch.full((1, 2), float(n)), n, n) for n in (3, 1))
+    >>> round(norms_of_grams(first, second, lengths, sizes, 0.0).item(), 3)
     12.0
     """
     found = _inner(first, second, lengths, sizes, slice(0, first.shape[1]))

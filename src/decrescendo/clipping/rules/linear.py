@@ -17,7 +17,14 @@ from torch.nn import functional
 
 from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
 from decrescendo.clipping.rules.contraction import product
-from decrescendo.clipping.rules.grams import Lengths, gram_norms, lengths_of, norms_of_grams, slack_of
+from decrescendo.clipping.rules.grams import (
+    Lengths,
+    gram_norms,
+    lengths_of,
+    norms_of_grams,
+    products_of,
+    slack_of,
+)
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 
@@ -42,13 +49,13 @@ class SharedGram:
                 d.data_ptr(), d.shape, d.stride(), d._version,
             ):  # fmt: skip
                 return gram, lengths
-        self.known = (d, torch.bmm(d, d.transpose(1, 2)), lengths_of(d))
+        self.known = (d, products_of(d, d), lengths_of(d))
         return self.known[1:]
 
     def norms(self, a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
         """`gram_norms` of ``a`` and ``d``."""
         gram, lengths = self.of(d)
-        own = torch.bmm(a, a.transpose(1, 2))
+        own = products_of(a, a)
         return norms_of_grams(own, gram.clone(), lengths_of(a), lengths, slack)
 
 
