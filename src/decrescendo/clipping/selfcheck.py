@@ -1,7 +1,7 @@
 """The self-check: recorded gradients are autograd's, and no example sees another."""
 
 from collections.abc import Generator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -62,7 +62,8 @@ def self_check(
             loosest = max([*known, seen.losses.dtype], key=_tolerance)
             _check_sums(model, loss, batch, seen, done, norms, loosest)
             if alone and rows > 1:
-                _check_alone(_Looked(model, loss, rows, means), batch, seen, norms, loosest)
+                packed = any(decision.kind == "packed" for decision in seen.decisions)
+                _check_alone(_Looked(model, loss, rows, means, packed), batch, seen, norms, loosest)
             return done
     # Nothing can be compared with a gradient that is not finite: the other examples are checked without it.
     if int(finite.sum()) < 2:
@@ -250,14 +251,27 @@ class _Looked:
     loss: Loss
     rows: int
     means: Means
+    packed: bool
 
     def at(
         self, batch: Batch, decisions: tuple[Decision, ...]
     ) -> tuple[Float[Tensor, " batch"], dict[str, Tensor]]:
-        seen = forward(self.model, self.loss, batch, self.rows, decisions, self.means)
+        loss = _quiet(self.loss) if self.packed else self.loss
+        seen = forward(self.model, loss, batch, self.rows, decisions, self.means)
         done = finish(seen, self.rows, output_gradients(seen.losses, None, seen.uses))
         with full_precision():
             return done.losses, done.squares()
+
+
+def _quiet(loss: Loss) -> Loss:
+    """The loss without dropout in packed layers: masks fall on other rows there when other lengths change."""
+
+    def calm(model: nn.Module, batch: Batch) -> Tensor:
+        # Inside of the recorder, which replaces these layers.
+        with QuietPacked():
+            return loss(model, batch)
+
+    return calm
 
 
 def _check_alone(
@@ -271,25 +285,22 @@ def _check_alone(
     index = torch.arange(rows)
     half = (rows + 1) // 2
     drew = False
-    # Masks of dropout fall on other rows of packed sequences when other lengths change: there it is silenced.
-    packed = any(decision.kind == "packed" for decision in seen.decisions)
     whole = seen.losses.detach()
-    with QuietPacked() if packed else nullcontext():
-        if packed:
-            with random_state_kept(model):
-                whole, norms = looked.at(_copied(batch), seen.decisions)
-        for kept in (index < half, index >= half):
-            chosen = index[kept]
-            exchanged = torch.where(kept, index, chosen[index % len(chosen)])
-            # The same random numbers for the same shapes: a model with dropout is compared with itself.
-            with random_state_kept(model):
-                before = RandomStates.of(model)
-                losses, others = looked.at(select_rows(batch, exchanged), seen.decisions)
-                drew = drew or not before.are_now(model)
-            _compare(whole[chosen], losses[chosen], "the other rows were exchanged", computed)
-            _compare_norms(norms, others, chosen, computed)
+    if looked.packed:
+        with random_state_kept(model):
+            whole, norms = looked.at(_copied(batch), seen.decisions)
+    for kept in (index < half, index >= half):
+        chosen = index[kept]
+        exchanged = torch.where(kept, index, chosen[index % len(chosen)])
+        # The same random numbers for the same shapes: a model with dropout is compared with itself.
+        with random_state_kept(model):
+            before = RandomStates.of(model)
+            losses, others = looked.at(select_rows(batch, exchanged), seen.decisions)
+            drew = drew or not before.are_now(model)
+        _compare(whole[chosen], losses[chosen], "the other rows were exchanged", computed)
+        _compare_norms(norms, others, chosen, computed)
     chosen = index[:half]
-    if not drew and not packed:
+    if not drew and not looked.packed:
         _compare(
             whole[chosen],
             _losses(model, loss, select_rows(batch, chosen)),
