@@ -318,6 +318,6 @@ def check_rows(rows: int) -> int:
     """How many of the first batch's rows the self-check looks at: few enough to cost less than the step.
 
     >>> [check_rows(rows) for rows in (250, 16, 8, 2)]
-    [13, 5, 3, 2]
+    [13, 3, 3, 2]
     """
-    return next((size for size in _CHECK_ROWS if 3 * size <= rows), min(rows, _CHECK_ROWS[-1]))
+    return next((size for size in _CHECK_ROWS if 5 * size <= rows), min(rows, _CHECK_ROWS[-1]))
