@@ -33,22 +33,13 @@ class BagKernel:
     segments: Segments | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
-        found = self._segments(d)
-        squares = square_rows(found.sums)
-        total = torch.zeros(self.batch, dtype=squares.dtype, device=d.device)
-        return total.index_add_(0, found.example, squares)
+        return self._segments(d).squared_norms(self.batch)
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        found = self._segments(d)
-        total = torch.zeros(self.parameters[slot].shape, dtype=d.dtype, device=d.device)
-        scaled = found.sums * weights.to(d.dtype)[found.example].unsqueeze(1)
-        return total.index_add_(0, found.identity, scaled)
+        return self._segments(d).weighted_sum(tuple(self.parameters[slot].shape), weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        found = self._segments(d)
-        total = torch.zeros(self.batch, *self.parameters[slot].shape, dtype=d.dtype, device=d.device)
-        total[found.example, found.identity] = found.sums
-        return total
+        return self._segments(d).per_example(self.batch, tuple(self.parameters[slot].shape))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "BagKernel":
         # The weights of places may be what was not finite; d is zero there.

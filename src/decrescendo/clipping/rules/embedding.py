@@ -26,6 +26,24 @@ class Segments:
     example: Int[Tensor, " pairs"]
     identity: Int[Tensor, " pairs"]
 
+    def squared_norms(self, batch: int) -> Float[Tensor, " batch"]:
+        """|g_i|^2 of each of ``batch`` examples."""
+        squares = square_rows(self.sums)
+        total = torch.zeros(batch, dtype=squares.dtype, device=squares.device)
+        return total.index_add_(0, self.example, squares)
+
+    def weighted_sum(self, shape: tuple[int, ...], weights: Tensor) -> Float[Tensor, "words dim"]:
+        """sum_i w_i g_i in the shape of the weight."""
+        total = torch.zeros(shape, dtype=self.sums.dtype, device=self.sums.device)
+        scaled = self.sums * weights.to(self.sums.dtype)[self.example].unsqueeze(1)
+        return total.index_add_(0, self.identity, scaled)
+
+    def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
+        """g_i of each example."""
+        total = torch.zeros(batch, *shape, dtype=self.sums.dtype, device=self.sums.device)
+        # Where shapes are static, unused pairs add zero to id 0.
+        return total.index_put_((self.example, self.identity), self.sums, accumulate=is_static())
+
 
 @dataclass(slots=True)
 class EmbeddingKernel:
@@ -38,23 +56,13 @@ class EmbeddingKernel:
     segments: Segments | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
-        found = self._segments(d)
-        squares = square_rows(found.sums)
-        total = torch.zeros(self.ids.shape[0], dtype=squares.dtype, device=d.device)
-        return total.index_add_(0, found.example, squares)
+        return self._segments(d).squared_norms(self.ids.shape[0])
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        found = self._segments(d)
-        total = torch.zeros(self.parameters[slot].shape, dtype=d.dtype, device=d.device)
-        scaled = found.sums * weights.to(d.dtype)[found.example].unsqueeze(1)
-        return total.index_add_(0, found.identity, scaled)
+        return self._segments(d).weighted_sum(tuple(self.parameters[slot].shape), weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        found = self._segments(d)
-        total = torch.zeros(d.shape[0], *self.parameters[slot].shape, dtype=d.dtype, device=d.device)
-        # Where shapes are static, unused pairs add zero to id 0.
-        total.index_put_((found.example, found.identity), found.sums, accumulate=is_static())
-        return total
+        return self._segments(d).per_example(self.ids.shape[0], tuple(self.parameters[slot].shape))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "EmbeddingKernel":  # noqa: ARG002
         return EmbeddingKernel(self.parameters, (), self.ids, self.padding)
