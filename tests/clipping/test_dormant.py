@@ -188,3 +188,15 @@ def test_a_long_lookup_beside_a_product_of_one_matrix_stays_below_the_clip_norm(
         )
         gradient = engine.clipped_sum(one, 1.0).gradients["rows.weight"]
         assert 0.99 < float(gradient.double().norm()) <= 1
+
+
+def test_a_recorded_step_is_not_kept_from_a_batch_that_could_not_be_checked() -> None:
+    """One finite row tells nothing about mixing: what is replayed later must have been looked at."""
+    torch.manual_seed(6)
+    model = nn.Sequential(nn.Linear(8, 8), Center(always=True), nn.Tanh(), nn.Linear(8, 3))
+    engine = GraphedEngine(model, loss, 4)
+    poisoned = torch.full((4, 8), float("nan"))
+    engine.clipped_sum((poisoned, torch.zeros(4, dtype=torch.long)), 1.0)
+    assert not engine._programs
+    with pytest.raises(UnsupportedModel, match="no example"):
+        engine.clipped_sum((torch.randn(4, 8), torch.randint(3, (4,))), 1.0)

@@ -194,6 +194,11 @@ class Engine:
         mode = self._mode()
         return any(lacks for (_, known, _), lacks in self._accepted.items() if known == mode)
 
+    def has_decided(self, form: Form, rows: int) -> bool:
+        """Whether the self-check has accepted this form in this mode, and every operation showed enough gradient."""
+        lacks = self._accepted.get((rows > 1, self._mode(), form))
+        return lacks is not None and not lacks
+
     def check(self, batch: Batch) -> None:
         """Check the model and the loss on these rows, at least two, as on the first batch.
 

@@ -110,13 +110,12 @@ class GraphedEngine:
                 return None
             # One that was recorded for parameters elsewhere would read freed memory: it is dropped.
             self._programs = {known: p for known, p in self._programs.items() if known[1] == place}
-            self._programs[key] = _Program.build(
+            program = _Program.build(
                 self._model, self._loss, self._engine, self._settings, batch, self._chunk
             )
-            if self._engine.undecided:
-                # A replayed step would never look again.
-                del self._programs[key]
-                return None
+            if program.form is None or not self._engine.has_decided(program.form, self._chunk):
+                return None  # a replayed step would never look again
+            self._programs[key] = program
         return self._programs[key]
 
 
