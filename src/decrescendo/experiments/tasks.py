@@ -1,6 +1,6 @@
 """Image tasks with their data, model and the paper's settings, and one function that trains any of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,31 +20,41 @@ from decrescendo.training import train
 Decay = Literal["none", "linear", "cosine"]
 
 
+Build = Callable[[int], nn.Module]
+PAPER = "paper"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A data set, a model and the settings to start from.
+    """A data set, its models and the settings to start from.
 
     Args:
         name: as the command line says it.
         load: fetches the data.
-        build: from a seed to a fresh model.
+        models: from a name to what makes a fresh model from a seed; ``paper`` is the paper's.
         clip: C_0.
         learning_rate: of plain SGD.
         batch: expected batch size B.
         epochs: expected passes over the data, steps = epochs N / B.
         rows: number of train rows N, known without loading.
         source: where the settings are from.
+        optimizer: a key of `OPTIMIZERS`.
+        cost: rough time of one example, in units of one of MNIST's: for telling how much is left.
+        images: inputs are images (rows, channels, height, width).
     """
 
     name: str
     load: Callable[[], Dataset]
-    build: Callable[[int], nn.Module]
+    models: Mapping[str, Build]
     clip: float
     learning_rate: float
     batch: float
     epochs: float
     rows: int
     source: str
+    optimizer: str = "sgd"
+    cost: float = 1.0
+    images: bool = True
 
     @property
     def steps(self) -> int:
@@ -56,13 +66,29 @@ class Task:
         """1 / (10 N)."""
         return 1 / (10 * self.rows)
 
+    def build(self, model: str, seed: int) -> nn.Module:
+        """A fresh model.
+
+        Raises:
+            InvalidValue: the task has no model of that name.
+        """
+        if model not in self.models:
+            raise InvalidValue(f"model must be one of {', '.join(self.models)}, got model={model!r}")
+        return self.models[model](seed)
+
+
+def _image_models(build: Callable[[int, Callable[[], nn.Module]], nn.Module]) -> dict[str, Build]:
+    return {PAPER: lambda seed: build(seed, nn.ReLU), "tanh": lambda seed: build(seed, nn.Tanh)}
+
 
 TASKS: dict[str, Task] = {
     task.name: task
     for task in (
-        Task("digits", digits, digits_cnn, 1.0, 1.0, 256, 35, 1438, "chosen here"),
-        Task("mnist", mnist, paper_cnn, 1.5, 0.15, 250, 20, 60_000, "Du et al."),
-        Task("fashion-mnist", fashion_mnist, paper_cnn, 4.0, 0.15, 250, 20, 60_000, "Du et al."),
+        Task("digits", digits, _image_models(digits_cnn), 1.0, 1.0, 256, 35, 1438, "chosen here", cost=0.1),
+        Task("mnist", mnist, _image_models(paper_cnn), 1.5, 0.15, 250, 20, 60_000, "Du et al."),
+        Task(
+            "fashion-mnist", fashion_mnist, _image_models(paper_cnn), 4.0, 0.15, 250, 20, 60_000, "Du et al."
+        ),
     )
 }
 
@@ -148,7 +174,7 @@ def train_task(
         callback: called after each step.
         progress: draw a progress bar on standard error.
     """
-    data, model = task.load(), task.build(seed)
+    data, model = task.load(), task.build(PAPER, seed)
     rate = task.learning_rate if learning_rate is None else learning_rate
     chosen = make_optimizer(model, optimizer, rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)

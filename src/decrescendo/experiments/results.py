@@ -1,0 +1,110 @@
+"""Results on disk: one small JSON a finished run, named by its spec, with a checksum over its content."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from decrescendo.errors import FileRefused
+from decrescendo.experiments.spec import Spec
+
+FORMAT, VERSION = "decrescendo-result", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run was, and what came out.
+
+    Args:
+        spec: the run.
+        metrics: scores on declared public data; empty if ``refused``.
+        claimed: epsilon by the accountant that the noise was calibrated with.
+        certified: lower and upper end of the true epsilon at the spec's delta, by `accounting.Pld`.
+        clt: epsilon that the central limit theorem claims for the very same steps.
+        noise_multiplier: first and last.
+        clip_norm: first and last.
+        trace: further public or diagnostic series, each a list of numbers.
+        seconds: wall-clock time of the training.
+        machine: where it ran, and with what versions.
+        refused: why the budget cannot be met by this accountant; there was no run then.
+    """
+
+    spec: Spec
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    claimed: float | None = None
+    certified: tuple[float, float] | None = None
+    clt: float | None = None
+    noise_multiplier: tuple[float, float] | None = None
+    clip_norm: tuple[float, float] | None = None
+    trace: Mapping[str, list[float]] = field(default_factory=dict[str, list[float]])
+    seconds: float = 0.0
+    machine: Mapping[str, str] = field(default_factory=dict[str, str])
+    refused: str = ""
+
+
+def path_of(folder: Path, spec: Spec) -> Path:
+    """Where the result of ``spec`` is kept."""
+    return folder / f"{spec.name}.json"
+
+
+def save(folder: Path, result: Result) -> Path:
+    """Write ``result``, all or nothing, and return its path."""
+    path = path_of(folder, result.spec)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"format": FORMAT, "version": VERSION, **asdict(result), "spec": result.spec.settings()}
+    text = json.dumps({**facts, "sha256": _checksum(facts)}, indent=1, allow_nan=False) + "\n"
+    handle, beside = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)  # mkstemp makes it readable by its owner only
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def load(path: Path) -> Result:
+    """The result in a file.
+
+    Raises:
+        FileRefused: not there, damaged (the checksum differs), edited, foreign or newer.
+    """
+    try:
+        facts: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileRefused(f"{path} must be a readable JSON file, got {error}") from None
+    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("version") != VERSION:
+        raise FileRefused(f"{path} must be a result of version {VERSION}, got another file")
+    content: dict[str, Any] = facts
+    if content.pop("sha256", None) != _checksum(content):
+        raise FileRefused(f"{path} must match its own checksum, got other content. It was damaged or edited")
+    del content["format"], content["version"]
+    content["spec"] = Spec.of(content["spec"])
+    for pair in ("certified", "noise_multiplier", "clip_norm"):
+        content[pair] = None if content[pair] is None else tuple(content[pair])
+    try:
+        return Result(**content)
+    except TypeError as error:
+        raise FileRefused(f"{path} must have the entries of a result, got {error}") from None
+
+
+def find(folder: Path, spec: Spec) -> Result | None:
+    """The finished result of ``spec``; ``None`` if there is none, or only a damaged one."""
+    try:
+        result = load(path_of(folder, spec))
+    except FileRefused:
+        return None
+    return result if result.spec == spec else None
+
+
+def _checksum(facts: Mapping[str, Any]) -> str:
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

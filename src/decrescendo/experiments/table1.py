@@ -1,0 +1,33 @@
+"""Table 1 of Du et al.: the CNN on MNIST and Fashion-MNIST."""
+
+from decrescendo.experiments.methods import (
+    DYNAMIC,
+    GROWING_MU,
+    LINEAR,
+    MOMENTUM,
+    SENSITIVITY_DECAY,
+    TCDP,
+    VANILLA,
+    ZCDP,
+)
+from decrescendo.experiments.table import Column, Table
+
+TABLE1 = Table(
+    key="table1",
+    title="Table 1: CNN on MNIST and Fashion-MNIST",
+    columns=(
+        *(Column("mnist", epsilon) for epsilon in (0.4, 0.6, 1.2)),
+        *(Column("fashion-mnist", epsilon) for epsilon in (0.4, 1.2, 2.0)),
+    ),
+    rows=(
+        VANILLA.reports(91.18, 93.80, 95.50, 76.77, 80.45, 82.55),
+        DYNAMIC.reports(94.35, 95.21, 96.34, 78.50, 83.22, 83.81),
+        LINEAR,
+        SENSITIVITY_DECAY.reports(93.95, 95.17, 96.17, 78.11, 82.83, 83.64),
+        GROWING_MU.reports(91.67, 94.49, 96.06, 77.81, 80.95, 83.10),
+        TCDP.reports(26.93, 83.28, 92.60, 53.69, 76.48, 77.58),
+        ZCDP.reports(10.28, 10.12, 65.33, 9.86, 63.30, 72.18),
+        MOMENTUM,
+    ),
+    plain={"mnist": 98.83, "fashion-mnist": 87.92},
+)
