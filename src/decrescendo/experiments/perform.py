@@ -14,14 +14,15 @@ from decrescendo import accounting
 from decrescendo.accounting import Accountant
 from decrescendo.budget import Budget
 from decrescendo.calibration import calibrate
-from decrescendo.clipping import EngineSettings
+from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.data import Dataset, rows
 from decrescendo.errors import ImpossibleBudget
 from decrescendo.evaluate import accuracy
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.spec import Spec
-from decrescendo.experiments.tasks import Task, cross_entropy, decay_scheduler, find_task, make_optimizer
+from decrescendo.experiments.stand_ins import load_stand_in
+from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_task, make_optimizer
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
 from decrescendo.rng import Streams
@@ -71,8 +72,9 @@ def plan_of(spec: Spec) -> Plan:
 
 
 @functools.lru_cache(maxsize=2)
-def _data(name: str) -> Dataset:
-    return find_task(name).load()
+def data_of(task: str, stand_in: str = "") -> Dataset:
+    """The task's own data, or the stand-in as many rows long; kept for the next run on the same."""
+    return load_stand_in(stand_in, find_task(task)) if stand_in else find_task(task).load()
 
 
 def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Result:
@@ -89,7 +91,7 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
             plan_of(spec)
         except ImpossibleBudget as error:
             return Result(spec, refused=str(error))
-    data = _data(spec.task)
+    data = data_of(spec.task, spec.stand_in)
     model = task.build(spec.model, spec.seed).to(device)
     if device == "cpu" and task.images:
         # Pooling with a stride of one takes a tenth of the time in this layout; the function is the same.
@@ -103,12 +105,13 @@ def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tic
     plan = plan_of(spec)
     optimizer = make_optimizer(model, spec.optimizer, spec.learning_rate, spec.momentum)
     scheduler = decay_scheduler(optimizer, spec.lr_decay, plan.steps)
-    average = _average(spec, model)
+    average, trace = _average(spec, model), Trace(spec, data, model)
 
     def after_step(state: Progress) -> None:
         scheduler.step()
         if average is not None:
             average.update_parameters(model)
+        trace(state.step)
         _count(tick, state.step, plan.steps)
 
     run = train(
@@ -132,6 +135,7 @@ def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tic
         clt=accounting.GdpClt().epsilon(run.ledger, guarantee.delta).value,
         noise_multiplier=(float(noise[0]), float(noise[-1])),
         clip_norm=(float(clip[0]), float(clip[-1])),
+        trace=trace.series,
         seconds=run.seconds,
         machine=machine(device),
     )
@@ -141,7 +145,7 @@ def _plain(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick 
     """The same batches and initial weights as a private run, without clipping and noise."""
     optimizer = make_optimizer(model, spec.optimizer, spec.learning_rate, spec.momentum)
     scheduler = decay_scheduler(optimizer, spec.lr_decay, spec.steps)
-    average = _average(spec, model)
+    average, trace = _average(spec, model), Trace(spec, data, model)
     table, sampling = rows(data.train), PoissonSampling(len(data), spec.batch)
     start = time.monotonic()
     for step, chosen in enumerate(
@@ -155,10 +159,12 @@ def _plain(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick 
         scheduler.step()
         if average is not None:
             average.update_parameters(model)
+        trace(step)
         _count(tick, step, spec.steps)
     return Result(
         spec,
         metrics={"test_accuracy": accuracy(average or model, *data.test)},
+        trace=trace.series,
         seconds=time.monotonic() - start,
         machine=machine(device),
     )
@@ -181,6 +187,24 @@ def machine(device: str) -> dict[str, str]:
     return {"device": device, "kind": kind, "threads": str(torch.get_num_threads()), **versions()}
 
 
-def examples_of(spec: Spec, task: Task) -> float:
-    """How much work a spec is, in units that add up over tasks: examples times the task's rough cost of one."""
-    return spec.steps * spec.batch * task.cost
+class Trace:
+    """Mean length of the gradients of one thousand training examples, not clipped, and test accuracy, as training goes.
+
+    The lengths are raw private data, covered by no guarantee; they are recorded for published data sets only.
+    """
+
+    def __init__(self, spec: Spec, data: Dataset, model: nn.Module, examples: int = 1000) -> None:
+        self.series: dict[str, list[float]] = {}
+        self._data, self._model = data, model
+        if spec.trace:
+            self.series = {"step": [], "gradient_norm": [], "test_accuracy": []}
+            self._steps = {max(1, round(spec.steps * i / spec.trace)) for i in range(1, spec.trace + 1)}
+            device = next(model.parameters()).device
+            self._batch = tuple(part[:examples].to(device) for part in data.train)
+            self._engine = Engine(model, cross_entropy, SETTINGS)
+
+    def __call__(self, step: int) -> None:
+        if self.series and step in self._steps:
+            self.series["step"].append(float(step))
+            self.series["gradient_norm"].append(float(self._engine.per_example_norms(self._batch).mean()))
+            self.series["test_accuracy"].append(accuracy(self._model, *self._data.test))

@@ -40,6 +40,9 @@ class Spec:
         lr_decay: ``none``, ``linear`` or ``cosine``, to zero at the last step.
         averaging: decay of the exponential moving average of the weights that is tested, in [0, 1); 0: none.
         model: a key of the task's models.
+        trace: at how many steps, evenly spread, gradient lengths and test accuracy are recorded; 0: none.
+        stand_in: public data used in place of the task's own, a key of `experiments.stand_ins.STAND_INS`; empty: the
+            task's own data. Everything else, the noise included, stays as it would be on the task's own.
         revision: see `REVISION`.
 
     >>> spec = Spec(task="mnist", method="dynamic", accountant="pld", epsilon=0.4, delta=1e-6, steps=4800,
@@ -67,6 +70,8 @@ class Spec:
     lr_decay: str = "none"
     averaging: float = 0.0
     model: str = "paper"
+    trace: int = 0
+    stand_in: str = ""
     revision: int = REVISION
 
     def __post_init__(self) -> None:
@@ -74,7 +79,7 @@ class Spec:
             object.__setattr__(self, name, check_real(name, getattr(self, name), at_least=0))
         for name in ("delta", "batch", "clip", "learning_rate", "rho_mu", "rho_c"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), above=0))
-        for name, least in (("steps", 1), ("seed", 0), ("revision", 1)):
+        for name, least in (("steps", 1), ("seed", 0), ("trace", 0), ("revision", 1)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
         if self.private and (self.epsilon == 0 or self.accountant not in ACCOUNTANTS):
             raise InvalidValue(
