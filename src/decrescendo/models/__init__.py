@@ -1,5 +1,6 @@
 """Plain torch modules that the tasks train."""
 
 from decrescendo.models.cnn import digits_cnn, initialised, paper_cnn
+from decrescendo.models.lstm import LastStateClassifier, name_lstm
 
-__all__ = ["paper_cnn", "digits_cnn", "initialised"]
+__all__ = ["paper_cnn", "digits_cnn", "LastStateClassifier", "name_lstm", "initialised"]
