@@ -23,6 +23,7 @@ WITHOUT_EXAMPLE = {
     "mnist": "needs a download",
     "fashion_mnist": "needs a download",
     "names": "needs a download",
+    "imdb": "needs a download",
     "accounting": "a room",
     "clipping": "a room",
     "curves": "a room",

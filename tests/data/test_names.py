@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from decrescendo.data.splits import published_order
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.models import LastStateClassifier
 
-module = __import__("sys").modules["decrescendo.data.names"]
+module = sys.modules["decrescendo.data.names"]
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
 REAL = os.environ.get(FOLDER_VARIABLE) or (str(BESIDE) if BESIDE.is_dir() else None)
 
