@@ -22,6 +22,8 @@ WITHOUT_EXAMPLE = {
     "Loss": "a type alias",
     "mnist": "needs a download",
     "fashion_mnist": "needs a download",
+    "names": "needs a download",
+    "imdb": "needs a download",
     "accounting": "a room",
     "clipping": "a room",
     "curves": "a room",

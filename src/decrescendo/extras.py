@@ -5,7 +5,12 @@ from types import ModuleType
 
 from decrescendo.errors import MissingExtra
 
-PACKAGE_OF = {"sklearn": "scikit-learn", "pooch": "pooch", "matplotlib": "matplotlib"}
+PACKAGE_OF = {
+    "sklearn": "scikit-learn",
+    "pooch": "pooch",
+    "matplotlib": "matplotlib",
+    "wordfreq": "wordfreq",
+}
 
 
 def require(module: str) -> ModuleType:

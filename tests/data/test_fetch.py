@@ -134,3 +134,10 @@ def test_without_pooch_the_command_that_installs_it_is_said(monkeypatch: pytest.
     monkeypatch.setitem(__import__("sys").modules, "pooch", None)
     with pytest.raises(MissingExtra, match=r'pip install "decrescendo\[tasks\]"'):
         read(RemoteFile("toy-set", "toy.gz", "http://127.0.0.1:9/toy.gz", SHA256))
+
+
+def test_a_file_without_an_address_says_what_to_do() -> None:
+    with pytest.raises(
+        DataUnavailable, match=r"toy-set/toy\.gz must be in a folder named in DECRESCENDO_DATA"
+    ):
+        read(RemoteFile("toy-set", "toy.gz", None, SHA256))

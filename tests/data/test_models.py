@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo.models import digits_cnn, paper_cnn
+from decrescendo.models import digits_cnn, imdb_mlp, name_lstm, paper_cnn
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ def test_shapes_and_sizes(build, shape: tuple[int, ...], count: int) -> None:
     assert model(torch.zeros(3, *shape)).shape == (3, 10)
 
 
-@pytest.mark.parametrize("build", [paper_cnn, digits_cnn])
+@pytest.mark.parametrize("build", [paper_cnn, digits_cnn, name_lstm, imdb_mlp])
 def test_weights_come_from_the_seed_and_nothing_else(build) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

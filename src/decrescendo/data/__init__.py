@@ -2,6 +2,8 @@
 
 from decrescendo.data.dataset import Dataset
 from decrescendo.data.images import digits, fashion_mnist, mnist
+from decrescendo.data.imdb import imdb
+from decrescendo.data.names import names
 from decrescendo.data.rows import Rows, rows
 
-__all__ = ["Dataset", "digits", "mnist", "fashion_mnist", "Rows", "rows"]
+__all__ = ["Dataset", "digits", "mnist", "fashion_mnist", "names", "imdb", "Rows", "rows"]

@@ -18,13 +18,13 @@ class RemoteFile:
     Args:
         folder: name of the data set's folder.
         name: file name.
-        url: where it is downloaded from.
+        url: where it is downloaded from; ``None`` for a file that can only be put into a folder.
         sha256: of the file as downloaded.
     """
 
     folder: str
     name: str
-    url: str
+    url: str | None
     sha256: str
 
 
@@ -39,8 +39,24 @@ def read(file: RemoteFile) -> bytes:
 
     Raises:
         FileRefused: the bytes are not those of ``file``.
-        DataUnavailable: nothing local, and the download failed.
+        DataUnavailable: nothing local, and no download or a failed one.
         MissingExtra: pooch is needed and not installed.
+    """
+    found = find_local(file)
+    if found is not None:
+        return found
+    content = _download(file).read_bytes()
+    # What is parsed is what was hashed: the file could have changed on disk since pooch looked at it.
+    if _sha256(content) != file.sha256:
+        raise FileRefused(f"the cached {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes")
+    return content
+
+
+def find_local(file: RemoteFile) -> bytes | None:
+    """The verified bytes of ``file`` from the folder named by ``DECRESCENDO_DATA``, ``None`` if it is not there.
+
+    Raises:
+        FileRefused: only other bytes are there under its name.
     """
     refused: list[Path] = []
     local = os.environ.get(FOLDER_VARIABLE)
@@ -55,11 +71,7 @@ def read(file: RemoteFile) -> bytes:
             f"{refused[0]} must have SHA-256 {file.sha256[:16]}.., got other bytes. "
             f"Is it damaged, or of another data set? Replace it, or unset {FOLDER_VARIABLE} to download"
         )
-    content = _download(file).read_bytes()
-    # What is parsed is what was hashed: the file could have changed on disk since pooch looked at it.
-    if _sha256(content) != file.sha256:
-        raise FileRefused(f"the cached {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes")
-    return content
+    return None
 
 
 def _sha256(content: bytes) -> str:
@@ -67,6 +79,11 @@ def _sha256(content: bytes) -> str:
 
 
 def _download(file: RemoteFile) -> Path:
+    if file.url is None:
+        raise DataUnavailable(
+            f"{file.folder}/{file.name} must be in a folder named in {FOLDER_VARIABLE}, got none. "
+            "There is no address to download exactly these bytes from"
+        )
     pooch = require("pooch")
     try:
         return Path(
