@@ -10,6 +10,7 @@ PACKAGE_OF = {
     "pooch": "pooch",
     "matplotlib": "matplotlib",
     "wordfreq": "wordfreq",
+    "PIL": "pillow",
 }
 
 

@@ -20,8 +20,10 @@ from torch import nn
 import decrescendo as dc
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Tcdp, Zcdp
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
+from decrescendo.data import chest_xray
 from decrescendo.errors import DecrescendoError
 from decrescendo.ledger import Ledger, Release
+from decrescendo.models import vgg11
 from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
@@ -385,6 +387,12 @@ CASES: dict[str, Case] = {
     "step: None for a full batch": ("PlanViolation", "batch just drawn", _stepping(lambda *_: None)),
     "step: a text": ("InvalidType", "batch must be", _stepping(lambda *_: "batch")),
     "batches: one skipped": ("PlanViolation", "every drawn batch", _skipping),
+    "chest_xray: another split": (
+        "InvalidValue", "split must be 'official' or 'random', got 'mine'", call(chest_xray, "mine"),
+    ),
+    "vgg11: images that five maxima do not halve": (
+        "InvalidValue", "size must be a multiple of 32, got size=65", call(vgg11, 0, size=65),
+    ),
     "stream: purpose unknown": ("InvalidValue", "purpose must be", call(Streams(0).seed_of, "mood")),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +10,15 @@ from decrescendo.errors import DataUnavailable, FileRefused
 from decrescendo.extras import require
 
 FOLDER_VARIABLE = "DECRESCENDO_DATA"
+
+
+def sha256_hex(content: bytes) -> str:
+    """SHA-256 of ``content`` in hexadecimal digits.
+
+    >>> sha256_hex(b"")[:8]
+    'e3b0c442'
+    """
+    return hashlib.sha256(content).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +29,16 @@ class RemoteFile:
         folder: name of the data set's folder.
         name: file name.
         url: where it is downloaded from; ``None`` for a file that can only be put into a folder.
-        sha256: of the file as downloaded.
+        sha256: what ``digest`` gives for the file as downloaded.
+        digest: SHA-256 of the file, or of what is in it, for an archive whose bytes are made anew on each request.
+            Raises ``ValueError`` for what it cannot read.
     """
 
     folder: str
     name: str
     url: str | None
     sha256: str
+    digest: Callable[[bytes], str] = sha256_hex
 
 
 def read(file: RemoteFile) -> bytes:
@@ -47,7 +60,7 @@ def read(file: RemoteFile) -> bytes:
         return found
     content = _download(file).read_bytes()
     # What is parsed is what was hashed: the file could have changed on disk since pooch looked at it.
-    if _sha256(content) != file.sha256:
+    if not _is_right(file, content):
         raise FileRefused(f"the cached {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes")
     return content
 
@@ -63,7 +76,7 @@ def find_local(file: RemoteFile) -> bytes | None:
     for path in [] if not local else [Path(local) / file.folder / file.name, Path(local) / file.name]:
         if path.is_file():
             content = path.read_bytes()
-            if _sha256(content) == file.sha256:
+            if _is_right(file, content):
                 return content
             refused.append(path)
     if refused:
@@ -74,8 +87,11 @@ def find_local(file: RemoteFile) -> bytes | None:
     return None
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _is_right(file: RemoteFile, content: bytes) -> bool:
+    try:
+        return file.digest(content) == file.sha256
+    except ValueError:
+        return False
 
 
 def _download(file: RemoteFile) -> Path:
@@ -85,13 +101,28 @@ def _download(file: RemoteFile) -> Path:
             "There is no address to download exactly these bytes from"
         )
     pooch = require("pooch")
+    folder = Path(pooch.os_cache("decrescendo")) / file.folder
+    plain = file.digest is sha256_hex
+    if (
+        not plain
+        and (folder / file.name).is_file()
+        and not _is_right(file, (folder / file.name).read_bytes())
+    ):
+        (folder / file.name).unlink()  # damaged: pooch compares hashes of whole files only
+
+    def checked(url: str, target: object, caller: object) -> None:
+        pooch.HTTPDownloader()(url, target, caller)
+        if not _is_right(file, Path(str(target)).read_bytes()):
+            raise ValueError("other contents")
+
     try:
         return Path(
             pooch.retrieve(
                 file.url,
-                known_hash=f"sha256:{file.sha256}",
+                known_hash=f"sha256:{file.sha256}" if plain else None,
                 fname=file.name,
-                path=Path(pooch.os_cache("decrescendo")) / file.folder,
+                path=folder,
+                downloader=None if plain else checked,
             )
         )
     except OSError as error:
@@ -101,7 +132,7 @@ def _download(file: RemoteFile) -> Path:
             f"Download it by other means into a folder and name the folder in {FOLDER_VARIABLE}"
         ) from error
     except ValueError as error:
-        # pooch compares the hash before it moves the download into the cache, and says so with a ValueError.
+        # The hash is compared before pooch moves the download into the cache; a wrong one is a ValueError.
         raise FileRefused(
             f"the download of {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes from "
             f"{file.url}. Try again, or put the file into a folder named in {FOLDER_VARIABLE}"

@@ -3,6 +3,7 @@
 from decrescendo.models.cnn import digits_cnn, initialised, paper_cnn
 from decrescendo.models.lstm import LastStateClassifier, name_lstm
 from decrescendo.models.mlp import MeanEmbedding, imdb_mlp
+from decrescendo.models.vgg import vgg11
 
 __all__ = [
     "paper_cnn",
@@ -11,5 +12,6 @@ __all__ = [
     "name_lstm",
     "MeanEmbedding",
     "imdb_mlp",
+    "vgg11",
     "initialised",
 ]
