@@ -225,15 +225,15 @@ def test_the_last_probabilities_do_not_run_for_ever() -> None:
     assert 10 < count < 10_000
 
 
-@pytest.mark.parametrize(("mean", "shape"), [(10.0, 0.0), (10.0, INF)])
+@pytest.mark.parametrize(("mean", "shape"), [(10.0, 0.0)])
 def test_calibrated_searches_meet_their_budget(mean: float, shape: float) -> None:
-    budget, sampling, trials = Budget(1.2, 1e-6), PoissonSampling(60_000, 250), Trials(mean, shape)
+    budget, sampling, trials = Budget(0.4, 1e-6), PoissonSampling(60_000, 250), Trials(mean, shape)
     privacy = np.repeat([1.0, 1.25], 1_000)
     plan, search = calibrate_selection(
         budget, sampling, steps=2_000, privacy=privacy, clip=constant(1.0), trials=trials
     )
     assert search.kind == "upper"
-    assert 1.2 * (1 - 2e-4) <= search.epsilon <= 1.2
+    assert 0.4 * (1 - 2e-4) <= search.epsilon <= 0.4
     assert search.epsilon == Selection(trials).epsilon(plan.ledger, 1e-6).value
     assert str(trials) in str(search)
     lower, upper = Pld().bracket(plan.ledger, 1e-6)
