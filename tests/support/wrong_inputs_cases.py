@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import decrescendo as dc
-from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Tcdp, Zcdp
+from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Selection, Tcdp, Trials, Zcdp
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
 from decrescendo.data import chest_xray
 from decrescendo.errors import DecrescendoError
@@ -248,6 +248,9 @@ CASES: dict[str, Case] = {
     "Pld: hardly any noise": (
         "AccountingError", "noise multipliers from", call(Pld().epsilon, Ledger.of([0.01, 0.01], 0.1), 1e-5),
     ),
+    "Selection: a fixed number": ("InvalidType", "A fixed number of trials costs their", call(Selection, 10)),
+    "Selection: fewer than one": ("InvalidValue", "mean must be", call(Trials, 0.0)),
+    "Selection: seed for rng": ("InvalidType", "rng must be", lambda _: lambda: Trials(5).draw(0)),
     # calibration
     "calibrate: budget a number": ("InvalidType", "budget must be a Budget", lambda _: calibrating(budget=1.0)),
     "calibrate: no steps": ("InvalidValue", "steps must be >= 1", lambda _: calibrating(steps=0)),
