@@ -13,7 +13,9 @@ from decrescendo.experiments.results import Result, find, load, path_of, save
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import base_spec
 
-SPEC = base_spec("digits", epsilon=2.0, accountant="pld", settings={"method": "dynamic", "rho_mu": 1.25, "rho_c": 3.3})
+SPEC = base_spec(
+    "digits", epsilon=2.0, accountant="pld", settings={"method": "dynamic", "rho_mu": 1.25, "rho_c": 3.3}
+)
 RESULT = Result(
     SPEC, {"test_accuracy": 0.9}, claimed=2.0, certified=(1.99, 2.0), clt=1.9, noise_multiplier=(3.0, 2.0),
     clip_norm=(1.0, 0.3), trace={"step": [1.0, 2.0]}, seconds=1.5, machine={"device": "cpu"},
@@ -37,7 +39,9 @@ CHANGES = {
 
 
 def test_every_setting_changes_the_name() -> None:
-    assert CHANGES.keys() == {field.name for field in dataclasses.fields(Spec)}  # a new setting must be added here
+    assert CHANGES.keys() == {
+        field.name for field in dataclasses.fields(Spec)
+    }  # a new setting must be added here
     names = {dataclasses.replace(SPEC, **{name: value}).name for name, value in CHANGES.items()}
     assert len(names | {SPEC.name}) == len(CHANGES) + 1
 
@@ -54,7 +58,9 @@ def test_a_default_is_not_in_the_settings_so_that_new_settings_keep_old_names() 
 
 
 @given(at=st.integers(0, 10_000), byte=st.integers(0, 255))
-def test_a_damaged_file_is_never_taken_for_a_result(tmp_path_factory: pytest.TempPathFactory, at: int, byte: int) -> None:
+def test_a_damaged_file_is_never_taken_for_a_result(
+    tmp_path_factory: pytest.TempPathFactory, at: int, byte: int
+) -> None:
     folder = tmp_path_factory.mktemp("results")
     path = save(folder, RESULT)
     content = bytearray(path.read_bytes())

@@ -1,20 +1,19 @@
 """Many specs: what is finished is not repeated, the rest is shared among processes, a crash loses little."""
 
 import os
-import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import get_context
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TextColumn,
     TimeElapsedColumn,
@@ -24,8 +23,6 @@ from rich.progress import (
 from decrescendo.errors import check_integer
 from decrescendo.experiments.results import find, path_of, save
 from decrescendo.experiments.spec import Spec
-
-Perform = Callable[..., Any]
 
 # How often a run may take its process down before it is given up.
 ATTEMPTS = 2
@@ -111,17 +108,18 @@ class _State:
     def __init__(self, todo: list[Spec], folder: Path, jobs: int, device: str, console: Console) -> None:
         self.waiting = list(todo)
         self.folder, self.jobs, self.device, self.console = folder, jobs, device, console
-        self.done = 0
+        self.done, self.finished = 0, 0.0
         self.failed: dict[str, str] = {}
         self.attempts: dict[Spec, int] = {}
         self.context = get_context("spawn")
-        self.steps: Any = self.context.Queue()
+        # One number a process, without a lock: a process that is killed while it holds one would stop all others.
+        self.share: Any = RawArray("d", jobs)
         self.total = len(todo)
         self.work = sum(_work(spec) for spec in todo)
 
     def run(self) -> None:
         columns = (
-            TextColumn("runs"), MofNCompleteColumn(), TextColumn("work"), BarColumn(),
+            BarColumn(),
             TextColumn("{task.percentage:>4.1f} %"), TimeElapsedColumn(), TextColumn("left"),
             TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.fields[now]}"),
         )  # fmt: skip
@@ -129,10 +127,10 @@ class _State:
         for name, value in ALLOCATOR.items():
             os.environ.setdefault(name, value)
         try:
-            with Progress(*columns[2:], console=self.console, speed_estimate_period=600) as show:
+            with Progress(*columns, console=self.console, speed_estimate_period=600) as show:
                 bar = show.add_task("", total=self.work, now="")
                 while self.waiting:
-                    self._with_pool(lambda work, now: show.update(bar, advance=work, now=now))
+                    self._with_pool(lambda work, now: show.update(bar, completed=work, now=now))
         finally:
             for name, value in before.items():
                 if value is None:
@@ -141,21 +139,24 @@ class _State:
     def _with_pool(self, update: Callable[[float, str], None]) -> None:
         """Work until nothing waits or a process died."""
         pool = ProcessPoolExecutor(
-            self.jobs, mp_context=self.context, initializer=_start, initargs=(self.steps,)
+            self.jobs, mp_context=self.context, initializer=_start, initargs=(self.share,)
         )
-        flying: dict[Future[float], Spec] = {}
+        flying: dict[Future[float], tuple[Spec, int]] = {}
         try:
             while self.waiting or flying:
                 while self.waiting and len(flying) < self.jobs:
                     spec = self.waiting.pop(0)
                     self.attempts[spec] = self.attempts.get(spec, 0) + 1
-                    flying[pool.submit(_one, spec, str(self.folder), self.device)] = spec
+                    slot = min(set(range(self.jobs)) - {slot for _, slot in flying.values()})
+                    self.share[slot] = 0.0
+                    flying[pool.submit(_one, spec, str(self.folder), self.device, slot)] = spec, slot
                 ended, _ = wait(flying, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in ended:
-                    self._end(future, flying.pop(future))
-                update(self._drain(), f"{self.done + len(self.failed)} of {self.total} runs")
+                    self._end(future, flying.pop(future)[0])
+                under_way = sum(_work(spec) * self.share[slot] for spec, slot in flying.values())
+                update(self.finished + under_way, f"{self.done + len(self.failed)} of {self.total} runs")
         except BrokenProcessPool:
-            for spec in flying.values():
+            for spec, _ in flying.values():
                 self._retry(spec)
         except BaseException:
             for process in list(pool._processes.values()):  # pyright: ignore[reportPrivateUsage]
@@ -167,10 +168,12 @@ class _State:
     def _end(self, future: "Future[float]", spec: Spec) -> None:
         try:
             seconds = future.result()
+            self.finished += _work(spec)
         except BrokenProcessPool:
             self._retry(spec)
             raise
         except Exception as error:
+            self.finished += _work(spec)
             self.failed[spec.name] = f"{type(error).__name__}: {error}"
             self.console.print(f"[red]failed[/red] {spec.name}: {error}", soft_wrap=True, highlight=False)
             return
@@ -183,33 +186,27 @@ class _State:
         else:
             self.failed[spec.name] = "its process died"
 
-    def _drain(self) -> float:
-        work = 0.0
-        while True:
-            try:
-                work += self.steps.get_nowait()
-            except queue.Empty:
-                return work
+
+_SHARE: list[Any] = []
 
 
-_STEPS: list[Any] = []
-
-
-def _start(steps: Any) -> None:
+def _start(share: Any) -> None:
     import torch
 
     torch.set_num_threads(1)
-    _STEPS[:] = [steps]
+    _SHARE[:] = [share]
 
 
-def _one(spec: Spec, folder: str, device: str) -> float:
+def _one(spec: Spec, folder: str, device: str, slot: int) -> float:
     """In a process of its own: one run, saved by the process that computed it."""
     from decrescendo.experiments.perform import perform
 
     start = time.monotonic()
-    each = _work(spec) / spec.steps
-    result = perform(spec, device=device, tick=lambda steps: _STEPS[0].put(each * steps))
-    save(Path(folder), result)
+
+    def tick(steps: int) -> None:
+        _SHARE[0][slot] += steps / spec.steps
+
+    save(Path(folder), perform(spec, device=device, tick=tick))
     return time.monotonic() - start
 
 
