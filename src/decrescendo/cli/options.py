@@ -28,6 +28,12 @@ class TaskName(StrEnum):
     DIGITS = "digits"
     MNIST = "mnist"
     FASHION_MNIST = "fashion-mnist"
+    IMDB = "imdb"
+    NAMES = "names"
+    XRAY = "xray"
+    XRAY_RANDOM = "xray-random"
+    INFINITE_MNIST_250K = "infinite-mnist-250k"
+    INFINITE_MNIST_500K = "infinite-mnist-500k"
 
 
 class Decay(StrEnum):

@@ -8,8 +8,9 @@ from decrescendo.experiments.table import BLOCKS, Table
 from decrescendo.experiments.table1 import TABLE1
 from decrescendo.experiments.table2 import TABLE2
 from decrescendo.experiments.table3 import TABLE3
+from decrescendo.experiments.table5 import TABLE5
 
-TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE3)}
+TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE3, TABLE5)}
 
 
 def find_table(name: str) -> Table:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import Batch
-from decrescendo.data import Dataset, digits, fashion_mnist, imdb, mnist, names
+from decrescendo.data import Dataset, chest_xray, digits, fashion_mnist, imdb, infinite_mnist, mnist, names
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.evaluate import accuracy
-from decrescendo.models import digits_cnn, imdb_mlp, name_lstm, paper_cnn
+from decrescendo.models import digits_cnn, imdb_mlp, infinite_cnn, name_lstm, paper_cnn, vgg11
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
 from decrescendo.run import Run
@@ -93,7 +93,23 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "names", names, {PAPER: name_lstm}, 1.5, 2.0, 0.05 * 16_059, 50, 16_059,
-            "Du et al.; sample rate and split chosen here", cost=1.0, images=False,
+            "Du et al.; sample rate and split chosen here", cost=1.7, images=False,
+        ),
+        Task(
+            "xray", chest_xray, {PAPER: vgg11}, 1.0, 0.05, 128, 5, 5_232,
+            "chosen here: Du et al. name a VGG-11 and no settings; the original split", cost=500.0,
+        ),
+        Task(
+            "xray-random", lambda: chest_xray("random"), {PAPER: vgg11}, 1.0, 0.05, 128, 5, 4_978,
+            "chosen here: Du et al. name a VGG-11 and no settings; a random 85/15 split", cost=500.0,
+        ),
+        Task(
+            "infinite-mnist-250k", lambda: infinite_mnist(250_000), _image_models(infinite_cnn), 1.5, 0.15, 250, 5,
+            250_000, "Du et al., one image a client",
+        ),
+        Task(
+            "infinite-mnist-500k", lambda: infinite_mnist(500_000), _image_models(infinite_cnn), 1.5, 0.15, 250, 2.5,
+            500_000, "Du et al., one image a client",
         ),
     )
 }  # fmt: skip
