@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from decrescendo.errors import InvalidValue
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import BLOCKS, CLAIMED, fits
 
 
+@runtime_checkable
 class Exhibit(Protocol):
     """What ``reproduce`` can run: a table or a figure."""
 

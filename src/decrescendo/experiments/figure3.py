@@ -33,6 +33,4 @@ FIGURE3 = Figure(
     notes=NOTES,
     runs=grid(COARSE),
 )
-FIGURE3_WHOLE = Figure(
-    key="figure3-whole", title="Figure 3, all 64 points", notes=NOTES, runs=grid(WHOLE)
-)
+FIGURE3_WHOLE = Figure(key="figure3-whole", title="Figure 3, all 64 points", notes=NOTES, runs=grid(WHOLE))

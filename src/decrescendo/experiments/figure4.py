@@ -8,9 +8,9 @@ FIGURE4 = Figure(
     key="figure4",
     title="Figure 4: privacy cost of dynamic DP-SGD, CLT and Renyi",
     notes=(
-        "The paper draws the CLT as a lower bound and Renyi accounting as an upper bound, and concludes that the CLT is "
-        "reasonable because the two are close, above all where privacy is strong. It does not state the settings: those "
-        "of MNIST in Table 1 are taken, at three claimed epsilons.",
+        "The paper draws the CLT as a lower bound and Renyi accounting as an upper bound, and concludes that the CLT "
+        "is reasonable because the two are close, above all where privacy is strong. It does not state the settings: "
+        "those of MNIST in Table 1 are taken, at three claimed epsilons.",
         "The certified bracket is drawn beside them: the truth lies in it. The CLT is an estimate, not a lower bound.",
     ),
     curves={

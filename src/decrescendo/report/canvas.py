@@ -55,3 +55,11 @@ def save(figure: Any, path: Path) -> None:
         else:
             figure.savefig(beside, format="png", metadata={"Software": None})
     os.replace(beside, path)
+
+
+def save_both(figure: Any, stem: Path) -> list[Path]:
+    """Write ``figure`` as PNG and as SVG, and return their paths."""
+    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg")]
+    for path in paths:
+        save(figure, path)
+    return paths

@@ -1,6 +1,7 @@
 """All finished results of a folder, found again by their spec, whatever the seed."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
@@ -55,3 +56,16 @@ class Archive:
     def of(self, spec: Spec) -> dict[int, Result]:
         """Results of ``spec`` by seed, ascending; its own seed does not matter."""
         return self._by_spec.get(spec.seeded(0), {})
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What figures are made from.
+
+    Args:
+        archive: finished runs.
+        curves: folder of the cost curves.
+    """
+
+    archive: Archive
+    curves: Path

@@ -1,7 +1,8 @@
 """A table with its results: what every cell shows, and what the sentences about it are made from."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from decrescendo.experiments.pages.archive import Archive
 from decrescendo.experiments.pages.paired import Paired, paired
@@ -30,6 +31,7 @@ class Filled:
 
     table: Table
     archive: Archive
+    _known: dict[tuple[str, Column, str], Score] = field(default_factory=dict[Any, Score], repr=False)
 
     def results(self, row: Row, column: Column, block: str) -> dict[int, Result]:
         """Finished results of a cell, by seed."""
@@ -38,7 +40,10 @@ class Filled:
 
     def score(self, row: Row, column: Column, block: str) -> Score:
         """What a cell shows."""
-        return score_of(self.results(row, column, block))
+        cell = (row.key, column, block)
+        if cell not in self._known:
+            self._known[cell] = score_of(self.results(row, column, block))
+        return self._known[cell]
 
     def plain(self) -> dict[str, tuple[Spec, Score]]:
         """Without privacy, by task."""

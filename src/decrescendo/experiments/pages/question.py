@@ -1,5 +1,5 @@
-"""Noise schedule or learning-rate schedule? Each method with a moving schedule against constant noise and clipping with a
-learning rate that falls to zero."""
+"""Noise schedule or learning-rate schedule? Each method with a moving schedule against constant noise and clipping
+with a learning rate that falls to zero."""
 
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ MOVING = ("dynamic", "sensitivity-decay", "growing-mu")
 # Below this a difference is called significant.
 LEVEL = 0.05
 MANY_SEEDS = 10
+SMALLEST = 0.0001  # what is below is not told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ def question_section(filled: Filled) -> str:
             str(one.pair.seeds),
             f"{one.pair.mean:+.2f}" if one.pair.differences else "-",
             f"{one.pair.error:.2f}" if one.pair.seeds > 1 else "-",
-            "-" if one.pair.p_value is None else f"{one.pair.p_value:.4f}",
-            "-" if one.p_value is None else f"{one.p_value:.4f}",
+            _shown(one.pair.p_value),
+            _shown(one.p_value),
         ]
         for one in (*single, *together)
     ]
@@ -121,14 +122,22 @@ def answer(filled: Filled) -> str:
     few = min(pooling.pair.seeds for pooling in together)
     if 2 <= few < MANY_SEEDS:
         lines.append(
-            f"- The tests rest on as few as {few} seeds. So few decide only large differences: no significant difference "
-            "does not mean none."
+            f"- The tests rest on as few as {few} seeds. So few decide only large differences: no significant "
+            "difference does not mean none."
         )
     return "\n".join(lines)
 
 
 def _p(value: float | None) -> str:
-    return "" if value is None else f" (p = {value:.4f} after Holm)"
+    if value is None:
+        return ""
+    return f" (p {'= ' * (value >= SMALLEST)}{_shown(value)} after Holm)"
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"
 
 
 def _few(seeds: int) -> str:

@@ -29,7 +29,8 @@ def table_page(filled: Filled) -> str:
     source = filled.table
     parts = [
         f"# {source.title}",
-        f"Test accuracy in %, mean ± sample standard deviation over seeds, beside the numbers of Du et al. 2022. {MADE}",
+        "Test accuracy in %, mean ± sample standard deviation over seeds, beside the numbers of Du et al. "
+        f"2022. {MADE}",
         "## Verdict",
         verdict(filled),
         question_section(filled),
@@ -60,8 +61,8 @@ def _block(filled: Filled, block: str) -> list[str]:
         f"## {title}",
         words,
         _overview(filled, block),
-        "Differences to vanilla are over paired seeds, mean ± standard error; a mean within two standard errors of zero "
-        "is a tie.",
+        "Differences to vanilla are over paired seeds, mean ± standard error; a mean within two standard errors of "
+        "zero is a tie.",
         *details,
         "\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
     ]

@@ -130,8 +130,8 @@ def promises_kept(filled: Filled) -> list[str]:
     if broken:
         return [f"**Budgets exceeded in the certified block**: {', '.join(broken)}."]
     return [
-        f"**Budgets**: in all {len(cells)} finished cells of the certified block the certified upper end is at or below "
-        "the stated epsilon."
+        f"**Budgets**: in all {len(cells)} finished cells of the certified block the certified upper end is at or "
+        "below the stated epsilon."
     ]
 
 
