@@ -4,7 +4,7 @@ Commands import what they need when they are called: `--help`, `plan`, `account`
 """
 
 from decrescendo.cli.app import app
-from decrescendo.cli.experiments import demo_command, reproduce_command
+from decrescendo.cli.experiments import demo_command, report_command, reproduce_command
 from decrescendo.cli.plans import account_command, plan_command, verify_command
 from decrescendo.cli.train import train_command
 
@@ -18,6 +18,7 @@ COMMANDS = {
     "verify": verify_command,
     "demo": demo_command,
     "reproduce": reproduce_command,
+    "report": report_command,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)

@@ -7,6 +7,9 @@ import typer
 
 from decrescendo.cli.app import err, one_line_errors, out, say
 
+Results = Annotated[Path, typer.Option(help="Folder of finished runs.")]
+Curves = Annotated[Path, typer.Option(help="Folder of cost curves, for figures without training.")]
+
 
 @one_line_errors
 def demo_command(
@@ -29,7 +32,7 @@ def demo_command(
 
 @one_line_errors
 def reproduce_command(
-    tables: Annotated[list[str], typer.Argument(help="table1, table2, ..: as in the paper of Du et al.")],
+    names: Annotated[list[str], typer.Argument(help="table1, .., figure1, ..: as in the paper of Du et al.")],
     cells: Annotated[
         list[str] | None,
         typer.Option(help="Only these: task/epsilon/method, parts may be *. May be given several times."),
@@ -40,25 +43,62 @@ def reproduce_command(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes, one thread each.", min=1)] = 2,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    results: Annotated[Path, typer.Option(help="Folder of finished runs.")] = Path("results/runs"),
+    results: Results = Path("results/runs"),
+    curves: Curves = Path("results/figures"),
     dry_run: Annotated[bool, typer.Option(help="Say what would run, and run nothing.")] = False,
 ) -> None:
-    """Run what is missing of a table of the paper, and keep every finished run.
+    """Run what is missing of a table or figure of the paper, and keep every finished run.
 
     Example: decrescendo reproduce table1 --cells "mnist/0.4/*" --seeds 3
     """
+    from decrescendo.experiments import costs
     from decrescendo.experiments.execute import execute, missing
-    from decrescendo.experiments.reproduce import requested
+    from decrescendo.experiments.reproduce import requested, requested_curves
     from decrescendo.experiments.table import BLOCKS
 
-    specs = requested(tables, seeds, cells=cells or (), blocks=block or BLOCKS)
+    specs = requested(names, seeds, cells=cells or (), blocks=block or BLOCKS)
     todo = missing(specs, results)
+    wanted = requested_curves(names)
+    absent = [(spec, points) for spec, points in wanted if costs.find(curves, spec, points) is None]
     say(f"{len(set(specs))} runs, {len(todo)} missing")
+    if wanted:
+        say(f"{len(wanted)} cost curves, {len(absent)} missing")
     if dry_run:
-        for spec in todo:
+        for spec in (*todo, *(spec for spec, _ in absent)):
             say(spec.name)
         return
+    for spec, points in absent:
+        with err.status(f"cost of {spec.name}"):
+            costs.save(curves, spec, points, costs.compute(spec, points))
     outcome = execute(specs, results, jobs=jobs, device=device, console=err)
     say(f"{outcome.kept} were there, {outcome.done} done, {len(outcome.failed)} failed")
     if outcome.failed:
         raise typer.Exit(1)
+
+
+@one_line_errors
+def report_command(
+    results: Results = Path("results/runs"),
+    curves: Curves = Path("results/figures"),
+    folder: Annotated[Path, typer.Option("--out", help="Folder for pages and figures.")] = Path(
+        "docs/reproduction"
+    ),
+) -> None:
+    """Write a page for every table of the paper and draw its figures, from the runs that are finished.
+
+    Example: decrescendo report
+    """
+    from decrescendo.errors import InvalidValue
+    from decrescendo.experiments.pages.archive import Archive, Sources
+    from decrescendo.experiments.pages.write import write_report
+
+    for option, path in (("--results", results), ("--curves", curves)):
+        if not path.is_dir():
+            raise InvalidValue(
+                f"{option} must name a folder that exists, got {str(path)!r}. Run decrescendo reproduce first"
+            )
+    archive = Archive.read(results)
+    for reason in archive.damaged:
+        err.print(f"[yellow]left out:[/yellow] {reason}", soft_wrap=True, highlight=False)
+    for path in write_report(Sources(archive, curves), folder):
+        say(f"written: {path}")

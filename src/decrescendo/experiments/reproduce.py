@@ -1,8 +1,14 @@
-"""The tables by name, and which runs a request means."""
+"""The tables and figures by name, and which runs a request means."""
 
 from collections.abc import Sequence
 
 from decrescendo.errors import InvalidValue
+from decrescendo.experiments.figure import Exhibit, Figure
+from decrescendo.experiments.figure1 import FIGURE1
+from decrescendo.experiments.figure2 import FIGURE2
+from decrescendo.experiments.figure3 import FIGURE3, FIGURE3_WHOLE
+from decrescendo.experiments.figure4 import FIGURE4
+from decrescendo.experiments.figure5 import FIGURE5
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import BLOCKS, Table
 from decrescendo.experiments.table1 import TABLE1
@@ -11,26 +17,30 @@ from decrescendo.experiments.table3 import TABLE3
 from decrescendo.experiments.table5 import TABLE5
 
 TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE3, TABLE5)}
+FIGURES: dict[str, Figure] = {
+    figure.key: figure for figure in (FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5)
+}
 
 
-def find_table(name: str) -> Table:
-    """The table called ``name``.
+def find_exhibit(name: str) -> Exhibit:
+    """The table or figure called ``name``.
 
-    >>> find_table("table1").columns[0].key
-    'mnist/0.4'
+    >>> find_exhibit("figure1").key
+    'figure1'
     """
-    if name not in TABLES:
-        raise InvalidValue(f"table must be one of {', '.join(TABLES)}, got table={name!r}")
-    return TABLES[name]
+    known: dict[str, Exhibit] = {**TABLES, **FIGURES}
+    if name not in known:
+        raise InvalidValue(f"table or figure must be one of {', '.join(known)}, got {name!r}")
+    return known[name]
 
 
 def requested(
     names: Sequence[str], seeds: int, *, cells: Sequence[str] = (), blocks: Sequence[str] = BLOCKS
 ) -> list[Spec]:
-    """The runs of some tables, seed by seed over all of them.
+    """The runs of some tables and figures, seed by seed over all of them.
 
     Args:
-        names: keys of `TABLES`.
+        names: keys of `TABLES` and `FIGURES`.
         seeds: how many, from 0.
         cells: see `Table.specs`.
         blocks: see `Table.specs`.
@@ -38,5 +48,11 @@ def requested(
     found: list[Spec] = []
     for seed in range(seeds):
         for name in names:
-            found += find_table(name).specs([seed], blocks=blocks, only=cells)
+            found += find_exhibit(name).specs([seed], blocks=blocks, only=cells)
     return found
+
+
+def requested_curves(names: Sequence[str]) -> list[tuple[Spec, int]]:
+    """The cost curves of some figures, with the number of their points."""
+    figures = [FIGURES[name] for name in names if name in FIGURES]
+    return [(spec, figure.points) for figure in figures for spec in figure.curves.values()]

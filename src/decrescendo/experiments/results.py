@@ -1,15 +1,11 @@
 """Results on disk: one small JSON a finished run, named by its spec, with a checksum over its content."""
 
-import hashlib
-import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from decrescendo.errors import FileRefused
+from decrescendo.experiments import kept
 from decrescendo.experiments.spec import Spec
 
 FORMAT, VERSION = "decrescendo-result", 1
@@ -53,22 +49,8 @@ def path_of(folder: Path, spec: Spec) -> Path:
 
 def save(folder: Path, result: Result) -> Path:
     """Write ``result``, all or nothing, and return its path."""
-    path = path_of(folder, result.spec)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {"format": FORMAT, "version": VERSION, **asdict(result), "spec": result.spec.settings()}
-    text = json.dumps({**facts, "sha256": _checksum(facts)}, indent=1, allow_nan=False) + "\n"
-    handle, beside = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)  # mkstemp makes it readable by its owner only
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
-    return path
+    facts = {**asdict(result), "spec": result.spec.settings()}
+    return kept.write(path_of(folder, result.spec), FORMAT, VERSION, facts)
 
 
 def load(path: Path) -> Result:
@@ -77,16 +59,7 @@ def load(path: Path) -> Result:
     Raises:
         FileRefused: not there, damaged (the checksum differs), edited, foreign or newer.
     """
-    try:
-        facts: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileRefused(f"{path} must be a readable JSON file, got {error}") from None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("version") != VERSION:
-        raise FileRefused(f"{path} must be a result of version {VERSION}, got another file")
-    content: dict[str, Any] = facts
-    if content.pop("sha256", None) != _checksum(content):
-        raise FileRefused(f"{path} must match its own checksum, got other content. It was damaged or edited")
-    del content["format"], content["version"]
+    content = kept.read(path, FORMAT, VERSION)
     content["spec"] = Spec.of(content["spec"])
     for pair in ("certified", "noise_multiplier", "clip_norm"):
         content[pair] = None if content[pair] is None else tuple(content[pair])
@@ -103,8 +76,3 @@ def find(folder: Path, spec: Spec) -> Result | None:
     except FileRefused:
         return None
     return result if result.spec == spec else None
-
-
-def _checksum(facts: Mapping[str, Any]) -> str:
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()

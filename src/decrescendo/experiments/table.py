@@ -143,11 +143,11 @@ class Table:
         """
         cells = list(self.cells(seeds, blocks))
         plain = self.plain_specs(seeds)
-        chosen = [cell for cell in cells if not only or any(_fits(cell.key, pattern) for pattern in only)]
-        tasks = [task for task in plain if not only or any(_fits(f"{task}/0/plain", p) for p in only)]
+        chosen = [cell for cell in cells if not only or any(fits(cell.key, pattern) for pattern in only)]
+        tasks = [task for task in plain if not only or any(fits(f"{task}/0/plain", p) for p in only)]
         for pattern in only:
             keys = [cell.key for cell in cells] + [f"{task}/0/plain" for task in plain]
-            if not any(_fits(key, pattern) for key in keys):
+            if not any(fits(key, pattern) for key in keys):
                 raise InvalidValue(
                     f"cells must be like {cells[0].key} (parts may be *), got {pattern!r}, which fits none of "
                     f"{self.key}"
@@ -159,7 +159,12 @@ class Table:
         return found
 
 
-def _fits(key: str, pattern: str) -> bool:
+def fits(key: str, pattern: str) -> bool:
+    """Whether a cell is meant by a pattern of `Table.specs`.
+
+    >>> fits("mnist/0.4/vanilla", "mnist/*/vanilla"), fits("mnist/0.4/vanilla", "*/1.2")
+    (True, False)
+    """
     wanted = pattern.split("/")
     return (
         all(want in ("*", part) for part, want in zip(key.split("/"), wanted, strict=False))

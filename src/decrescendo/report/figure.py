@@ -4,21 +4,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from decrescendo.errors import InvalidValue
-from decrescendo.extras import require
 from decrescendo.plan import Plan
+from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save
 from decrescendo.spent import Spent
-
-# Okabe and Ito's palette: told apart by people with any kind of colour vision, and in grey by the line
-# styles.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
-DPI = 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +56,7 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
     """
     if not plans:
         raise InvalidValue("plans must hold at least one plan, got none")
-    figure, panels = _figure(columns=3, width=11.5, height=3.9)
+    figure, panels = new_figure(columns=3, width=11.5, height=3.9)
     budgets = {(plan.budget.epsilon, plan.budget.delta) for plan in plans.values()}
     for i, (name, plan) in enumerate(plans.items()):
         style = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINES[i % len(LINES)], "label": name}
@@ -79,9 +72,9 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
             xytext=(0, 3), textcoords="offset points", color="0.35", fontsize=8,
         )  # fmt: skip
     deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
-    _label(panels[0], "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
-    _label(panels[1], "How much noise, relative to the clip", "noise multiplier $z_t$ = std / $C_t$")
-    _label(
+    label(panels[0], "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
+    label(panels[1], "How much noise, relative to the clip", "noise multiplier $z_t$ = std / $C_t$")
+    label(
         panels[2],
         "What has been spent (computed at the dots)",
         f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}",
@@ -92,8 +85,8 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
             0, panel.dataLim.y1 * 1.12
         )  # from zero, so that heights compare; room for the topmost line
     figure.get_layout_engine().set(wspace=0.05)
-    _legend(figure, panels[0], columns=4)
-    _save(figure, Path(path))
+    legend(figure, panels[0], columns=4)
+    save(figure, Path(path))
 
 
 def draw_scores(
@@ -113,7 +106,7 @@ def draw_scores(
     """
     if not scores:
         raise InvalidValue("scores must hold at least one method, got none")
-    figure, (panel,) = _figure(columns=1, width=7.0, height=4.4)
+    figure, (panel,) = new_figure(columns=1, width=7.0, height=4.4)
     factor = 100.0 if percent else 1.0
     seeds = max(len(score.values) for score in scores.values())
     for i, (name, score) in enumerate(scores.items()):
@@ -127,41 +120,9 @@ def draw_scores(
                 score.steps, low * factor, high * factor, color=colour, alpha=0.18, linewidth=0
             )
     band = f"mean of {seeds} seeds, band from lowest to highest" if seeds > 1 else "one seed"
-    _label(panel, f"{title}\n({band})", "test accuracy (%)" if percent else "score")
+    label(panel, f"{title}\n({band})", "test accuracy (%)" if percent else "score")
     panel.set_xlim(left=0)
     if percent:
         panel.set_ylim(top=min(100.0, panel.get_ylim()[1]))
-    _legend(figure, panel, columns=2)
-    _save(figure, Path(path))
-
-
-def _figure(*, columns: int, width: float, height: float) -> tuple[Any, list[Any]]:
-    # Figure objects and not pyplot: pyplot keeps every figure in a global list and picks a screen backend.
-    matplotlib_figure = require("matplotlib.figure")
-    figure = matplotlib_figure.Figure(figsize=(width, height), layout="constrained", dpi=DPI)
-    return figure, list(np.atleast_1d(figure.subplots(1, columns)))
-
-
-def _label(panel: Any, title: str, y: str) -> None:
-    panel.set_title(title, fontsize=10)
-    panel.set_xlabel("step")
-    panel.set_ylabel(y)
-    panel.grid(True, color="0.9", linewidth=0.7)
-    panel.set_axisbelow(True)
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
-
-
-def _legend(figure: Any, panel: Any, *, columns: int) -> None:
-    handles, labels = panel.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
-
-
-def _save(figure: Any, path: Path) -> None:
-    require("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Written beside and renamed, so that a crash leaves no half picture. No date in it: the same plan, the
-    # same file.
-    beside = path.with_name(f".{path.name}.part")
-    figure.savefig(beside, format="png", metadata={"Software": None})
-    os.replace(beside, path)
+    legend(figure, panel, columns=2)
+    save(figure, Path(path))

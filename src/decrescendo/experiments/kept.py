@@ -1,0 +1,54 @@
+"""Small JSON files that are whole or not there, with a checksum over their content."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from decrescendo.errors import FileRefused
+
+
+def write(path: Path, format_name: str, version: int, facts: Mapping[str, Any]) -> Path:
+    """Write ``facts``, all or nothing, and return the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"format": format_name, "version": version, **facts}
+    text = json.dumps({**content, "sha256": _checksum(content)}, indent=1, allow_nan=False) + "\n"
+    handle, beside = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(beside, 0o644)  # mkstemp makes it readable by its owner only
+        os.replace(beside, path)
+    except BaseException:
+        Path(beside).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read(path: Path, format_name: str, version: int) -> dict[str, Any]:
+    """What was written.
+
+    Raises:
+        FileRefused: not there, damaged (the checksum differs), edited, foreign or newer.
+    """
+    try:
+        facts: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileRefused(f"{path} must be a readable JSON file, got {error}") from None
+    if not isinstance(facts, dict) or facts.get("format") != format_name or facts.get("version") != version:
+        raise FileRefused(f"{path} must be a {format_name} of version {version}, got another file")
+    content: dict[str, Any] = facts
+    if content.pop("sha256", None) != _checksum(content):
+        raise FileRefused(f"{path} must match its own checksum, got other content. It was damaged or edited")
+    del content["format"], content["version"]
+    return content
+
+
+def _checksum(facts: Mapping[str, Any]) -> str:
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

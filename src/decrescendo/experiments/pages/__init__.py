@@ -1,0 +1,1 @@
+"""What people look at: pages and figures, rendered from finished results."""

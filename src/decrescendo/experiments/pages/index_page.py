@@ -1,0 +1,27 @@
+"""The page that leads to all others."""
+
+from collections.abc import Sequence
+
+from decrescendo.experiments.pages.archive import Sources
+from decrescendo.experiments.pages.figures_page import SECTIONS, is_drawn
+from decrescendo.experiments.pages.filled import Filled
+from decrescendo.experiments.pages.verdict import in_brief
+from decrescendo.experiments.reproduce import FIGURES
+
+
+def index_page(tables: Sequence[Filled], sources: Sources) -> str:
+    """The whole page."""
+    drawn = [key for key in SECTIONS if is_drawn(FIGURES[key], sources)]
+    parts = [
+        "# What the paper reports, and what comes out here",
+        "Tables and figures of Du et al. 2022, *Dynamic Differential-Privacy Preserving SGD*, trained again and "
+        "counted twice: as the paper counts, and with a certified epsilon. Everything in this folder is written by "
+        "`decrescendo report` from `results/runs` and `results/figures`; no number is typed by hand.",
+        *(f"## [{filled.table.title}]({filled.table.key}.md)\n\n{in_brief(filled)}" for filled in tables),
+        "## [Figures 1 to 5](figures.md)",
+        f"{len(drawn)} of {len(SECTIONS)} have something to show.",
+        "## Again",
+        "```sh\ndecrescendo reproduce table1 --seeds 5   # runs what is missing; every finished run is one file\n"
+        "decrescendo report                       # writes these pages and figures\n```",
+    ]
+    return "\n\n".join(parts) + "\n"

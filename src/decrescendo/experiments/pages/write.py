@@ -1,0 +1,30 @@
+"""All pages and figures from what is there."""
+
+import os
+from pathlib import Path
+
+from decrescendo.experiments.pages.archive import Sources
+from decrescendo.experiments.pages.figures_page import draw_figures, figures_page
+from decrescendo.experiments.pages.filled import Filled
+from decrescendo.experiments.pages.index_page import index_page
+from decrescendo.experiments.pages.table_page import table_page
+from decrescendo.experiments.reproduce import TABLES
+
+
+def pages(sources: Sources) -> dict[str, str]:
+    """Every page by its file name. The same results give the same text."""
+    tables = [Filled(table, sources.archive) for table in TABLES.values()]
+    found = {f"{filled.table.key}.md": table_page(filled) for filled in tables}
+    return {"README.md": index_page(tables, sources), **found, "figures.md": figures_page(sources)}
+
+
+def write_report(sources: Sources, folder: Path) -> list[Path]:
+    """Write every page and figure into ``folder``, and return the paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name, text in pages(sources).items():
+        beside = folder / f".{name}.part"
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, folder / name)
+        written.append(folder / name)
+    return written + draw_figures(sources, folder)

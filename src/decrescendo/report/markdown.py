@@ -1,0 +1,43 @@
+"""Tables in Markdown that can be read as plain text too: columns are padded."""
+
+from collections.abc import Sequence
+
+from decrescendo.errors import InvalidValue
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> str:
+    """A Markdown table.
+
+    Args:
+        header: a name a column.
+        rows: a text a column.
+        align: one letter a column: ``l`` (words) or ``r`` (numbers).
+
+    Raises:
+        InvalidValue: rows or letters of another length than the header.
+
+    >>> print(table(["method", "%"], [["vanilla", "91.18"]], "lr"))
+    | method  |     % |
+    | ------- | ----: |
+    | vanilla | 91.18 |
+    """
+    lines = [list(header), *(list(row) for row in rows)]
+    if set(align) - {"l", "r"} or any(len(line) != len(align) for line in lines):
+        raise InvalidValue(
+            f"a table must have {len(align)} texts a row (align={align!r}, of l and r), "
+            f"got rows of {sorted({len(line) for line in lines})}"
+        )
+    lines = [[text.replace("|", "\\|") for text in line] for line in lines]
+    widths = [max(3, *(len(line[i]) for line in lines)) for i in range(len(align))]
+    rule = [
+        "-" * width if side == "l" else "-" * (width - 1) + ":"
+        for width, side in zip(widths, align, strict=True)
+    ]
+    padded = [
+        [
+            text.ljust(width) if side == "l" else text.rjust(width)
+            for text, width, side in zip(line, widths, align, strict=True)
+        ]
+        for line in lines
+    ]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [padded[0], rule, *padded[1:]])

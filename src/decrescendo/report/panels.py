@@ -1,0 +1,74 @@
+"""Lines over steps in panels side by side, one legend for all."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from decrescendo.errors import InvalidValue
+from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save_both
+from decrescendo.report.figure import Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel.
+
+    Args:
+        lines: by the name in the legend; the same names in the same order in every panel.
+        y: the label of the axis.
+        title: above the panel; empty for none.
+        level: a horizontal line, with what it is called.
+        dots: mark the points that were computed.
+        from_zero: the axis starts at zero, so that heights compare.
+        top: the axis holds at least this; for panels that are to be compared.
+    """
+
+    lines: Mapping[str, Scores]
+    y: str
+    title: str = ""
+    level: tuple[float, str] | None = None
+    dots: bool = False
+    from_zero: bool = True
+    top: float | None = None
+
+
+def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
+    """PNG and SVG beside each other; a line is the mean of a `Scores`, its band from the lowest to the highest.
+
+    Args:
+        panels: at least one.
+        stem: the path without suffix.
+
+    Raises:
+        InvalidValue: no panel.
+        MissingExtra: matplotlib is not installed.
+    """
+    if not panels:
+        raise InvalidValue("panels must hold at least one panel, got none")
+    figure, axes = new_figure(columns=len(panels), width=2.2 + 3.9 * len(panels), height=4.0)
+    figure.get_layout_engine().set(wspace=0.05)
+    for panel, axis in zip(panels, axes, strict=True):
+        for i, (name, scores) in enumerate(panel.lines.items()):
+            colour, (low, high) = COLOURS[i % len(COLOURS)], scores.spread
+            axis.plot(
+                scores.steps, scores.mean, color=colour, linestyle=LINES[i % len(LINES)], label=name,
+                marker="o" if panel.dots else None, markersize=2.5,
+            )  # fmt: skip
+            axis.fill_between(scores.steps, low, high, color=colour, alpha=0.18, linewidth=0)
+        if panel.level is not None:
+            height, words = panel.level
+            axis.axhline(height, color="0.45", linewidth=0.9)
+            axis.annotate(
+                words, (0.02, height), xycoords=("axes fraction", "data"), xytext=(0, 3),
+                textcoords="offset points", color="0.35", fontsize=8,
+            )  # fmt: skip
+        label(axis, panel.title, panel.y)
+        axis.set_xlim(left=0)
+        if panel.from_zero:
+            heights = [float(np.max(scores.spread[1])) for scores in panel.lines.values()]
+            heights += [panel.level[0]] if panel.level is not None else []
+            axis.set_ylim(0, max(*heights, panel.top or 0.0) * 1.12)
+    legend(figure, axes[0], columns=4)
+    return save_both(figure, stem)
