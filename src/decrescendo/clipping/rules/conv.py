@@ -124,7 +124,7 @@ class ConvKernel:
         gram = places * places * (patch * groups + self.shape[0])
         cost = {"twice": 2.0 * product + unfolded, "gram": float(gram + unfolded + product)}
         if self._replaces(d) or self.batch * weight * d.element_size() <= self.means.left:
-            cost["keep"] = product + unfolded + 24.0 * weight
+            cost["keep"] = product + unfolded + 16.0 * weight
         pixels = torch.Size(self._padded_places()).numel()
         if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
             sums = 8 * pixels * pixels * self.geometry.kernel[0]
