@@ -5,7 +5,7 @@ from types import ModuleType
 
 from decrescendo.errors import MissingExtra
 
-PACKAGE_OF = {"sklearn": "scikit-learn", "pooch": "pooch", "matplotlib": "matplotlib"}
+PACKAGE_OF = {"sklearn": "scikit-learn", "pooch": "pooch", "matplotlib": "matplotlib", "optuna": "optuna"}
 
 
 def require(module: str) -> ModuleType:
