@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from decrescendo import cli_options
+from decrescendo.cli import COMMANDS, options
 from decrescendo.data import Dataset
 from decrescendo.experiments.schedules import SCHEDULES
 from decrescendo.experiments.tasks import OPTIMIZERS, TASKS
@@ -24,12 +24,12 @@ from .conftest import SMALL, Invoke, facts
 
 
 def test_the_names_in_help_are_the_names_there_are() -> None:
-    assert [name.value for name in cli_options.Schedule] == list(SCHEDULES)
-    assert [name.value for name in cli_options.TaskName] == list(TASKS)
-    assert [name.value for name in cli_options.OptimizerName] == list(OPTIMIZERS)
+    assert [name.value for name in options.Schedule] == list(SCHEDULES)
+    assert [name.value for name in options.TaskName] == list(TASKS)
+    assert [name.value for name in options.OptimizerName] == list(OPTIMIZERS)
 
 
-@pytest.mark.parametrize("command", ["plan", "train", "account", "verify", "demo"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(invoke: Invoke, command: str) -> None:
     result = invoke(command, "--help")
     assert result.exit_code == 0
@@ -265,9 +265,8 @@ def test_a_damaged_plan_is_refused_everywhere(invoke: Invoke, plan_file: Path, t
 
 def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        code = "from decrescendo.cli import main; main()"
         return subprocess.run(
-            [sys.executable, "-c", code, *arguments],
+            [sys.executable, "-m", "decrescendo.cli", *arguments],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -283,10 +282,11 @@ def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Pat
     assert bad.stderr.startswith("error: clip must be > 0")
 
 
-def test_planning_needs_no_torch(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["plan", *SMALL], ["--help"], ["reproduce", "--help"]])
+def test_planning_and_help_need_no_torch(tmp_path: Path, arguments: list[str]) -> None:
     code = (
         "import sys\nfrom decrescendo.cli import app\n"
-        f"try: app({['plan', *SMALL]!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
+        f"try: app({arguments!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run(

@@ -16,6 +16,10 @@ class Schedule(StrEnum):
     SENSITIVITY_DECAY = "sensitivity-decay"
     DYNAMIC = "dynamic"
     OPTIMAL = "optimal"
+    EXPONENTIAL_DECAY = "exponential-decay"
+    TIME_DECAY = "time-decay"
+    STEP_DECAY = "step-decay"
+    POLYNOMIAL_DECAY = "polynomial-decay"
 
 
 class TaskName(StrEnum):
@@ -50,7 +54,9 @@ ScheduleName = Annotated[
     Schedule | None,
     typer.Option(metavar="NAME", help=f"What moves: {', '.join(Schedule)}. Default: dynamic."),
 ]
-RhoMu = Annotated[float, typer.Option(help="growing-mu, dynamic: mu grows by this factor over the run.")]
+RhoMu = Annotated[
+    float, typer.Option(help="growing-mu, dynamic, noise decays: mu grows by this factor over the run.")
+]
 RhoC = Annotated[float, typer.Option(help="sensitivity-decay, dynamic, optimal: the clip norm falls by it.")]
 Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]

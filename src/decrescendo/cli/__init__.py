@@ -1,0 +1,28 @@
+"""The command line: decide a plan, train by it, judge it, check it, and run experiments.
+
+Commands import what they need when they are called: `--help`, `plan`, `account` and `verify` start without torch.
+"""
+
+from decrescendo.cli.app import app
+from decrescendo.cli.experiments import demo_command, reproduce_command
+from decrescendo.cli.plans import account_command, plan_command, verify_command
+from decrescendo.cli.train import train_command
+
+__all__ = ["COMMANDS", "app", "main"]
+
+# In the order of the help.
+COMMANDS = {
+    "plan": plan_command,
+    "train": train_command,
+    "account": account_command,
+    "verify": verify_command,
+    "demo": demo_command,
+    "reproduce": reproduce_command,
+}
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+
+
+def main() -> None:
+    """Entry point of the command ``decrescendo``."""
+    app()

@@ -1,0 +1,5 @@
+"""``python -m decrescendo.cli``."""
+
+from decrescendo.cli import main
+
+main()

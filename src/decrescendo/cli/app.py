@@ -1,0 +1,64 @@
+"""The application that commands join, and how they speak: plain lines, JSON, errors of one line."""
+
+import functools
+import inspect
+import json
+import math
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from decrescendo.errors import DecrescendoError
+
+P = ParamSpec("P")
+app = typer.Typer(
+    name="decrescendo",
+    help="Differentially private training whose noise and clipping move, with the promised epsilon kept.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+out, err = Console(), Console(stderr=True)
+
+
+def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """The package's and the file system's errors as one line and exit code 2; others keep their traceback."""
+
+    @functools.wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except DecrescendoError as error:
+            err.print(f"[red]error:[/red] {escape(' '.join(str(error).split()))}", soft_wrap=True)
+            raise typer.Exit(2) from None
+        except OSError as error:
+            where = "" if error.filename is None else f"{error.filename}: "
+            err.print(f"[red]error:[/red] {escape(where + (error.strerror or str(error)))}", soft_wrap=True)
+            raise typer.Exit(2) from None
+
+    guarded.__signature__ = inspect.signature(command)  # type: ignore[attr-defined]
+    return guarded
+
+
+def say(text: str) -> None:
+    """Plain lines on standard output, as long as they are: people copy numbers and paths."""
+    out.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def print_json(content: dict[str, Any]) -> None:
+    """On standard output, without colour or wrapping; an infinite epsilon is the string "inf"."""
+    typer.echo(json.dumps(_finite(content), indent=1, default=str, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,171 @@
+"""Commands about plans: decide one, ask every accountant about one, check one."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decrescendo.budget import rounded
+from decrescendo.cli.app import err, one_line_errors, out, print_json, say
+from decrescendo.cli.options import (
+    RHO_C,
+    RHO_MU,
+    AsJson,
+    Delta,
+    Epochs,
+    RhoC,
+    RhoMu,
+    Schedule,
+    ScheduleName,
+    Steps,
+)
+from decrescendo.errors import AccountingError, InvalidValue, check_real
+
+if TYPE_CHECKING:
+    from decrescendo.plan import Plan
+
+
+@one_line_errors
+def plan_command(
+    epsilon: Annotated[float, typer.Option(help="Budget: epsilon > 0 of the whole run.")],
+    dataset_size: Annotated[int, typer.Option(help="Number of examples N; public.")],
+    batch: Annotated[float, typer.Option(help="Expected batch size; Poisson sampling.")],
+    delta: Delta = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    schedule: ScheduleName = None,
+    clip: Annotated[float, typer.Option(help="Clip norm C_0 of one example's gradient.")] = 1.0,
+    rho_mu: RhoMu = RHO_MU,
+    rho_c: RhoC = RHO_C,
+    save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the schedules into this PNG file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate noise so that the [bold]whole[/bold] moving schedule meets a budget.
+
+    Example: decrescendo plan --epsilon 1.2 --delta 1e-6 --dataset-size 60000 --batch 250 --epochs 20
+    --schedule dynamic --clip 1.5 --save plan.json
+    """
+    for option, path in (("--save", save), ("--plot", plot)):
+        if path is not None and not path.parent.is_dir():  # asked before the work, not after it
+            raise InvalidValue(f"{option} must name a file in a folder that exists, got {str(path)!r}")
+    made = make_plan(
+        epsilon, delta, dataset_size, batch, steps, epochs, schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c
+    )
+    if save is not None:
+        made.save(save)
+    if plot is not None:
+        from decrescendo.report.figure import draw_schedules
+
+        draw_schedules({(schedule or Schedule.DYNAMIC).value: made}, plot)
+    if as_json:
+        print_json({**plan_facts(made), "saved": save, "plot": plot})
+        return
+    say(made.describe())
+    for path in filter(None, (save, plot)):
+        say(f"written: {path}")
+
+
+@one_line_errors
+def account_command(
+    file: Annotated[
+        Path, typer.Argument(help="A plan, a run's folder, or noise multipliers: JSON list, CSV.")
+    ],
+    delta: Annotated[float | None, typer.Option(help="Default: the plan's.")] = None,
+    sample_rate: Annotated[float | None, typer.Option(help="For a file that does not say it.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask every accountant what a list of noisy steps costs, and which answers are proofs.
+
+    A CSV has one noise multiplier a line, or named columns noise_multiplier, sample_rate, count.
+    """
+    from decrescendo.report.judge import verdict_table, verdicts
+    from decrescendo.report.ledgers import read_ledger
+
+    ledger, planned = read_ledger(file, sample_rate=sample_rate)
+    at = planned if delta is None else delta
+    if at is None:
+        raise InvalidValue(f"--delta must be given for {file}, which has none, got none")
+    found = verdicts(ledger, at)
+    if as_json:
+        rows = [dataclasses.asdict(verdict) for verdict in found]
+        print_json({"steps": ledger.steps, "delta": at, "accountants": rows})
+        return
+    out.print(verdict_table(found, ledger, at))
+
+
+@one_line_errors
+def verify_command(file: Annotated[Path, typer.Argument(help="A plan file.")]) -> None:
+    """Judge a plan file's numbers again, here and with an independent library."""
+    from decrescendo.accounting import Pld
+    from decrescendo.plan import Plan
+
+    plan = Plan.load(file)
+    with err.status("judging"):
+        lower, upper = Pld().bracket(plan.ledger, plan.budget.delta)
+        opinion = plan.verify()
+    say(f"promised: {plan.guarantee}")
+    say(f"Pld again: epsilon in [{rounded(lower, 'down', 6)}, {rounded(upper, 'up', 6)}]")
+    say(str(opinion))
+    proved = max(lower, opinion.lower)
+    if plan.guarantee.epsilon < proved:
+        raise AccountingError(
+            f"the guarantee in {file} must not be below the true epsilon, which is at least {proved:.6g}, "
+            f"got epsilon={plan.guarantee.epsilon:.6g}. Calibrate again"
+        )
+    say("verified")
+
+
+def make_plan(
+    epsilon: float,
+    delta: float | None,
+    dataset_size: int,
+    batch: float,
+    steps: int | None,
+    epochs: float | None,
+    schedule: Schedule | None,
+    *,
+    clip: float,
+    rho_mu: float,
+    rho_c: float,
+) -> "Plan":
+    """The plan that the options of `plan` and `train` describe."""
+    from decrescendo.budget import Budget
+    from decrescendo.calibration import calibrate
+    from decrescendo.experiments.schedules import schedule_curves
+    from decrescendo.sampling import PoissonSampling
+
+    sampling = PoissonSampling(dataset_size, batch)
+    budget = Budget(epsilon, 1 / (10 * dataset_size) if delta is None else delta)
+    if steps is not None and epochs is None:
+        total = steps
+    elif epochs is not None and steps is None:
+        total = max(1, round(check_real("epochs", epochs, above=0) / sampling.sample_rate))
+    else:
+        given = "neither" if steps is None else "both"
+        raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
+    name = (schedule or Schedule.DYNAMIC).value
+    passes = max(1, round(total * sampling.sample_rate))
+    privacy, norms = schedule_curves(name, clip=clip, rho_mu=rho_mu, rho_c=rho_c, epochs=passes)
+    with err.status("calibrating"):
+        return calibrate(budget, sampling, steps=total, privacy=privacy, clip=norms)
+
+
+def guarantee_facts(guarantee: Any) -> dict[str, Any]:
+    """A guarantee for JSON."""
+    return dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
+
+
+def plan_facts(plan: "Plan") -> dict[str, Any]:
+    """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
+    schedule = plan.schedule
+    return {
+        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta, "unit": str(plan.budget.unit)},
+        "dataset_size": plan.sampling.dataset_size,
+        "expected_batch_size": plan.sampling.expected_batch_size,
+        "steps": plan.steps,
+        "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
+        "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],
+        "guarantee": guarantee_facts(plan.guarantee),
+    }

@@ -1,0 +1,124 @@
+"""The command that trains a task."""
+
+import secrets
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.options import (
+    RHO_C,
+    RHO_MU,
+    AsJson,
+    Batch,
+    Clip,
+    Decay,
+    Delta,
+    Epochs,
+    Epsilon,
+    OptimizerName,
+    RhoC,
+    RhoMu,
+    ScheduleName,
+    Steps,
+    TaskName,
+)
+from decrescendo.cli.plans import guarantee_facts, make_plan, plan_facts
+from decrescendo.errors import InvalidValue
+
+
+@one_line_errors
+def train_command(
+    task: Annotated[TaskName, typer.Argument(help="What to train on.")],
+    plan: Annotated[Path | None, typer.Option(help="A plan file; instead of the budget options.")] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    batch: Batch = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    schedule: ScheduleName = None,
+    clip: Clip = None,
+    rho_mu: RhoMu = RHO_MU,
+    rho_c: RhoC = RHO_C,
+    optimizer: Annotated[OptimizerName, typer.Option(help="Optimiser.")] = OptimizerName.SGD,
+    lr: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
+    momentum: Annotated[float, typer.Option(help="Momentum in [0, 1), for sgd.")] = 0.0,
+    lr_decay: Annotated[Decay, typer.Option(help="Learning rate constant or falling to zero.")] = Decay.NONE,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="As sensitive as the data. Default: drawn from the operating system, and said."),
+    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a task privately.
+
+    Settings not given are those of the paper (for digits: chosen here).
+
+    Example: decrescendo train mnist --epsilon 1.2 --schedule dynamic --out runs/mnist
+    """
+    import torch
+
+    from decrescendo.experiments.tasks import find_task, train_task
+    from decrescendo.plan import Plan
+    from decrescendo.run import check_free
+
+    chosen = find_task(task.value)
+    if folder is not None:
+        check_free(folder)  # before the training, not after it
+    if plan is not None:
+        given = {"epsilon": epsilon, "delta": delta, "batch": batch, "steps": steps, "epochs": epochs}
+        given |= {"schedule": schedule, "clip": clip}
+        surplus = [f"--{name}" for name, value in given.items() if value is not None]
+        if surplus:
+            raise InvalidValue(
+                f"a plan file says it all, got --plan and {', '.join(surplus)}. Give one or the other"
+            )
+        agreed = Plan.load(plan)
+    elif epsilon is None:
+        raise InvalidValue("train must be given --plan or --epsilon, got neither. A budget has no default")
+    else:
+        agreed = make_plan(
+            epsilon,
+            chosen.delta if delta is None else delta,
+            chosen.rows,
+            chosen.batch if batch is None else batch,
+            steps,
+            chosen.epochs if steps is None and epochs is None else epochs,
+            schedule,
+            clip=chosen.clip if clip is None else clip,
+            rho_mu=rho_mu,
+            rho_c=rho_c,
+        )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    drawn = seed is None
+    used = secrets.randbits(63) if seed is None else seed
+    if not as_json:
+        say(agreed.describe())
+    if drawn:
+        err.print(f"seed {used}, drawn from the operating system; as sensitive as the data, and not saved")
+    run = train_task(
+        chosen,
+        agreed,
+        seed=used,
+        optimizer=optimizer.value,
+        learning_rate=lr,
+        momentum=momentum,
+        lr_decay=lr_decay.value,
+        progress=not as_json,
+    )
+    if folder is not None:
+        run.save(folder)
+    if as_json:
+        facts = plan_facts(run.plan) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}
+        print_json({**facts, "metrics": dict(run.metrics), "seconds": run.seconds, "saved": folder})
+        return
+    nonfinite = sum(run.diagnostics.nonfinite) if run.diagnostics is not None else 0
+    if nonfinite:
+        err.print(f"[yellow]warning:[/yellow] {nonfinite} gradients were not finite and counted as zero")
+    say(run.describe())
+    if folder is not None:
+        say(f"written: {folder}")
