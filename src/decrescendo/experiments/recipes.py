@@ -124,7 +124,10 @@ def load_recipe(path: Path) -> Recipe:
         raise FileRefused(f"{path} must match its own checksum, got other content. It was damaged or edited")
     del content["format"], content["version"]
     try:
-        trials = tuple(Trial(**{**item, "scores": tuple(item["scores"])}) for item in content.pop("trials"))
+        listed: list[dict[str, Any]] = content.pop("trials")
+        for item in listed:
+            item["scores"] = tuple(item["scores"])
+        trials = tuple(Trial(**item) for item in listed)
         spec = Spec.of(content.pop("spec"))
         return Recipe(spec=spec, trials=trials, **content)
     except (TypeError, KeyError) as error:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from decrescendo.errors import InvalidValue, check_real
+from decrescendo.experiments.methods import RHO_MU
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import base_spec
 from decrescendo.experiments.tasks import Task
@@ -157,6 +158,8 @@ class Space:
         """
         settings: dict[str, Any] = {**self.fixed, **values, "stand_in": stand_in}
         stride = settings.pop("stride", None)
+        method = settings.get("method", "constant")
+        settings = {name: value for name, value in settings.items() if method in READ_BY.get(name, (method,))}
         spec = base_spec(task, epsilon=epsilon, accountant="pld", settings=settings)
         if stride is None:
             return spec
@@ -185,6 +188,9 @@ class Space:
         return moving | {name: _shown(value) for name, value in self.fixed.items()}
 
 
+_RHO_C = Between(1.2, 8.0, log=True)
+
+
 def default_space(task: Task) -> Space:
     """Where a search for ``task`` begins: batch and epochs, clip norm, rate and its decay, momentum, averaging, method.
 
@@ -198,7 +204,7 @@ def default_space(task: Task) -> Space:
         "batch": Among(tuple(batch for batch in batches if batch <= task.rows / 2) or (task.batch,)),
         "epochs": Among((task.epochs / 2, task.epochs, 2.0 * task.epochs)),
         "rho_mu": Between(1.05, 2.0),
-        "rho_c": Between(1.2, 8.0, log=True),
+        "rho_c": _RHO_C,
     }
     return Space({**moving, **_free(task)})
 
@@ -206,11 +212,13 @@ def default_space(task: Task) -> Space:
 def free_space(task: Task) -> Space:
     """What costs no privacy to move: everything that leaves the noise and the sampling alone.
 
+    With the method ``optimal`` the noise follows the fall of the clip norm: rho_c must be fixed there.
+
     >>> from decrescendo.experiments.tasks import find_task
     >>> "batch" in free_space(find_task("mnist")).moving
     False
     """
-    return Space(_free(task))
+    return Space({**_free(task), "rho_c": _RHO_C}, {"rho_mu": RHO_MU})
 
 
 def starting_values(space: Space, task: Task) -> dict[str, Value]:
