@@ -1,4 +1,4 @@
-"""`calibrate`: from a budget and the shapes of two curves to a certified plan."""
+"""`calibrate`: from a budget and the shapes of two curves to a certified plan; `calibrate_selection` for a search."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
 
-from decrescendo.accounting import Accountant, GdpClt, Pld
+from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials
 from decrescendo.budget import Budget, Guarantee
 from decrescendo.curves import CurveOrValues, evaluate
 from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance, check_integer
@@ -92,6 +92,56 @@ def calibrate(
 
     scale, guarantee = _certify(judged, _steer(steering, _guess(relative, sampling, budget), budget), budget)
     return Plan(budget, sampling, Schedule(noise_of(scale), clips), guarantee)
+
+
+def calibrate_selection(
+    budget: Budget,
+    sampling: PoissonSampling,
+    *,
+    steps: int,
+    privacy: CurveOrValues,
+    clip: CurveOrValues,
+    trials: Trials,
+) -> tuple[Plan, Guarantee]:
+    """The plan of one trial such that a whole search, the best of ``trials``, meets the budget.
+
+    Args:
+        budget: what the whole search may spend.
+        sampling: how the batches of every trial are drawn.
+        steps: steps of a trial.
+        privacy: curve (or array) of relative mu_t of a trial; only its shape matters.
+        clip: curve (or array) of C_t; trials may have others, it never changes epsilon.
+        trials: how many; drawn by ``trials.draw`` before the first one.
+
+    Returns:
+        The plan of one trial, with its own certified guarantee, and the guarantee of the whole search, which is the
+        one to publish with the winner.
+
+    Guarantee: that of `accounting.Selection`, under its conditions on the search, which cannot be seen from here.
+
+    Raises:
+        ImpossibleBudget: no amount of noise meets the budget, or none is needed.
+        InvalidValue, InvalidType: from the arguments.
+
+    >>> from decrescendo import curves
+    >>> plan, search = calibrate_selection(
+    ...     Budget(1.2, 1e-6), PoissonSampling(60_000, 250),
+    ...     steps=500, privacy=curves.constant(1.0), clip=curves.constant(1.0), trials=Trials(mean=10, shape=0),
+    ... )
+    >>> print(search)
+    (1.2, 1e-06)-DP an example, Selection of 10 expected trials (logarithmic) upper bound
+    >>> print(plan.guarantee)
+    (0.4029, 1e-06)-DP an example, Pld upper bound (true epsilon >= 0.4026)
+    """
+    judge = Selection(trials)
+    found = calibrate(budget, sampling, steps=steps, privacy=privacy, clip=clip, accountant=judge)
+    lower, upper = Pld().bracket(found.ledger, budget.delta)
+    one = Guarantee(upper, budget.delta, budget.unit, Pld().name, "upper", lower)
+    plan = Plan(Budget(upper, budget.delta, budget.unit), sampling, found.schedule, one)
+    whole = Guarantee(
+        found.guarantee.epsilon, budget.delta, budget.unit, f"{judge.name} of {trials}", found.guarantee.kind
+    )
+    return plan, whole
 
 
 def _guess(relative: Float[np.ndarray, " steps"], sampling: PoissonSampling, budget: Budget) -> float:

@@ -22,6 +22,8 @@ class NoisyMean:
     Args:
         gradients: one tensor for each trainable parameter, by name, at least float32.
         release: what accountants must count for it.
+        noise_std: z C / B >= 0, the standard deviation of the noise on each coordinate; as public as the plan.
+            `privatise` sets it; ``None`` where a mean was put together by hand and nobody said.
 
     >>> import torch
     >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
@@ -30,10 +32,13 @@ class NoisyMean:
 
     gradients: Mapping[str, Tensor]
     release: Release
+    noise_std: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "gradients", check_gradients(self.gradients))
         check_instance("release", self.release, Release)
+        if self.noise_std is not None:
+            object.__setattr__(self, "noise_std", check_real("noise_std", self.noise_std, at_least=0))
 
     def __repr__(self) -> str:
         count = len(self.gradients)
@@ -105,4 +110,4 @@ def privatise(
         total = noise.mul_(std).to(place).add_(gradient.to(place)).div_(divisor)
         noisy[name] = total.to(dtype).to(gradient.device)
     release = Release(sample_rate=sampling.sample_rate, noise_multiplier=z)
-    return NoisyMean({name: noisy[name] for name in clipped.gradients}, release)
+    return NoisyMean({name: noisy[name] for name in clipped.gradients}, release, std / divisor)

@@ -4,7 +4,17 @@ import math
 
 import pytest
 
-from decrescendo.accounting import Accountant, Gaussian, GdpClt, Pld, Rdp, Tcdp, Zcdp
+from decrescendo.accounting import (
+    Accountant,
+    Gaussian,
+    GdpClt,
+    Pld,
+    Rdp,
+    Selection,
+    Tcdp,
+    Trials,
+    Zcdp,
+)
 from decrescendo.ledger import Ledger, Release
 
 # Each with a ledger within its conditions: different noise multipliers, two sample rates where it may.
@@ -17,6 +27,14 @@ CASES = [
     ),
     pytest.param(
         Rdp(), Ledger([Release(0.01, 1.1, 20), Release(0.02, 0.9, 5), Release(0.01, 1.5)]), id="Rdp"
+    ),
+    *(
+        pytest.param(
+            Selection(Trials(mean=5, shape=shape)),
+            Ledger([Release(0.01, 1.1, 20), Release(0.02, 0.9, 5), Release(0.01, 1.5)]),
+            id=f"Selection-{shape}",
+        )
+        for shape in (0.0, 1.0, math.inf)
     ),
     pytest.param(Zcdp(), Ledger([Release(0.01, 20.0, 20), Release(1.0, 30.0, 5)]), id="Zcdp"),
     pytest.param(

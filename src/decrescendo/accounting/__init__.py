@@ -5,6 +5,7 @@ Accountant      Kind       For
 ==============  =========  =========================================================================
 `Pld`           upper      anything: thousands of different sampled Gaussian steps, a certified bracket
 `Gaussian`      exact      releases that everybody takes part in (sample_rate 1)
+`Selection`     upper      the best of a random number of trials: what a search on private data costs
 `Rdp`           upper      Renyi; looser; the field's older default
 `Zcdp`          upper      rho-zCDP without amplification; Hong et al.'s budgets, Yu et al.'s baseline
 `Tcdp`          estimate   Zhang et al.'s baseline
@@ -18,6 +19,7 @@ from decrescendo.accounting.gdp import GdpClt, clt_mu, constant_mu
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp
+from decrescendo.accounting.selection import Selection, Trials
 
 __all__ = [
     "Accountant",
@@ -27,6 +29,8 @@ __all__ = [
     "Zcdp",
     "Tcdp",
     "GdpClt",
+    "Selection",
+    "Trials",
     "clt_mu",
     "constant_mu",
     "delta_of",

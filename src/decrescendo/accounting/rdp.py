@@ -16,6 +16,7 @@ from decrescendo.errors import check_instance, check_real
 from decrescendo.ledger import Ledger
 
 if TYPE_CHECKING:
+    from dp_accounting import DpEvent
     from dp_accounting.rdp import RdpAccountant
 
 _DISTINCT = 64
@@ -63,10 +64,21 @@ class Rdp:
 
 
 def _composed(ledger: Ledger) -> "RdpAccountant":
-    import dp_accounting
+    return accountant_of(event_of(ledger))
+
+
+def accountant_of(event: "DpEvent") -> "RdpAccountant":
+    """dp-accounting's accountant of one event, over the orders used here."""
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant(list(_ORDERS))
+    return RdpAccountant(list(_ORDERS)).compose(event)
+
+
+def event_of(ledger: Ledger) -> "DpEvent":
+    """The ledger in dp-accounting's language; more than 64 distinct noise multipliers a sample rate rounded down."""
+    import dp_accounting
+
+    steps: list[DpEvent] = []
     distinct = ledger.distinct()
     for rate in np.unique(distinct.sample_rate):
         rows = distinct.where(distinct.sample_rate == rate)
@@ -74,8 +86,8 @@ def _composed(ledger: Ledger) -> "RdpAccountant":
         counts = np.bincount(inverse, weights=rows.count)
         for z, count in zip(noise, counts, strict=True):
             step = dp_accounting.PoissonSampledDpEvent(float(rate), dp_accounting.GaussianDpEvent(float(z)))
-            accountant.compose(step, int(count))
-    return accountant
+            steps.append(dp_accounting.SelfComposedDpEvent(step, int(count)))
+    return dp_accounting.ComposedDpEvent(steps)
 
 
 def round_down(values: Float[np.ndarray, " n"], places: int) -> Float[np.ndarray, " n"]:

@@ -1,5 +1,8 @@
 """What happens to a noisy mean: post-processing, which costs no privacy."""
 
+from decrescendo.optim.adam_bc import AdamBC
 from decrescendo.optim.apply import apply
+from decrescendo.optim.averaging import averaged, following
+from decrescendo.optim.noise_aware import NoiseAware
 
-__all__ = ["apply"]
+__all__ = ["apply", "AdamBC", "NoiseAware", "averaged", "following"]

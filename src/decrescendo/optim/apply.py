@@ -8,6 +8,7 @@ from torch import nn
 from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.noise import NoisyMean
+from decrescendo.optim.noise_aware import NoiseAware
 
 
 def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -20,13 +21,14 @@ def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) 
 
     Edge cases:
         everything is checked before anything changes; frozen parameters may be in the optimiser and are not
-        moved.
+        moved; an optimiser that knows about noise (`NoiseAware`) is told how much there is, for this step only.
 
     Raises:
         InvalidType: ``noisy`` is no `NoisyMean` (a `ClippedSum` has no noise yet), or an optimiser that
             calls a closure (LBFGS) or wants sparse gradients (SparseAdam).
         InvalidValue: names or shapes that are not those of the model's trainable parameters, or an optimiser
-            that holds other parameters than the model's or misses some.
+            that holds other parameters than the model's or misses some; an optimiser that must know the noise
+            of a mean that does not say it.
 
     >>> import torch
     >>> from decrescendo.ledger import Release
@@ -41,11 +43,21 @@ def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) 
     parameters = trainable(model)
     _check_optimizer(optimizer, model, parameters)
     _check_names(noisy, parameters)
+    told = optimizer if isinstance(optimizer, NoiseAware) else None
+    if told is not None and noisy.noise_std is None:
+        raise InvalidValue(
+            f"the noise of a mean must be known to {type(optimizer).__name__}, got noise_std=None. "
+            "Take means from privatise(clipped, ...), which says it"
+        )
     try:
         for name, parameter in parameters.items():
             parameter.grad = noisy.gradients[name].to(parameter)
+        if told is not None:
+            told.expect_noise(noisy.noise_std)
         optimizer.step()
     finally:
+        if told is not None:
+            told.expect_noise(None)
         for parameter in parameters.values():
             parameter.grad = None
 

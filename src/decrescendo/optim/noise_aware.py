@@ -1,0 +1,15 @@
+"""`NoiseAware`, the seam of optimisers that use how much noise is on their gradient."""
+
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class NoiseAware(Protocol):
+    """A ``torch.optim.Optimizer`` that `decrescendo.optim.apply` tells the noise of each gradient before it steps.
+
+    The standard deviation is a public fact of the plan, z_t C_t / B: using it is post-processing.
+    """
+
+    def expect_noise(self, std: float | None) -> None:
+        """The next gradient has independent Gaussian noise of this ``std`` on every coordinate; ``None``: unknown."""
+        ...
