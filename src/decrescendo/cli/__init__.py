@@ -7,6 +7,7 @@ from decrescendo.cli.app import app
 from decrescendo.cli.experiments import demo_command, reproduce_command
 from decrescendo.cli.plans import account_command, plan_command, verify_command
 from decrescendo.cli.train import train_command
+from decrescendo.cli.tune import tune_command
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -18,6 +19,7 @@ COMMANDS = {
     "verify": verify_command,
     "demo": demo_command,
     "reproduce": reproduce_command,
+    "tune": tune_command,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
