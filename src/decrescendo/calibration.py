@@ -136,6 +136,11 @@ def calibrate_selection(
     judge = Selection(trials)
     found = calibrate(budget, sampling, steps=steps, privacy=privacy, clip=clip, accountant=judge)
     lower, upper = Pld().bracket(found.ledger, budget.delta)
+    if upper == 0:
+        raise ImpossibleBudget(
+            f"a trial must spend some epsilon, got none at delta={budget.delta:g}: records take part no more often "
+            "than delta allows. Ask for a smaller delta"
+        )
     one = Guarantee(upper, budget.delta, budget.unit, Pld().name, "upper", lower)
     plan = Plan(Budget(upper, budget.delta, budget.unit), sampling, found.schedule, one)
     whole = Guarantee(

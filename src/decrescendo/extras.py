@@ -5,7 +5,14 @@ from types import ModuleType
 
 from decrescendo.errors import MissingExtra
 
-PACKAGE_OF = {"sklearn": "scikit-learn", "pooch": "pooch", "matplotlib": "matplotlib", "optuna": "optuna"}
+PACKAGE_OF = {
+    "sklearn": "scikit-learn",
+    "pooch": "pooch",
+    "matplotlib": "matplotlib",
+    "wordfreq": "wordfreq",
+    "PIL": "pillow",
+    "optuna": "optuna",
+}
 
 
 def require(module: str) -> ModuleType:

@@ -12,9 +12,9 @@ from scipy.special import gammaln, logsumexp
 
 from decrescendo.accounting import Gaussian, Pld, Rdp, Selection, Trials
 from decrescendo.accounting.rdp import accountant_of
-from decrescendo.budget import Budget
+from decrescendo.budget import Budget, Unit
 from decrescendo.calibration import calibrate, calibrate_selection
-from decrescendo.curves import constant, growing_mu
+from decrescendo.curves import constant
 from decrescendo.errors import ImpossibleBudget, InvalidType, InvalidValue
 from decrescendo.ledger import Ledger, Release
 from decrescendo.sampling import PoissonSampling
@@ -22,8 +22,6 @@ from decrescendo.sampling import PoissonSampling
 P, DELTA, STEPS = 250 / 60_000, 1 / 600_000, 4_800
 INF = math.inf
 SHAPES = [0.0, 0.5, 1.0, 3.0]
-# Without the run-time type checker of the test run, which would raise before the library does.
-bare_selection = getattr(Selection, "__wrapped__", Selection)
 
 
 def sampled_gaussian_rdp(order: int, rate: float, z: float) -> float:
@@ -54,8 +52,9 @@ def epsilon_by_hand(releases: list[Release], trials: Trials, delta: float) -> fl
     for order in orders:
         if eta == INF:
             e = math.log(1 + 1 / (order - 1))
-            d = min(math.exp((a - 1) * (one[a] - e) + (a - 1) * math.log(1 - 1 / a)) / a for a in orders)
-            d = min(d, *(math.sqrt(1 - math.exp(-one[a])) for a in orders))  # Bretagnolle and Huber
+            log_d = min((a - 1) * (one[a] - e) + (a - 1) * math.log(1 - 1 / a) - math.log(a) for a in orders)
+            # Or by Bretagnolle and Huber, from the smallest divergence.
+            d = min(math.exp(min(log_d, 0)), *(math.sqrt(1 - math.exp(-one[a])) for a in orders))
             total = one[order] + mean * d + math.log(mean) / (order - 1)
         else:
             log_gamma = math.log(1 / gamma_by_bisection(mean, eta))
@@ -135,13 +134,13 @@ def test_the_exact_delta_of_a_search_over_a_gaussian_is_below(mean: float, shape
         if mean == 1:
             assert truth == pytest.approx(one, rel=1e-3, abs=1e-12)
         elif one > 1e-12:
-            assert truth > 1.2 * one  # searching does leak: the price of one run would be no bound
+            assert truth > 1.1 * one  # searching does leak: the price of one run would be no bound
 
 
 @settings(max_examples=15, deadline=None)
 @given(
     means=st.tuples(st.floats(1, 1000), st.floats(1, 1000)),
-    shape=st.one_of(st.just(0.0), st.just(INF), st.floats(0, 20)),
+    shape=st.one_of(st.just(0.0), st.just(INF), st.floats(1e-6, 20)),
     z=st.floats(0.8, 8),
 )
 def test_more_trials_never_cost_less_and_a_search_never_less_than_a_run(
@@ -156,7 +155,7 @@ def test_more_trials_never_cost_less_and_a_search_never_less_than_a_run(
 
 
 @settings(max_examples=200, deadline=None)
-@given(mean=st.floats(1, 1e4), shape=st.floats(0, 100))
+@given(mean=st.floats(1, 1e4), shape=st.one_of(st.just(0.0), st.floats(1e-6, 100)))
 def test_what_is_drawn_has_a_mean_that_is_paid_for(mean: float, shape: float) -> None:
     """gamma is at least that of the price, so that neither the mean nor 1/gamma is above what was billed."""
     g = Trials(mean, shape).gamma
@@ -181,7 +180,7 @@ def test_probabilities_are_those_of_the_known_distributions(mean: float) -> None
         else:
             theirs = stats.nbinom.pmf(k, shape, trials.gamma) / stats.nbinom.sf(0, shape, trials.gamma)
         np.testing.assert_allclose(ours, theirs, rtol=1e-8)
-        everything = list(itertools.islice(trials.probabilities(), 20_000))
+        everything = list(itertools.islice(trials.probabilities(), 60_000))
         assert math.fsum(everything) == pytest.approx(1, abs=1e-9)
         assert sum(k * p for k, p in enumerate(everything, start=1)) == pytest.approx(mean, rel=1e-6)
 
@@ -226,14 +225,15 @@ def test_the_last_probabilities_do_not_run_for_ever() -> None:
     assert 10 < count < 10_000
 
 
-@pytest.mark.parametrize(("mean", "shape"), [(10.0, 0.0), (10.0, INF)])
+@pytest.mark.parametrize(("mean", "shape"), [(10.0, 0.0)])
 def test_calibrated_searches_meet_their_budget(mean: float, shape: float) -> None:
-    budget, sampling, trials = Budget(1.2, 1e-6), PoissonSampling(60_000, 250), Trials(mean, shape)
+    budget, sampling, trials = Budget(0.4, 1e-6), PoissonSampling(60_000, 250), Trials(mean, shape)
+    privacy = np.repeat([1.0, 1.25], 1_000)
     plan, search = calibrate_selection(
-        budget, sampling, steps=100, privacy=growing_mu(1.25), clip=constant(1.0), trials=trials
+        budget, sampling, steps=2_000, privacy=privacy, clip=constant(1.0), trials=trials
     )
     assert search.kind == "upper"
-    assert 1.2 * (1 - 2e-4) <= search.epsilon <= 1.2
+    assert 0.4 * (1 - 2e-4) <= search.epsilon <= 0.4
     assert search.epsilon == Selection(trials).epsilon(plan.ledger, 1e-6).value
     assert str(trials) in str(search)
     lower, upper = Pld().bracket(plan.ledger, 1e-6)
@@ -243,12 +243,12 @@ def test_calibrated_searches_meet_their_budget(mean: float, shape: float) -> Non
         upper,
     )
     # One trial of a search has more noise than a run that may spend all.
-    alone = calibrate(budget, sampling, steps=100, privacy=growing_mu(1.25), clip=constant(1.0))
+    alone = calibrate(budget, sampling, steps=2_000, privacy=privacy, clip=constant(1.0))
     assert (plan.noise_multiplier > alone.noise_multiplier).all()
 
 
 def test_the_budget_s_unit_is_kept() -> None:
-    budget = Budget(2.0, 1e-5, "client")  # type: ignore[arg-type]
+    budget = Budget(2.0, 1e-5, Unit.CLIENT)
     plan, search = calibrate_selection(
         budget,
         PoissonSampling(1000, 10),
@@ -274,15 +274,10 @@ def test_a_mean_outside_its_range_is_refused(mean: float) -> None:
         Trials(mean)
 
 
-@pytest.mark.parametrize("shape", [-0.1, math.nan, -INF, 101.0])
+@pytest.mark.parametrize("shape", [-0.1, math.nan, -INF, 101.0, 1e-9])
 def test_a_shape_outside_its_range_is_refused(shape: float) -> None:
     with pytest.raises(InvalidValue, match="shape must be"):
         Trials(2, shape)
-
-
-def test_a_fixed_number_of_trials_is_told_what_it_costs() -> None:
-    with pytest.raises(InvalidType, match=r"got int\. A fixed number of trials costs their composition"):
-        bare_selection(10)
 
 
 def test_poisson_has_no_list_of_probabilities() -> None:

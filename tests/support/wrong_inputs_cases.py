@@ -18,10 +18,12 @@ import torch
 from torch import nn
 
 import decrescendo as dc
-from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Tcdp, Zcdp
+from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Selection, Tcdp, Trials, Zcdp
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
+from decrescendo.data import chest_xray
 from decrescendo.errors import DecrescendoError
 from decrescendo.ledger import Ledger, Release
+from decrescendo.models import vgg11
 from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
@@ -246,6 +248,9 @@ CASES: dict[str, Case] = {
     "Pld: hardly any noise": (
         "AccountingError", "noise multipliers from", call(Pld().epsilon, Ledger.of([0.01, 0.01], 0.1), 1e-5),
     ),
+    "Selection: a fixed number": ("InvalidType", "A fixed number of trials costs their", call(Selection, 10)),
+    "Selection: fewer than one": ("InvalidValue", "mean must be", call(Trials, 0.0)),
+    "Selection: seed for rng": ("InvalidType", "rng must be", lambda _: lambda: Trials(5).draw(0)),
     # calibration
     "calibrate: budget a number": ("InvalidType", "budget must be a Budget", lambda _: calibrating(budget=1.0)),
     "calibrate: no steps": ("InvalidValue", "steps must be >= 1", lambda _: calibrating(steps=0)),
@@ -385,6 +390,12 @@ CASES: dict[str, Case] = {
     "step: None for a full batch": ("PlanViolation", "batch just drawn", _stepping(lambda *_: None)),
     "step: a text": ("InvalidType", "batch must be", _stepping(lambda *_: "batch")),
     "batches: one skipped": ("PlanViolation", "every drawn batch", _skipping),
+    "chest_xray: another split": (
+        "InvalidValue", "split must be 'official' or 'random', got 'mine'", call(chest_xray, "mine"),
+    ),
+    "vgg11: images that five maxima do not halve": (
+        "InvalidValue", "size must be a multiple of 32, got size=65", call(vgg11, 0, size=65),
+    ),
     "stream: purpose unknown": ("InvalidValue", "purpose must be", call(Streams(0).seed_of, "mood")),
 }  # fmt: skip
 

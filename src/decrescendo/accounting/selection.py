@@ -6,6 +6,7 @@ Source: Papernot and Steinke 2022, *Hyperparameter Tuning with Renyi Differentia
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,13 +15,13 @@ from scipy.optimize import brentq
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.rdp import accountant_of, event_of
 from decrescendo.budget import Bound
-from decrescendo.errors import InvalidType, check_instance, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 from decrescendo.ledger import Ledger
 
 if TYPE_CHECKING:
     from dp_accounting.rdp import RdpAccountant
 
-_LARGEST_MEAN, _LARGEST_SHAPE = 1e4, 100.0
+_LARGEST_MEAN, _SMALLEST_SHAPE, _LARGEST_SHAPE = 1e4, 1e-6, 100.0
 _REMEDY = (
     "A fixed number of trials costs their composition, the ledgers of all of them added up; a random number costs much "
     "less: use Trials(mean=10, shape=0)"
@@ -42,7 +43,7 @@ class Trials:
 
     Args:
         mean: of K, in [1, 10000].
-        shape: eta, in [0, 100] or ``inf``.
+        shape: eta, 0, in [1e-6, 100] or ``inf``.
 
     Raises:
         InvalidValue, InvalidType: a number outside its range or of another kind.
@@ -64,6 +65,10 @@ class Trials:
             return
         hint = "Use inf (Poisson) for a number of trials closer to its mean"
         shape = check_real("shape", self.shape, at_least=0, at_most=_LARGEST_SHAPE, hint=hint)
+        if 0 < shape < _SMALLEST_SHAPE:
+            raise InvalidValue(
+                f"shape must be 0 or >= {_SMALLEST_SHAPE:g}, got shape={shape}. Use 0 (logarithmic)"
+            )
         object.__setattr__(self, "shape", shape)
 
     def __str__(self) -> str:
@@ -186,6 +191,7 @@ def _trivial(ledger: Ledger) -> bool:
     return not len(ledger) or bool((ledger.noise_multiplier == 0).any())
 
 
+@lru_cache(maxsize=256)
 def _log_inverse_gamma(mean: float, shape: float) -> float:
     """x = ln(1/gamma) >= 0 with mean = (e^x - 1) eta / (1 - e^(-eta x)), rounded down."""
 

@@ -2,6 +2,22 @@
 
 from decrescendo.data.dataset import Dataset
 from decrescendo.data.images import digits, fashion_mnist, mnist
+from decrescendo.data.imdb import imdb
+from decrescendo.data.infinite import InfiniteMnist, infinite_mnist
+from decrescendo.data.names import names
 from decrescendo.data.rows import Rows, rows
+from decrescendo.data.xray import chest_xray
 
-__all__ = ["Dataset", "digits", "mnist", "fashion_mnist", "Rows", "rows"]
+__all__ = [
+    "Dataset",
+    "digits",
+    "mnist",
+    "fashion_mnist",
+    "names",
+    "imdb",
+    "chest_xray",
+    "InfiniteMnist",
+    "infinite_mnist",
+    "Rows",
+    "rows",
+]

@@ -13,7 +13,8 @@ class Dataset:
     """Inputs and targets, split into a private train half and a test half declared public.
 
     The normalisation ``(pixel / scale - mean) / std`` uses declared public constants, never statistics of the
-    data at hand: those would be one more access to the private half. The tensors are already normalised.
+    data at hand: those would be one more access to the private half. The tensors are already
+    normalised, or are bytes that the model normalises by these constants itself (`models.Normalised`).
 
     Args:
         name: what it is called.

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,15 @@ from decrescendo.extras import require
 FOLDER_VARIABLE = "DECRESCENDO_DATA"
 
 
+def sha256_hex(content: bytes) -> str:
+    """SHA-256 of ``content`` in hexadecimal digits.
+
+    >>> sha256_hex(b"")[:8]
+    'e3b0c442'
+    """
+    return hashlib.sha256(content).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
     """One file of a data set: where it comes from and what its bytes must be.
@@ -18,14 +28,17 @@ class RemoteFile:
     Args:
         folder: name of the data set's folder.
         name: file name.
-        url: where it is downloaded from.
-        sha256: of the file as downloaded.
+        url: where it is downloaded from; ``None`` for a file that can only be put into a folder.
+        sha256: what ``digest`` gives for the file as downloaded.
+        digest: SHA-256 of the file, or of what is in it, for an archive whose bytes are made anew on each request.
+            Raises ``ValueError`` for what it cannot read.
     """
 
     folder: str
     name: str
-    url: str
+    url: str | None
     sha256: str
+    digest: Callable[[bytes], str] = sha256_hex
 
 
 def read(file: RemoteFile) -> bytes:
@@ -39,15 +52,31 @@ def read(file: RemoteFile) -> bytes:
 
     Raises:
         FileRefused: the bytes are not those of ``file``.
-        DataUnavailable: nothing local, and the download failed.
+        DataUnavailable: nothing local, and no download or a failed one.
         MissingExtra: pooch is needed and not installed.
+    """
+    found = find_local(file)
+    if found is not None:
+        return found
+    content = _download(file).read_bytes()
+    # What is parsed is what was hashed: the file could have changed on disk since pooch looked at it.
+    if not _is_right(file, content):
+        raise FileRefused(f"the cached {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes")
+    return content
+
+
+def find_local(file: RemoteFile) -> bytes | None:
+    """The verified bytes of ``file`` from the folder named by ``DECRESCENDO_DATA``, ``None`` if it is not there.
+
+    Raises:
+        FileRefused: only other bytes are there under its name.
     """
     refused: list[Path] = []
     local = os.environ.get(FOLDER_VARIABLE)
     for path in [] if not local else [Path(local) / file.folder / file.name, Path(local) / file.name]:
         if path.is_file():
             content = path.read_bytes()
-            if _sha256(content) == file.sha256:
+            if _is_right(file, content):
                 return content
             refused.append(path)
     if refused:
@@ -55,26 +84,45 @@ def read(file: RemoteFile) -> bytes:
             f"{refused[0]} must have SHA-256 {file.sha256[:16]}.., got other bytes. "
             f"Is it damaged, or of another data set? Replace it, or unset {FOLDER_VARIABLE} to download"
         )
-    content = _download(file).read_bytes()
-    # What is parsed is what was hashed: the file could have changed on disk since pooch looked at it.
-    if _sha256(content) != file.sha256:
-        raise FileRefused(f"the cached {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes")
-    return content
+    return None
 
 
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _is_right(file: RemoteFile, content: bytes) -> bool:
+    try:
+        return file.digest(content) == file.sha256
+    except ValueError:
+        return False
 
 
 def _download(file: RemoteFile) -> Path:
+    if file.url is None:
+        raise DataUnavailable(
+            f"{file.folder}/{file.name} must be in a folder named in {FOLDER_VARIABLE}, got none. "
+            "There is no address to download exactly these bytes from"
+        )
     pooch = require("pooch")
+    folder = Path(pooch.os_cache("decrescendo")) / file.folder
+    plain = file.digest is sha256_hex
+    if (
+        not plain
+        and (folder / file.name).is_file()
+        and not _is_right(file, (folder / file.name).read_bytes())
+    ):
+        (folder / file.name).unlink()  # damaged: pooch compares hashes of whole files only
+
+    def checked(url: str, target: object, caller: object) -> None:
+        pooch.HTTPDownloader()(url, target, caller)
+        if not _is_right(file, Path(str(target)).read_bytes()):
+            raise ValueError("other contents")
+
     try:
         return Path(
             pooch.retrieve(
                 file.url,
-                known_hash=f"sha256:{file.sha256}",
+                known_hash=f"sha256:{file.sha256}" if plain else None,
                 fname=file.name,
-                path=Path(pooch.os_cache("decrescendo")) / file.folder,
+                path=folder,
+                downloader=None if plain else checked,
             )
         )
     except OSError as error:
@@ -84,7 +132,7 @@ def _download(file: RemoteFile) -> Path:
             f"Download it by other means into a folder and name the folder in {FOLDER_VARIABLE}"
         ) from error
     except ValueError as error:
-        # pooch compares the hash before it moves the download into the cache, and says so with a ValueError.
+        # The hash is compared before pooch moves the download into the cache; a wrong one is a ValueError.
         raise FileRefused(
             f"the download of {file.name} must have SHA-256 {file.sha256[:16]}.., got other bytes from "
             f"{file.url}. Try again, or put the file into a folder named in {FOLDER_VARIABLE}"

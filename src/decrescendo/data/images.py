@@ -12,6 +12,8 @@ from decrescendo.extras import require
 
 Pixels = UInt8[np.ndarray, "n height width"]
 Labels = UInt8[np.ndarray, " n"]
+TestPixels = UInt8[np.ndarray, "m height width"]
+TestLabels = UInt8[np.ndarray, " m"]
 
 MNIST_URL = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
@@ -80,20 +82,29 @@ def digits() -> Dataset:
     )
 
 
-def _from_files(name: str, files: tuple[RemoteFile, ...], *, mean: float, std: float) -> Dataset:
+def mnist_arrays() -> tuple[Pixels, Labels, TestPixels, TestLabels]:
+    """MNIST as bytes: train images and labels, test images and labels."""
+    return _arrays(MNIST_FILES)
+
+
+def _arrays(files: tuple[RemoteFile, ...]) -> tuple[Pixels, Labels, TestPixels, TestLabels]:
     arrays = [parse_idx(read(file), file.name) for file in files]
     for file, array, dimensions in zip(files, arrays, (3, 1, 3, 1), strict=True):
         if array.ndim != dimensions:
             raise FileRefused(f"{file.name} must have {dimensions} dimensions, got shape {array.shape}")
-    return _dataset(name, arrays[0], arrays[1], arrays[2], arrays[3], scale=255.0, mean=mean, std=std)
+    return arrays[0], arrays[1], arrays[2], arrays[3]
+
+
+def _from_files(name: str, files: tuple[RemoteFile, ...], *, mean: float, std: float) -> Dataset:
+    return _dataset(name, *_arrays(files), scale=255.0, mean=mean, std=std)
 
 
 def _dataset(
     name: str,
     train_pixels: Pixels,
     train_labels: Labels,
-    test_pixels: UInt8[np.ndarray, "m height width"],
-    test_labels: UInt8[np.ndarray, " m"],
+    test_pixels: TestPixels,
+    test_labels: TestLabels,
     *,
     scale: float,
     mean: float,

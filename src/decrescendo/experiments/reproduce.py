@@ -6,8 +6,10 @@ from decrescendo.errors import InvalidValue
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import BLOCKS, Table
 from decrescendo.experiments.table1 import TABLE1
+from decrescendo.experiments.table2 import TABLE2
+from decrescendo.experiments.table3 import TABLE3
 
-TABLES: dict[str, Table] = {table.key: table for table in (TABLE1,)}
+TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE3)}
 
 
 def find_table(name: str) -> Table:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import Batch
-from decrescendo.data import Dataset, digits, fashion_mnist, mnist
+from decrescendo.data import Dataset, digits, fashion_mnist, imdb, mnist, names
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.evaluate import accuracy
-from decrescendo.models import digits_cnn, paper_cnn
+from decrescendo.models import digits_cnn, imdb_mlp, name_lstm, paper_cnn
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
 from decrescendo.run import Run
@@ -86,11 +86,17 @@ TASKS: dict[str, Task] = {
     for task in (
         Task("digits", digits, _image_models(digits_cnn), 1.0, 1.0, 256, 35, 1438, "chosen here", cost=0.1),
         Task("mnist", mnist, _image_models(paper_cnn), 1.5, 0.15, 250, 20, 60_000, "Du et al."),
+        Task("fashion-mnist", fashion_mnist, _image_models(paper_cnn), 4.0, 0.15, 250, 20, 60_000, "Du et al."),
         Task(
-            "fashion-mnist", fashion_mnist, _image_models(paper_cnn), 4.0, 0.15, 250, 20, 60_000, "Du et al."
+            "imdb", imdb, {PAPER: imdb_mlp}, 2.0, 0.02, 512, 25, 25_000,
+            "Du et al.; rate, batch, sizes and vocabulary from public examples", "adam", cost=0.25, images=False,
+        ),
+        Task(
+            "names", names, {PAPER: name_lstm}, 1.5, 2.0, 0.05 * 16_059, 50, 16_059,
+            "Du et al.; sample rate and split chosen here", cost=1.0, images=False,
         ),
     )
-}
+}  # fmt: skip
 
 OPTIMIZERS = ("sgd", "adam")
 

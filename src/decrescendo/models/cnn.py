@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
 
+from decrescendo.errors import check_real
 from decrescendo.rng import Streams
 
 
@@ -50,6 +52,47 @@ def paper_cnn(seed: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Mo
         ),
         seed,
     )
+
+
+class Normalised(nn.Module):
+    """Bytes to floats: (pixel / scale - mean) / std. Without parameters; the constants are public.
+
+    For data sets that are kept as bytes; see `data.Dataset`.
+
+    Args:
+        scale: the largest pixel value.
+        mean: declared constant.
+        std: declared constant, > 0.
+
+    Raises:
+        InvalidValue: ``scale`` or ``std`` not above 0.
+
+    >>> Normalised(255.0, 0.5, 0.25)(torch.tensor([0, 255], dtype=torch.uint8)).tolist()
+    [-2.0, 2.0]
+    """
+
+    def __init__(self, scale: float, mean: float, std: float) -> None:
+        super().__init__()
+        self.scale = check_real("scale", scale, above=0)
+        self.mean = check_real("mean", mean)
+        self.std = check_real("std", std, above=0)
+
+    def forward(self, pixels: Shaped[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """The normalised pixels, in torch's default precision."""
+        return (pixels.to(torch.get_default_dtype()) / self.scale - self.mean) / self.std
+
+
+def infinite_cnn(seed: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:
+    """`paper_cnn` for images kept as bytes, as `data.infinite_mnist` has them; the same weights for a seed.
+
+    Args:
+        seed: of the whole run; the stream "init" is used.
+        activation: builds one activation module.
+
+    >>> infinite_cnn(0)(torch.zeros(2, 1, 28, 28, dtype=torch.uint8)).shape
+    torch.Size([2, 10])
+    """
+    return nn.Sequential(Normalised(255.0, 0.1307, 0.3081), paper_cnn(seed, activation))
 
 
 def digits_cnn(seed: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Module:

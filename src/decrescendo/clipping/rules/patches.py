@@ -37,10 +37,13 @@ def unfold(
     tensor([[[1., 2.],
              [2., 3.]]])
     """
-    windows = _windows(geometry.padded(images), geometry, 2)
     dimensions = len(geometry.kernel)
-    order = (0, 1, *range(2 + dimensions, 2 + 2 * dimensions), *range(2, 2 + dimensions))
-    windows = windows.permute(order)
+    if has_phases(geometry):
+        windows = _phase_windows(geometry.padded(images), geometry)
+    else:
+        windows = _windows(geometry.padded(images), geometry, 2)
+        order = (0, 1, *range(2 + dimensions, 2 + 2 * dimensions), *range(2, 2 + dimensions))
+        windows = windows.permute(order)
     patch = windows.shape[1] * torch.Size(geometry.kernel).numel()
     return windows.reshape(images.shape[0], patch, -1)
 
@@ -68,9 +71,34 @@ def unfold_places(
 
 def copies_runs_of_places(images: Tensor, geometry: Geometry, width: int) -> bool:
     """Whether `unfold` copies longer runs of memory than `unfold_places`; ``width`` is of the output."""
-    along = width if geometry.stride[-1] == 1 else 1
+    along = width if geometry.stride[-1] == 1 or has_phases(geometry) else 1
     across = images.shape[1] * (geometry.kernel[-1] if geometry.dilation[-1] == 1 else 1)
     return geometry.groups > 1 or along >= across
+
+
+def has_phases(geometry: Geometry) -> bool:
+    """Whether the last dimension falls into ``stride`` interleaved rows, each of which a window walks by ones."""
+    stride = geometry.stride[-1]
+    return stride > 1 and geometry.dilation[-1] == 1 and geometry.kernel[-1] % stride == 0
+
+
+def _phase_windows(images: Tensor, geometry: Geometry) -> Float[Tensor, "images channels *kernel_and_out"]:
+    """The windows of a strided convolution with neighbouring output places side by side in memory.
+
+    Kernel place x of output place o is pixel x + stride o: pixel o + x // stride of the row of those pixels that leave
+    the rest x % stride. With these rows laid apart, runs as long as the output are copied instead of single numbers.
+    """
+    stride, dimensions = geometry.stride[-1], len(geometry.kernel)
+    width = (images.shape[-1] - geometry.kernel[-1]) // stride + geometry.kernel[-1] // stride
+    rows = images[..., : width * stride].unflatten(-1, (width, stride)).movedim(-1, 2).contiguous()
+    windows = rows
+    for axis in range(dimensions - 1):
+        windows = windows.unfold(3 + axis, geometry.reach(axis), geometry.stride[axis])
+        windows = windows[..., :: geometry.dilation[axis]]
+    windows = windows.unfold(2 + dimensions, geometry.kernel[-1] // stride, 1)
+    # (images, channels, phase, *out, *kernel, kernel of the last over stride): the phase goes last in the kernel
+    kernel = range(3 + dimensions, 3 + 2 * dimensions)
+    return windows.permute(0, 1, *kernel, 2, *range(3, 3 + dimensions))
 
 
 def patch_grams(

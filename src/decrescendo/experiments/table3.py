@@ -1,0 +1,19 @@
+"""Table 3 of Du et al.: the LSTM on surnames."""
+
+from decrescendo.experiments.methods import DYNAMIC, GROWING_MU, LINEAR, SENSITIVITY_DECAY, TCDP, VANILLA
+from decrescendo.experiments.table import Column, Table
+
+TABLE3 = Table(
+    key="table3",
+    title="Table 3: LSTM on NAME",
+    columns=tuple(Column("names", epsilon) for epsilon in (1, 2, 4, 8)),
+    rows=(
+        VANILLA.reports(62.71, 69.64, 73.04, 74.15),
+        DYNAMIC.reports(67.30, 72.01, 75.03, 75.75),
+        SENSITIVITY_DECAY.reports(66.66, 71.78, 73.67, 74.78),
+        GROWING_MU.reports(64.10, 71.25, 74.68, 75.50),
+        TCDP.reports(48.13, 51.20, 57.67, 68.53),
+        LINEAR,
+    ),
+    plain={"names": 80.14},
+)
