@@ -54,7 +54,9 @@ def test_public_data_are_searched_and_the_command_is_in_the_file(
     assert recipe.command == (
         "decrescendo tune mnist --epsilon 0.4 --on fashion-mnist --trials 5 --vary batch=250,500 --fix steps=300"
     )
-    assert {(spec.steps, spec.accountant, spec.stand_in) for spec in performed} == {(300, "pld", "fashion-mnist")}
+    assert {(spec.steps, spec.accountant, spec.stand_in) for spec in performed} == {
+        (300, "pld", "fashion-mnist")
+    }
     assert recipe.score == max(1 / (1 + spec.learning_rate) for spec in performed)
     again = invoke(*recipe.command.split()[1:], "--out", "again.json")
     assert again.exit_code == 0, again.output
@@ -87,11 +89,17 @@ def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: In
         ([*PUBLIC, "--trials", 0], "trials must be >= 1"),
         ([*PUBLIC, "--trials", 3, "--vary", "seed=1,2"], "a setting must be one of"),
         ([*PUBLIC, "--trials", 3, "--fix", "momentum=1"], "momentum must be"),
-        (["tune", "mnist", "--epsilon", 1, "--on", "mnist", "--trials", 3, "--out", "x.json"], "stand_in for mnist"),
+        (
+            ["tune", "mnist", "--epsilon", 1, "--on", "mnist", "--trials", 3, "--out", "x.json"],
+            "stand_in for mnist",
+        ),
         ([*PRIVATE], "--trials must be given with --private"),
         ([*PRIVATE, "--trials", 40], "must be random, like geometric:10, got '40'"),
         ([*PRIVATE, "--trials", "geometric:3", "--jobs", 2], "--jobs must be left out with --private"),
-        ([*PRIVATE, "--trials", "geometric:3", "--vary", "batch=100,200"], "got batch: it changes what a trial spends"),
+        (
+            [*PRIVATE, "--trials", "geometric:3", "--vary", "batch=100,200"],
+            "got batch: it changes what a trial spends",
+        ),
     ],
 )
 def test_wrong_requests_are_refused_in_one_line(

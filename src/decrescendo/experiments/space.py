@@ -163,7 +163,8 @@ class Space:
         spec = base_spec(task, epsilon=epsilon, accountant="pld", settings=settings)
         if stride is None:
             return spec
-        rate = check_real("stride", stride, above=0) * (1 - spec.momentum) / spec.clip
+        inertia = check_real("momentum", spec.momentum, at_least=0, below=1)
+        rate = check_real("stride", stride, above=0) * (1 - inertia) / spec.clip
         return dataclasses.replace(spec, learning_rate=rate)
 
     def corners(self) -> Iterator[dict[str, Value]]:
