@@ -11,6 +11,7 @@ PACKAGE_OF = {
     "matplotlib": "matplotlib",
     "wordfreq": "wordfreq",
     "PIL": "pillow",
+    "optuna": "optuna",
 }
 
 

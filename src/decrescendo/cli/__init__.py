@@ -7,6 +7,7 @@ from decrescendo.cli.app import app
 from decrescendo.cli.experiments import demo_command, report_command, reproduce_command
 from decrescendo.cli.plans import account_command, plan_command, verify_command
 from decrescendo.cli.train import train_command
+from decrescendo.cli.tune import tune_command
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -19,6 +20,7 @@ COMMANDS = {
     "demo": demo_command,
     "reproduce": reproduce_command,
     "report": report_command,
+    "tune": tune_command,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)

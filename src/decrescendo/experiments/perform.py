@@ -26,7 +26,7 @@ from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_t
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
 from decrescendo.rng import Streams
-from decrescendo.run import versions
+from decrescendo.run import Run, versions
 from decrescendo.sampling import PoissonSampling
 from decrescendo.training import train
 
@@ -85,34 +85,45 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
         device: of the model; batches are moved to it.
         tick: called with the number of steps taken since its last call.
     """
-    task = find_task(spec.task)
     if spec.private:
         try:
             plan_of(spec)
         except ImpossibleBudget as error:
             return Result(spec, refused=str(error))
-    data = data_of(spec.task, spec.stand_in)
-    model = task.build(spec.model, spec.seed).to(device)
-    if device == "cpu" and task.images:
-        # Pooling with a stride of one takes a tenth of the time in this layout; the function is the same.
-        model = cast("nn.Module", model.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
+    data, model = data_of(spec.task, spec.stand_in), fresh_model(spec, device)
     if spec.private:
         return _private(spec, data, model, device, tick)
     return _plain(spec, data, model, device, tick)
 
 
-def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick | None) -> Result:
-    plan = plan_of(spec)
+def fresh_model(spec: Spec, device: str = "cpu") -> nn.Module:
+    """The model that a run of ``spec`` starts with."""
+    task = find_task(spec.task)
+    model = task.build(spec.model, spec.seed).to(device)
+    if device == "cpu" and task.images:
+        # Pooling with a stride of one takes a tenth of the time in this layout; the function is the same.
+        model = cast("nn.Module", model.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
+    return model
+
+
+def train_by(
+    spec: Spec, plan: Plan, data: Dataset, model: nn.Module, after_step: Callable[[int], None] | None = None
+) -> tuple[Run, nn.Module]:
+    """Train ``model`` by ``plan`` with the optimiser, rate, decay and averaging of ``spec``.
+
+    Returns:
+        The run, and the model to test: the average where there is one.
+    """
     optimizer = make_optimizer(model, spec.optimizer, spec.learning_rate, spec.momentum)
     scheduler = decay_scheduler(optimizer, spec.lr_decay, plan.steps)
-    average, trace = _average(spec, model), Trace(spec, data, model)
+    average = _average(spec, model)
 
-    def after_step(state: Progress) -> None:
+    def stepped(state: Progress) -> None:
         scheduler.step()
         if average is not None:
             average.update_parameters(model)
-        trace(state.step)
-        _count(tick, state.step, plan.steps)
+        if after_step is not None:
+            after_step(state.step)
 
     run = train(
         model,
@@ -121,15 +132,26 @@ def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tic
         plan,
         optimizer,
         seed=spec.seed,
-        callback=after_step,
+        callback=stepped,
         settings=SETTINGS,
     )
+    return run, model if average is None else average.module
+
+
+def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick | None) -> Result:
+    plan, trace = plan_of(spec), Trace(spec, data, model)
+
+    def after_step(step: int) -> None:
+        trace(step)
+        _count(tick, step, plan.steps)
+
+    run, tested = train_by(spec, plan, data, model, after_step)
     guarantee = run.guarantee
     lower = guarantee.epsilon if guarantee.epsilon_lower is None else guarantee.epsilon_lower
     noise, clip = plan.schedule.noise_multiplier, plan.schedule.clip_norm
     return Result(
         spec,
-        metrics={"test_accuracy": accuracy(average or model, *data.test)},
+        metrics={"test_accuracy": accuracy(tested, *data.test)},
         claimed=plan.guarantee.epsilon,
         certified=(lower, guarantee.epsilon),
         clt=accounting.GdpClt().epsilon(run.ledger, guarantee.delta).value,

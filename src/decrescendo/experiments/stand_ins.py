@@ -41,11 +41,8 @@ STAND_INS: dict[str, StandIn] = {
 }
 
 
-def load_stand_in(name: str, task: Task) -> Dataset:
-    """The stand-in with as many training rows as ``task`` has, and a part of its own kept for scores.
-
-    The last rows are scored; the others are repeated in order until there are as many as in the task, so that sample
-    rate, steps and noise are those of the task. The stand-in's own test set is not touched.
+def find_stand_in(name: str, task: Task) -> StandIn:
+    """The stand-in called ``name``, which must be one for ``task``; nothing is loaded.
 
     Raises:
         InvalidValue: an unknown stand-in, or one of another shape than the task's data.
@@ -56,7 +53,19 @@ def load_stand_in(name: str, task: Task) -> Dataset:
         raise InvalidValue(
             f"stand_in for {task.name} must be one of {', '.join(fitting) or 'none so far'}, got stand_in={name!r}"
         )
-    data = known.load()
+    return known
+
+
+def load_stand_in(name: str, task: Task) -> Dataset:
+    """The stand-in with as many training rows as ``task`` has, and a part of its own kept for scores.
+
+    The last rows are scored; the others are repeated in order until there are as many as in the task, so that sample
+    rate, steps and noise are those of the task. The stand-in's own test set is not touched.
+
+    Raises:
+        InvalidValue: an unknown stand-in, or one of another shape than the task's data.
+    """
+    data = find_stand_in(name, task).load()
     scored = min(SCORED, len(data) // 5)
     train = len(data) - scored
     chosen = torch.arange(task.rows) % train
