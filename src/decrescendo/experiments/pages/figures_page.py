@@ -41,7 +41,7 @@ def figures_page(sources: Sources) -> str:
         "# Figures 1 to 5",
         "Figures of Du et al. 2022, drawn by `decrescendo report` from the finished runs in `results/runs` and the "
         "cost curves in `results/figures`; no number here is typed by hand. Bands go from the lowest to the highest "
-        "seed.",
+        "seed; cost curves are computed at the dots, and the lines only join them.",
     ]
     for key, (_, words) in SECTIONS.items():
         figure = FIGURES[key]
