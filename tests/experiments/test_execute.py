@@ -137,3 +137,26 @@ def test_a_killed_worker_costs_only_its_own_run(tmp_path: Path) -> None:
     assert killed
     assert process.returncode == 0
     assert len(list((tmp_path / "results").rglob("*.json"))) == 3
+
+
+@pytest.mark.slow
+def test_workers_end_with_their_executor(tmp_path: Path) -> None:
+    process = start(tmp_path, tmp_path / "results")
+    workers: list[Path] = []
+    end = time.monotonic() + 120
+    while len(workers) < 2 and time.monotonic() < end:
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        if not children.exists():
+            process.kill()
+            pytest.skip("children are listed on Linux only")
+        found = [Path(f"/proc/{child}") for child in children.read_text().split()]
+        workers = [child for child in found if b"spawn_main" in (child / "cmdline").read_bytes()]
+        time.sleep(0.05)
+    assert len(workers) == 2
+    time.sleep(5)  # they are at work
+    process.kill()  # itself only
+    process.wait()
+    end = time.monotonic() + 60
+    while any(worker.exists() for worker in workers) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(worker.exists() for worker in workers)

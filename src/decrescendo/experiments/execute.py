@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from rich.console import Console
@@ -195,6 +196,15 @@ def _start(share: Any) -> None:
 
     torch.set_num_threads(1)
     _SHARE[:] = [share]
+    Thread(target=_follow, daemon=True).start()
+
+
+def _follow() -> None:
+    """End when the executor has ended, however it did: it may be started again, and two would do the same run."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _one(spec: Spec, folder: str, device: str, slot: int) -> float:

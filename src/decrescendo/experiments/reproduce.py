@@ -10,6 +10,7 @@ from decrescendo.experiments.figure3 import FIGURE3, FIGURE3_WHOLE
 from decrescendo.experiments.figure4 import FIGURE4
 from decrescendo.experiments.figure5 import FIGURE5
 from decrescendo.experiments.spec import Spec
+from decrescendo.experiments.strong import read_recipes
 from decrescendo.experiments.table import BLOCKS, Table
 from decrescendo.experiments.table1 import TABLE1
 from decrescendo.experiments.table2 import TABLE2
@@ -23,14 +24,16 @@ FIGURES: dict[str, Figure] = {
 
 
 def find_exhibit(name: str) -> Exhibit:
-    """The table or figure called ``name``.
+    """The table or figure called ``name``, or the strong ``recipes`` of the folder for them.
 
     >>> find_exhibit("figure1").key
     'figure1'
     """
+    if name == "recipes":
+        return read_recipes()
     known: dict[str, Exhibit] = {**TABLES, **FIGURES}
     if name not in known:
-        raise InvalidValue(f"table or figure must be one of {', '.join(known)}, got {name!r}")
+        raise InvalidValue(f"table or figure must be one of {', '.join(known)}, recipes, got {name!r}")
     return known[name]
 
 

@@ -65,7 +65,9 @@ class Sources:
     Args:
         archive: finished runs.
         curves: folder of the cost curves.
+        recipes: folder of the recipes that searches found.
     """
 
     archive: Archive
     curves: Path
+    recipes: Path = Path("results/recipes")

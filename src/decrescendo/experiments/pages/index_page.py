@@ -18,6 +18,8 @@ def index_page(tables: Sequence[Filled], sources: Sources) -> str:
         "counted twice: as the paper counts, and with a certified epsilon. Everything in this folder is written by "
         "`decrescendo report` from `results/runs` and `results/figures`; no number is typed by hand.",
         *(f"## [{filled.table.title}]({filled.table.key}.md)\n\n{in_brief(filled)}" for filled in tables),
+        "## [Strong recipes](recipes.md)",
+        "The same models at the same certified epsilon, with settings searched on public data.",
         "## [Figures 1 to 5](figures.md)",
         f"{len(drawn)} of {len(SECTIONS)} have something to show.",
         "## Again",

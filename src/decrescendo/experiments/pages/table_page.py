@@ -48,7 +48,7 @@ def table_page(filled: Filled) -> str:
         "## Hardware and versions",
         machines_table(filled.all_results()),
         "## Command",
-        f"```sh\ndecrescendo reproduce {source.key} --seeds {_seeds(filled)}\ndecrescendo report {source.key}\n```",
+        f"```sh\ndecrescendo reproduce {source.key} --seeds {_seeds(filled)}\ndecrescendo report\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -7,14 +7,17 @@ from decrescendo.experiments.pages.archive import Sources
 from decrescendo.experiments.pages.figures_page import draw_figures, figures_page
 from decrescendo.experiments.pages.filled import Filled
 from decrescendo.experiments.pages.index_page import index_page
+from decrescendo.experiments.pages.recipes_page import recipes_page
 from decrescendo.experiments.pages.table_page import table_page
 from decrescendo.experiments.reproduce import TABLES
+from decrescendo.experiments.strong import read_recipes
 
 
 def pages(sources: Sources) -> dict[str, str]:
     """Every page by its file name. The same results give the same text."""
     tables = [Filled(table, sources.archive) for table in TABLES.values()]
     found = {f"{filled.table.key}.md": table_page(filled) for filled in tables}
+    found["recipes.md"] = recipes_page(read_recipes(sources.recipes), sources.archive)
     return {"README.md": index_page(tables, sources), **found, "figures.md": figures_page(sources)}
 
 
