@@ -80,6 +80,9 @@ def reproduce_command(
 def report_command(
     results: Results = Path("results/runs"),
     curves: Curves = Path("results/figures"),
+    recipes: Annotated[Path, typer.Option(help="Folder of recipes that searches found.")] = Path(
+        "results/recipes"
+    ),
     folder: Annotated[Path, typer.Option("--out", help="Folder for pages and figures.")] = Path(
         "docs/reproduction"
     ),
@@ -100,5 +103,5 @@ def report_command(
     archive = Archive.read(results)
     for reason in archive.damaged:
         err.print(f"[yellow]left out:[/yellow] {reason}", soft_wrap=True, highlight=False)
-    for path in write_report(Sources(archive, curves), folder):
+    for path in write_report(Sources(archive, curves, recipes), folder):
         say(f"written: {path}")

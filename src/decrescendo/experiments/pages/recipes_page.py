@@ -20,6 +20,7 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "accuracy in %, mean ± sample standard deviation over fresh seeds (none that the search used), beside the best "
         "number of the paper at the same epsilon (which the paper only claims) and the target set before the search. "
         "Written by `decrescendo report` from `results/recipes` and `results/runs`.",
+        _progress(strong, scores),
         _overview(strong, scores),
         "## What was found, and where it was looked for",
         "The private data were opened by no search: it saw the named public data, with the noise that the private data "
@@ -32,6 +33,22 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "```sh\ndecrescendo reproduce recipes --seeds 5\ndecrescendo report\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _progress(strong: Strong, scores: dict[str, Score]) -> str:
+    """Which targets were reached, and which have no answer yet."""
+    found: dict[str, list[str]] = {"reached": [], "missed": [], "no run yet": []}
+    left = dict(TARGETS)
+    for name, recipe in strong.recipes.items():
+        spec, score = recipe.spec, scores[name]
+        target = left.pop((plain_task(spec.task), spec.epsilon, spec.model), None)
+        if target is None:
+            continue
+        kind = "no run yet" if not score.seeds else "reached" if score.mean >= target else "missed"
+        found[kind].append(name if kind != "missed" else f"{name} ({score.mean - target:+.2f})")
+    found["no run yet"] += [f"{task} {epsilon:g} {model}" for task, epsilon, model in left]
+    lines = [f"- {words}: {', '.join(names)}" for words, names in found.items() if names]
+    return "\n".join((f"Of {len(TARGETS)} targets:", "", *lines))
 
 
 def _overview(strong: Strong, scores: dict[str, Score]) -> str:
