@@ -38,6 +38,7 @@ class Row:
         settings: what differs from the task's own settings.
         accountant: by which the paper calibrates it.
         control: not in the paper.
+        only: keys of the columns it is run in; empty: all.
     """
 
     key: str
@@ -46,14 +47,17 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     accountant: str = "clt"
     control: bool = False
+    only: tuple[str, ...] = ()
 
     def reports(self, *paper: float | None) -> "Row":
         """The same with the paper's numbers, one a column."""
         return dataclasses.replace(self, paper=paper)
 
-    def with_settings(self, settings: Mapping[str, Any]) -> "Row":
-        """The same with more settings."""
-        return dataclasses.replace(self, settings={**self.settings, **settings})
+    def changed(self, key: str, label: str, settings: Mapping[str, Any], only: tuple[str, ...] = ()) -> "Row":
+        """Another row: this one with some settings changed, and no numbers of the paper's."""
+        return dataclasses.replace(
+            self, key=key, label=label, paper=(), settings={**self.settings, **settings}, only=only
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +85,7 @@ class Table:
         columns: in the paper's order.
         rows: in the order in which they are run.
         notes: lines for the page: what is implemented and what was inferred.
+        tried: what was changed to come nearer to the paper where it was not reached; run as the paper counts.
         plain: accuracy without privacy that the paper reports, by task.
         plain_settings: of the run without privacy, where they differ from the task's.
     """
@@ -90,6 +95,7 @@ class Table:
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    tried: tuple[Row, ...] = ()
     plain: Mapping[str, float] = field(default_factory=dict[str, float])
     plain_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
@@ -119,6 +125,13 @@ class Table:
                 for column in self.columns:
                     yield self.cell(row, column, block, seeds)
 
+    def tried_cells(self, seeds: Sequence[int]) -> Iterator[Cell]:
+        """What was tried, in the columns where it was."""
+        for row in self.tried:
+            for column in self.columns:
+                if not row.only or column.key in row.only:
+                    yield self.cell(row, column, CLAIMED, seeds)
+
     def plain_specs(self, seeds: Sequence[int]) -> dict[str, tuple[Spec, ...]]:
         """The runs without privacy, by task."""
         found: dict[str, tuple[Spec, ...]] = {}
@@ -142,6 +155,8 @@ class Table:
             InvalidValue: a pattern that fits no cell.
         """
         cells = list(self.cells(seeds, blocks))
+        if CLAIMED in blocks:
+            cells += self.tried_cells(seeds)
         plain = self.plain_specs(seeds)
         chosen = [cell for cell in cells if not only or any(fits(cell.key, pattern) for pattern in only)]
         tasks = [task for task in plain if not only or any(fits(f"{task}/0/plain", p) for p in only)]

@@ -15,5 +15,13 @@ TABLE2 = Table(
         TCDP.reports(56.67, 58.24, 62.15, 65.88, 70.16),
         LINEAR,
     ),
+    notes=(
+        "Embedding 16, mean over the true tokens, linear 16, ReLU, linear 2. The paper states the layers, "
+        "Adam, 25 epochs and C_0 = 2; rate 0.02, batch 512, sizes, length 256 and a vocabulary of 10,000 "
+        "are inferred from public examples.",
+        "The vocabulary is public: the 10,000 most frequent English words, not counted on the reviews.",
+        "Adam divides by the length of the gradient, so a clip norm that falls changes the weights' steps "
+        "little: what moves here is mostly the noise.",
+    ),
     plain={"imdb": 82.85},
 )
