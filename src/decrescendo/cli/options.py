@@ -29,6 +29,7 @@ class TaskName(StrEnum):
     MNIST = "mnist"
     FASHION_MNIST = "fashion-mnist"
     IMDB = "imdb"
+    IMDB_HALF = "imdb-half"
     NAMES = "names"
     XRAY = "xray"
     XRAY_RANDOM = "xray-random"

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import Batch
-from decrescendo.data import Dataset, chest_xray, digits, fashion_mnist, imdb, infinite_mnist, mnist, names
+from decrescendo.data import (
+    Dataset,
+    chest_xray,
+    digits,
+    fashion_mnist,
+    imdb,
+    imdb_half,
+    infinite_mnist,
+    mnist,
+    names,
+)
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.evaluate import accuracy
 from decrescendo.models import digits_cnn, imdb_mlp, infinite_cnn, name_lstm, paper_cnn, vgg11
@@ -90,6 +100,12 @@ TASKS: dict[str, Task] = {
         Task(
             "imdb", imdb, {PAPER: imdb_mlp}, 2.0, 0.02, 512, 25, 25_000,
             "Du et al.; rate, batch, sizes and vocabulary from public examples", "adam", cost=0.25, images=False,
+        ),
+        # What a recipe found on the stand-in "imdb-public" is scored on. That stand-in is half of the official test
+        # reviews: they helped to choose, so they may not be counted. Everything else is as in "imdb".
+        Task(
+            "imdb-half", imdb_half, {PAPER: imdb_mlp}, 2.0, 0.02, 512, 25, 25_000,
+            "as imdb, tested on the half of the test reviews that is in no stand-in", "adam", cost=0.25, images=False,
         ),
         Task(
             "names", names, {PAPER: name_lstm}, 1.5, 2.0, 0.05 * 16_059, 50, 16_059,
