@@ -24,6 +24,8 @@ WITHOUT_EXAMPLE = {
     "fashion_mnist": "needs a download",
     "names": "needs a download",
     "imdb": "needs a download",
+    "imdb_half": "needs a download",
+    "imdb_public": "needs a download",
     "infinite_mnist": "needs a download",
     "chest_xray": "needs a download",
     "accounting": "a room",

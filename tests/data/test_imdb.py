@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, Reference
-from decrescendo.data import Dataset, imdb, vocabulary
+from decrescendo.data import Dataset, imdb, imdb_half, imdb_public, vocabulary
 from decrescendo.data.fetch import FOLDER_VARIABLE, RemoteFile
 from decrescendo.data.vocabulary import FIRST_WORD, TOKEN, encode, english_words, tokens
 from decrescendo.errors import DataUnavailable, FileRefused, InvalidValue, MissingExtra
@@ -119,6 +119,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         url = None if declared.url is None else "http://127.0.0.1:9/"
         monkeypatch.setattr(module, variable, RemoteFile("imdb", declared.name, url, sha256))
     monkeypatch.setattr(module, "ROWS", 4)
+    monkeypatch.setattr(module, "PUBLIC_ROWS", 2)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     return tmp_path / "imdb"
 
@@ -143,10 +144,31 @@ def test_both_forms_give_the_same_rows_in_the_same_order(folder: Path) -> None:
     assert from_lines.train_inputs.shape == (4, 256)
 
 
+def test_the_public_half_and_the_scored_half_are_the_test_reviews_cut_in_two(folder: Path) -> None:
+    whole, public, half = imdb(), imdb_public(), imdb_half()
+    assert torch.equal(torch.cat([public.train_inputs, public.test_inputs]), whole.test_inputs)
+    assert torch.equal(torch.cat([public.train_targets, public.test_targets]), whole.test_targets)
+    assert len(public) == 2
+    for found, expected in zip((*half.train, *half.test), (*whole.train, *public.test), strict=True):
+        assert torch.equal(found, expected)
+    (folder / "test.jsonl.xz").unlink()
+    assert same(imdb_public(), public)  # from the archive
+
+
+def test_the_public_half_does_not_open_the_private_file(folder: Path) -> None:
+    (folder / "train.jsonl.xz").write_bytes(b"damaged: refused if it were opened")
+    (folder / "aclImdb_v1.tar.gz").unlink()
+    assert len(imdb_public()) == 2
+    with pytest.raises(FileRefused):
+        imdb()
+
+
 def test_a_wrong_number_of_reviews_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ROWS", 5)
     with pytest.raises(FileRefused, match="train half of imdb must have 5 reviews, got 4"):
         imdb()
+    with pytest.raises(FileRefused, match="test half of imdb must have 5 reviews, got 4"):
+        imdb_public()
 
 
 def test_damaged_lines_are_refused_though_the_archive_is_there(folder: Path) -> None:

@@ -29,6 +29,7 @@ class TaskName(StrEnum):
     MNIST = "mnist"
     FASHION_MNIST = "fashion-mnist"
     IMDB = "imdb"
+    IMDB_HALF = "imdb-half"
     NAMES = "names"
     XRAY = "xray"
     XRAY_RANDOM = "xray-random"
@@ -49,6 +50,7 @@ class OptimizerName(StrEnum):
 
     SGD = "sgd"
     ADAM = "adam"
+    ADAM_BC = "adam-bc"
 
 
 Epsilon = Annotated[float | None, typer.Option(help="Budget: epsilon > 0 of the whole run.")]

@@ -2,10 +2,12 @@
 
 from decrescendo.data.dataset import Dataset
 from decrescendo.data.images import digits, fashion_mnist, mnist
-from decrescendo.data.imdb import imdb
+from decrescendo.data.imdb import imdb, imdb_half, imdb_public
 from decrescendo.data.infinite import InfiniteMnist, infinite_mnist
 from decrescendo.data.names import names
 from decrescendo.data.rows import Rows, rows
+from decrescendo.data.surnames import synthetic_names
+from decrescendo.data.synthetic import synthetic_digits
 from decrescendo.data.xray import chest_xray
 
 __all__ = [
@@ -15,9 +17,13 @@ __all__ = [
     "fashion_mnist",
     "names",
     "imdb",
+    "imdb_half",
+    "imdb_public",
     "chest_xray",
     "InfiniteMnist",
     "infinite_mnist",
+    "synthetic_digits",
+    "synthetic_names",
     "Rows",
     "rows",
 ]

@@ -5,12 +5,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from decrescendo.data import Dataset, fashion_mnist, mnist
+from decrescendo.data import Dataset, fashion_mnist, imdb_public, mnist, synthetic_digits, synthetic_names
 from decrescendo.errors import InvalidValue
 from decrescendo.experiments.tasks import Task
 
 # Rows of a stand-in that are scored in place of a test set.
 SCORED = 10_000
+INFINITE = ("infinite-mnist-250k", "infinite-mnist-500k")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +23,16 @@ class StandIn:
         load: fetches it.
         tasks: for which tasks it has the right shape.
         what: in words.
+        as_bytes: those of its tasks whose models take pixels as bytes; they get them so.
+        tested_by: tasks whose test half has the same rows: a model that starts from the stand-in has seen them.
     """
 
     name: str
     load: Callable[[], Dataset]
     tasks: tuple[str, ...]
     what: str
+    as_bytes: tuple[str, ...] = ()
+    tested_by: tuple[str, ...] = ()
 
 
 STAND_INS: dict[str, StandIn] = {
@@ -37,12 +42,30 @@ STAND_INS: dict[str, StandIn] = {
             "fashion-mnist", fashion_mnist, ("mnist",), "Fashion-MNIST's training images, declared public"
         ),
         StandIn("mnist", mnist, ("fashion-mnist",), "MNIST's training images, declared public"),
+        StandIn(
+            "synthetic-digits",
+            synthetic_digits,
+            ("mnist", *INFINITE),
+            "digits drawn from fonts",
+            as_bytes=INFINITE,
+        ),
+        StandIn("synthetic-names", synthetic_names, ("names",), "made-up names of made-up languages"),
+        # A film has up to 30 reviews, all of them in one half of the original split: those of this half's films that
+        # are not here are in "imdb-half". What is learned here about a film may help there, so that numbers on
+        # "imdb-half" are a little better than on other people's films.
+        StandIn(
+            "imdb-public",
+            imdb_public,
+            ("imdb", "imdb-half"),
+            "12,500 reviews of the official test half, declared public",
+            tested_by=("imdb",),
+        ),
     )
 }
 
 
-def find_stand_in(name: str, task: Task) -> StandIn:
-    """The stand-in called ``name``, which must be one for ``task``; nothing is loaded.
+def find_stand_in(name: str, task: Task, setting: str = "stand_in") -> StandIn:
+    """The stand-in called ``name``, which must be one for ``task``; nothing is loaded. Errors name the ``setting``.
 
     Raises:
         InvalidValue: an unknown stand-in, or one of another shape than the task's data.
@@ -51,9 +74,32 @@ def find_stand_in(name: str, task: Task) -> StandIn:
     if known is None or task.name not in known.tasks:
         fitting = [item.name for item in STAND_INS.values() if task.name in item.tasks]
         raise InvalidValue(
-            f"stand_in for {task.name} must be one of {', '.join(fitting) or 'none so far'}, got stand_in={name!r}"
+            f"{setting} for {task.name} must be one of {', '.join(fitting) or 'none so far'}, got {setting}={name!r}"
         )
     return known
+
+
+def public_rows(name: str, task: Task) -> Dataset:
+    """The stand-in's training rows, the last ones of them (a fifth, at most `SCORED`) kept for scores in place of a
+    test half. Its own test set is not touched.
+
+    Raises:
+        InvalidValue: an unknown stand-in, or one of another shape than the task's data.
+    """
+    known = find_stand_in(name, task)
+    data = known.load()
+    if task.name in known.as_bytes:
+        pixels = data.train_inputs.mul(data.std).add_(data.mean).mul_(data.scale).round_()
+        data = replace(data, train_inputs=pixels.to(torch.uint8))
+    train = len(data) - min(SCORED, len(data) // 5)
+    return replace(
+        data,
+        name=f"{name} for {task.name}",
+        train_inputs=data.train_inputs[:train],
+        train_targets=data.train_targets[:train],
+        test_inputs=data.train_inputs[train:],
+        test_targets=data.train_targets[train:],
+    )
 
 
 def load_stand_in(name: str, task: Task) -> Dataset:
@@ -65,15 +111,6 @@ def load_stand_in(name: str, task: Task) -> Dataset:
     Raises:
         InvalidValue: an unknown stand-in, or one of another shape than the task's data.
     """
-    data = find_stand_in(name, task).load()
-    scored = min(SCORED, len(data) // 5)
-    train = len(data) - scored
-    chosen = torch.arange(task.rows) % train
-    return replace(
-        data,
-        name=f"{name} for {task.name}",
-        train_inputs=data.train_inputs[:train][chosen],
-        train_targets=data.train_targets[:train][chosen],
-        test_inputs=data.train_inputs[train:],
-        test_targets=data.train_targets[train:],
-    )
+    data = public_rows(name, task)
+    chosen = torch.arange(task.rows) % len(data)
+    return replace(data, train_inputs=data.train_inputs[chosen], train_targets=data.train_targets[chosen])

@@ -8,10 +8,21 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import Batch
-from decrescendo.data import Dataset, chest_xray, digits, fashion_mnist, imdb, infinite_mnist, mnist, names
+from decrescendo.data import (
+    Dataset,
+    chest_xray,
+    digits,
+    fashion_mnist,
+    imdb,
+    imdb_half,
+    infinite_mnist,
+    mnist,
+    names,
+)
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.evaluate import accuracy
 from decrescendo.models import digits_cnn, imdb_mlp, infinite_cnn, name_lstm, paper_cnn, vgg11
+from decrescendo.optim import AdamBC
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
 from decrescendo.run import Run
@@ -91,6 +102,12 @@ TASKS: dict[str, Task] = {
             "imdb", imdb, {PAPER: imdb_mlp}, 2.0, 0.02, 512, 25, 25_000,
             "Du et al.; rate, batch, sizes and vocabulary from public examples", "adam", cost=0.25, images=False,
         ),
+        # What a recipe found on the stand-in "imdb-public" is scored on. That stand-in is half of the official test
+        # reviews: they helped to choose, so they may not be counted. Everything else is as in "imdb".
+        Task(
+            "imdb-half", imdb_half, {PAPER: imdb_mlp}, 2.0, 0.02, 512, 25, 25_000,
+            "as imdb, tested on the half of the test reviews that is in no stand-in", "adam", cost=0.25, images=False,
+        ),
         Task(
             "names", names, {PAPER: name_lstm}, 1.5, 2.0, 0.05 * 16_059, 50, 16_059,
             "Du et al.; sample rate and split chosen here", cost=1.7, images=False,
@@ -114,7 +131,11 @@ TASKS: dict[str, Task] = {
     )
 }  # fmt: skip
 
-OPTIMIZERS = ("sgd", "adam")
+# As a share of the noise's variance. What a coordinate's second moment is off by, with beta2 = 0.999, is about 0.03 of it:
+# a floor below that would divide by luck.
+ADAM_BC_FLOOR = 0.1
+
+OPTIMIZERS = ("sgd", "adam", "adam-bc")
 
 
 def find_task(name: str) -> Task:
@@ -137,7 +158,7 @@ def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
 def make_optimizer(
     model: nn.Module, name: str, learning_rate: float, momentum: float = 0.0
 ) -> torch.optim.Optimizer:
-    """``sgd`` or ``adam`` over the model's parameters.
+    """``sgd``, ``adam`` or ``adam-bc`` (`optim.AdamBC`, which only private runs can use) over the model's parameters.
 
     Raises:
         InvalidValue: another name, a learning rate that is not above 0, a momentum outside [0, 1).
@@ -146,9 +167,11 @@ def make_optimizer(
     inertia = check_real("momentum", momentum, at_least=0, below=1)
     if name == "sgd":
         return torch.optim.SGD(model.parameters(), lr=rate, momentum=inertia)
-    if name == "adam":
+    if name in ("adam", "adam-bc"):
         if inertia:
-            raise InvalidValue(f"momentum must be 0 with adam, which has its own, got momentum={inertia}")
+            raise InvalidValue(f"momentum must be 0 with {name}, which has its own, got momentum={inertia}")
+        if name == "adam-bc":
+            return AdamBC(model.parameters(), lr=rate, relative_floor=ADAM_BC_FLOOR)
         return torch.optim.Adam(model.parameters(), lr=rate)
     raise InvalidValue(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got optimizer={name!r}")
 
