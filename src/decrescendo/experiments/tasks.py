@@ -131,8 +131,8 @@ TASKS: dict[str, Task] = {
     )
 }  # fmt: skip
 
-# As a share of the noise's variance. What a coordinate's second moment is off by, with beta2 = 0.999, is about 0.03 of it:
-# a floor below that would divide by luck.
+# As a share of the noise's variance. What a coordinate's second moment is off by, with beta2 = 0.999, is about 0.03
+# of it: a floor below that would divide by luck.
 ADAM_BC_FLOOR = 0.1
 
 OPTIMIZERS = ("sgd", "adam", "adam-bc")
