@@ -4,7 +4,8 @@ from decrescendo.experiments.pages.archive import Archive
 from decrescendo.experiments.pages.scores import Score, score_of
 from decrescendo.experiments.pages.settings import machines_table
 from decrescendo.experiments.recipes import Recipe
-from decrescendo.experiments.strong import TARGETS, Strong, paper_of
+from decrescendo.experiments.results import Result
+from decrescendo.experiments.strong import FIRST_SEED, TARGETS, Strong, paper_of
 from decrescendo.report.markdown import table
 
 MODELS = {"paper": "the paper's", "tanh": "tanh for ReLU"}
@@ -33,6 +34,11 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "```sh\ndecrescendo reproduce recipes --seeds 5\ndecrescendo report\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _fresh(archive: Archive, recipe: Recipe) -> dict[int, Result]:
+    """The recipe's runs with seeds that no search has used."""
+    return {seed: result for seed, result in archive.of(recipe.spec).items() if seed >= FIRST_SEED}
 
 
 def _progress(strong: Strong, scores: dict[str, Score]) -> str:

@@ -1,0 +1,70 @@
+"""Strong recipes: fresh seeds, certified, scored on data that no search has seen."""
+
+from pathlib import Path
+
+import pytest
+
+from decrescendo.errors import InvalidValue
+from decrescendo.experiments.pages.archive import Archive
+from decrescendo.experiments.pages.recipes_page import recipes_page
+from decrescendo.experiments.recipes import Recipe, Trial, save_recipe
+from decrescendo.experiments.results import Result
+from decrescendo.experiments.strong import FIRST_SEED, TARGETS, Strong, paper_of, read_recipes
+from decrescendo.experiments.table import base_spec
+
+SPEC = base_spec("mnist", epsilon=0.4, accountant="pld", settings={"method": "constant", "steps": 10})
+TRIALS = (Trial(0, {"clip": 0.5}, (0.8,), 60.0),)
+RECIPE = Recipe(SPEC, "fashion-mnist", "public", 0.8, TRIALS, {"clip": "0.1..1"}, 1.0, "tune", {})
+
+
+@pytest.fixture
+def strong(tmp_path: Path) -> Strong:
+    save_recipe(tmp_path / "mnist-0.4-paper.json", RECIPE)
+    return read_recipes(tmp_path)
+
+
+def test_they_are_run_with_seeds_that_no_search_used(strong: Strong) -> None:
+    specs = strong.specs([0, 1])
+    assert [spec.seed for spec in specs] == [FIRST_SEED, FIRST_SEED + 1]
+    assert {spec.seeded(0) for spec in specs} == {SPEC}
+    assert {spec.accountant for spec in specs} == {"pld"}
+    assert strong.specs([0], blocks=["claimed"]) == []
+    assert strong.specs([0], only=["mnist/0.4/*"]) == specs[:1]
+    with pytest.raises(InvalidValue, match="cells must be of a recipe"):
+        strong.specs([0], only=["imdb/*"])
+
+
+def test_the_page_tells_reached_from_missed_and_unfinished(strong: Strong) -> None:
+    target = TARGETS["mnist", 0.4, "paper"]
+    assert "missed" not in recipes_page(strong, Archive([]))
+    assert "no run yet: mnist-0.4-paper, " in recipes_page(strong, Archive([]))
+    for gap, words in ((0.5, "reached: mnist-0.4-paper\n"), (-0.5, "missed: mnist-0.4-paper (-0.50)")):
+        runs = [
+            Result(
+                spec, {"test_accuracy": (target + gap) / 100}, claimed=0.4, certified=(0.399, 0.4), clt=0.39
+            )
+            for spec in strong.specs([0, 1, 2])
+        ]
+        page = recipes_page(strong, Archive(runs))
+        assert words in page
+        assert f"{target + gap:.2f} ± 0.00" in page
+        assert f"{gap:+.2f}" in page
+
+
+def test_runs_that_a_search_made_do_not_count(strong: Strong) -> None:
+    searched = Result(SPEC, {"test_accuracy": 0.99}, claimed=0.4, certified=(0.399, 0.4), clt=0.39)
+    assert "99.00" not in recipes_page(strong, Archive([searched]))
+
+
+def test_the_best_number_of_the_paper() -> None:
+    assert paper_of("mnist", 0.4) == 94.35
+    assert paper_of("imdb", 3) == 76.64
+    assert paper_of("names", 3) is None
+
+
+def test_reviews_that_were_searched_on_do_not_score() -> None:
+    """A recipe for the reviews is of the task that leaves the searched half out."""
+    from decrescendo.experiments.pages.recipes_page import plain_task
+
+    assert {plain_task(task) for task in ("imdb-half", "imdb")} == {"imdb"}
+    assert any(task == "imdb" for task, _, _ in TARGETS)
