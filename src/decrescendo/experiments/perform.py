@@ -18,6 +18,7 @@ from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.data import Dataset, rows
 from decrescendo.errors import ImpossibleBudget
 from decrescendo.evaluate import accuracy
+from decrescendo.experiments.pretrain import check_start, load_pretrained
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.spec import Spec
@@ -86,13 +87,18 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
         tick: called with the number of steps taken since its last call.
     """
     task = find_task(spec.task)
+    if spec.start:
+        check_start(spec)
     if spec.private:
         try:
             plan_of(spec)
         except ImpossibleBudget as error:
             return Result(spec, refused=str(error))
     data = data_of(spec.task, spec.stand_in)
-    model = task.build(spec.model, spec.seed).to(device)
+    model = task.build(spec.model, spec.seed)
+    if spec.start:
+        load_pretrained(model, spec)
+    model = model.to(device)
     if device == "cpu" and task.images:
         # Pooling with a stride of one takes a tenth of the time in this layout; the function is the same.
         model = cast("nn.Module", model.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
