@@ -17,8 +17,8 @@ from decrescendo.errors import InvalidValue, check_integer
 if TYPE_CHECKING:
     import torch
 
-Purpose = Literal["init", "sampling", "noise", "audit", "selection"]
-PURPOSES: tuple[Purpose, ...] = ("init", "sampling", "noise", "audit", "selection")
+Purpose = Literal["init", "sampling", "noise", "audit", "selection", "pretraining"]
+PURPOSES: tuple[Purpose, ...] = ("init", "sampling", "noise", "audit", "selection", "pretraining")
 
 # Where torch's CPU generator keeps the 624 words of its state, in bytes of `get_state`.
 _MT_OFFSET, _MT_WORDS = 24, 624

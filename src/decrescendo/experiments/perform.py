@@ -18,6 +18,7 @@ from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.data import Dataset, rows
 from decrescendo.errors import ImpossibleBudget
 from decrescendo.evaluate import accuracy
+from decrescendo.experiments.pretrain import check_start, load_pretrained
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.spec import Spec
@@ -85,6 +86,8 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
         device: of the model; batches are moved to it.
         tick: called with the number of steps taken since its last call.
     """
+    if spec.start:
+        check_start(spec)
     if spec.private:
         try:
             plan_of(spec)
@@ -99,7 +102,10 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
 def fresh_model(spec: Spec, device: str = "cpu") -> nn.Module:
     """The model that a run of ``spec`` starts with."""
     task = find_task(spec.task)
-    model = task.build(spec.model, spec.seed).to(device)
+    model = task.build(spec.model, spec.seed)
+    if spec.start:
+        load_pretrained(model, spec)
+    model = model.to(device)
     if device == "cpu" and task.images:
         # Pooling with a stride of one takes a tenth of the time in this layout; the function is the same.
         model = cast("nn.Module", model.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]

@@ -43,6 +43,8 @@ class Spec:
         trace: at how many steps, evenly spread, gradient lengths and test accuracy are recorded; 0: none.
         stand_in: public data used in place of the task's own, a key of `experiments.stand_ins.STAND_INS`; empty: the
             task's own data. Everything else, the noise included, stays as it would be on the task's own.
+        start: public data that the model is trained on, without privacy, before the run, a key of
+            `experiments.stand_ins.STAND_INS`; see `experiments.pretrain`. Empty: fresh weights.
         revision: see `REVISION`.
 
     >>> spec = Spec(task="mnist", method="dynamic", accountant="pld", epsilon=0.4, delta=1e-6, steps=4800,
@@ -72,6 +74,7 @@ class Spec:
     model: str = "paper"
     trace: int = 0
     stand_in: str = ""
+    start: str = ""
     revision: int = REVISION
 
     def __post_init__(self) -> None:
@@ -85,6 +88,12 @@ class Spec:
             raise InvalidValue(
                 f"a private run must have epsilon > 0 and an accountant of {', '.join(ACCOUNTANTS)}, "
                 f"got epsilon={self.epsilon}, accountant={self.accountant!r}"
+            )
+
+        if self.start and self.start == self.stand_in:
+            raise InvalidValue(
+                "start must be other public data than stand_in: the weights would have seen the data that the run "
+                f"is searched on, and the score would be one of pre-training, got {self.start!r} for both"
             )
 
     @property

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "rho_c",
     "trace",
     "stand_in",
+    "start",
 }
 NAMES = {"lr_decay": "learning rate decay", "clip": "clip norm C_0", "averaging": "averaging of iterates"}
 
