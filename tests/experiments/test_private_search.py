@@ -349,3 +349,9 @@ def test_an_earlier_winner_is_not_written_over(tmp_path: Path, name: str) -> Non
 def test_the_result_and_its_weights_have_two_names(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="must not end in"):
         check_fresh(tmp_path / "found.safetensors")
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        check_fresh(tmp_path / "file" / "found.json")

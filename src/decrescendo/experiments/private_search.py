@@ -21,6 +21,7 @@ from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.curves import evaluate
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.evaluate import accuracy
+from decrescendo.experiments.kept import check_writable
 from decrescendo.experiments.perform import data_of, fresh_model, machine, train_by
 from decrescendo.experiments.recipes import checksum, write_json
 from decrescendo.experiments.schedules import schedule_curves
@@ -279,11 +280,13 @@ def weights_path(path: Path) -> Path:
 
 
 def check_fresh(path: Path) -> None:
-    """There are two names for the result and its weights, and neither file is there yet.
+    """There are two names for the result and its weights, neither file is there yet, and the folder can be written to.
 
     Raises:
-        InvalidValue: one is, or the names are one.
+        InvalidValue: one is there, or the names are one.
+        OSError: the folder cannot be made or written to.
     """
+    check_writable(path.parent)
     if path == weights_path(path):
         raise InvalidValue(
             f"the result of a private search must not end in .safetensors, got {str(path)!r}. That is the name of the "
