@@ -60,6 +60,15 @@ def test_one_failing_run_leaves_the_others_alone(tmp_path: Path) -> None:
     assert find(tmp_path, bad) is None
 
 
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_first_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    shown = quiet()
+    with pytest.raises(OSError, match="file"):
+        execute([spec(0)], tmp_path / "file" / "runs", jobs=1, console=shown)
+    assert isinstance(shown.file, io.StringIO)
+    assert shown.file.getvalue() == ""
+
+
 SCRIPT = """
 import sys
 from pathlib import Path

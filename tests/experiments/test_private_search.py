@@ -225,6 +225,16 @@ class TestTheGuarantee:
         assert not torch.equal(plain.weights["0.weight"], tried.weights["0.weight"])
 
 
+def test_weights_in_any_memory_layout_can_win(tmp_path: Path) -> None:
+    """Models of images keep theirs with the channels last, which the file format refuses."""
+    kernel = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    assert not kernel.is_contiguous()
+    winner = search_privately(asked(), 0, attempt=lambda spec, plan: Tried(0.5, {"w": kernel}))
+    weights = save_winner(tmp_path / "found.json", winner)
+    assert weights is not None
+    assert torch.equal(load_file(weights)["w"], kernel)
+
+
 class TestWhatIsShown:
     def test_nothing_is_written_or_printed_on_the_way(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
@@ -304,6 +314,15 @@ def test_what_changes_the_price_must_be_fixed(name: str) -> None:
             lambda: asked(space=Space({"rho_c": Between(1.5, 2)}, {"method": "optimal"})),
             "rho_c must be fixed with the method optimal",
         ),
+        (
+            lambda: asked(
+                space=Space(
+                    {"momentum": Among((0.0, 0.9)), "optimizer": Among(("sgd", "adam"))}, {"steps": 3}
+                )
+            ),
+            "momentum must be 0 with adam",
+        ),
+        (lambda: asked(space=Space({"clip": Between(1e-45, 1.0, log=True)})), "clip must be"),
         (lambda: search_privately(asked(), -1), "seed must be >= 0"),
     ],
 )
@@ -325,3 +344,14 @@ def test_an_earlier_winner_is_not_written_over(tmp_path: Path, name: str) -> Non
     (tmp_path / name).touch()
     with pytest.raises(InvalidValue, match="spends its epsilon on top of the first one's"):
         check_fresh(tmp_path / "found.json")
+
+
+def test_the_result_and_its_weights_have_two_names(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="must not end in"):
+        check_fresh(tmp_path / "found.safetensors")
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_the_search(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError, match="file"):
+        check_fresh(tmp_path / "file" / "found.json")

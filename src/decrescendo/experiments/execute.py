@@ -22,6 +22,7 @@ from rich.progress import (
 )
 
 from decrescendo.errors import check_integer
+from decrescendo.experiments.kept import check_writable
 from decrescendo.experiments.results import find, path_of, save
 from decrescendo.experiments.spec import Spec
 
@@ -89,6 +90,9 @@ def execute(
         jobs: processes, >= 1.
         device: see `choose_device`.
         console: where progress is drawn; standard error by default.
+
+    Raises:
+        OSError: the folder cannot be written to; nothing was run.
     """
     check_integer("jobs", jobs, at_least=1)
     wanted = list(dict.fromkeys(specs))
@@ -98,6 +102,7 @@ def execute(
         show.print(f"damaged, run again: {path_of(folder, spec)}", soft_wrap=True, highlight=False)
     if not todo:
         return Outcome(len(wanted), 0)
+    check_writable(folder)
     state = _State(todo, folder, min(jobs, len(todo)), choose_device(device), show)
     state.run()
     return Outcome(len(wanted) - len(todo), state.done, state.failed)

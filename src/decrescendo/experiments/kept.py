@@ -11,6 +11,16 @@ from typing import Any
 from decrescendo.errors import FileRefused
 
 
+def check_writable(folder: Path) -> None:
+    """Make ``folder`` and a file in it that is gone at once: to find out before hours of work, not after them.
+
+    Raises:
+        OSError: it cannot be made or written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=folder).close()
+
+
 def write(path: Path, format_name: str, version: int, facts: Mapping[str, Any]) -> Path:
     """Write ``facts``, all or nothing, and return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)

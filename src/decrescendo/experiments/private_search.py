@@ -4,6 +4,7 @@ Source: Papernot and Steinke 2022, *Hyperparameter Tuning with Renyi Differentia
 """
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ from torch import Tensor
 from decrescendo.accounting import Trials
 from decrescendo.budget import Budget, Guarantee
 from decrescendo.calibration import calibrate_selection
+from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.curves import evaluate
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.evaluate import accuracy
+from decrescendo.experiments.kept import check_writable
 from decrescendo.experiments.perform import data_of, fresh_model, machine, train_by
 from decrescendo.experiments.recipes import checksum, write_json
 from decrescendo.experiments.schedules import schedule_curves
@@ -94,8 +97,11 @@ class PrivateSearch:
             raise InvalidValue(
                 "rho_c must be fixed with the method optimal, whose noise follows it, got a range"
             )
-        for values in self.space.corners():
-            check_settings(self.spec(values))
+        # An error in the middle of a search would tell that it had come so far, and waste it.
+        for values in itertools.chain(self.space.corners(), self.space.pairs()):
+            spec = self.spec(values)
+            check_settings(spec)
+            check_clip_norm("clip", spec.clip / max(spec.rho_c, 1.0))
 
     def spec(self, values: Mapping[str, Value]) -> Spec:
         """The run of a trial with these values, but for its seed and its noise, which is that of `calibrated`."""
@@ -210,7 +216,7 @@ def search_privately(
         spec = asked.spec(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
         own_plan = _with_clip_of(plan, spec)
         tried = train_and_score(spec, own_plan, device=device) if attempt is None else attempt(spec, own_plan)
-        rank = (tried.score, hashlib.sha256(save_tensors(dict(tried.weights))).hexdigest())
+        rank = (tried.score, hashlib.sha256(_content(tried.weights)).hexdigest())
         if best is None or rank > best[0]:
             best = (rank, spec.seeded(0), tried)
     if best is None:
@@ -234,7 +240,7 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
     the whole search.
     """
     weights = weights_path(path)
-    content = save_tensors({name: value.contiguous() for name, value in winner.weights.items()})
+    content = _content(winner.weights)
     asked, plan, found = winner.asked, winner.plan, winner.guarantee
     facts: dict[str, Any] = {
         "format": FORMAT,
@@ -263,17 +269,29 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
     return weights if winner.weights else None
 
 
+def _content(weights: Mapping[str, Tensor]) -> bytes:
+    # The file format refuses other memory layouts, and models of images come in one.
+    return save_tensors({name: value.contiguous() for name, value in weights.items()})
+
+
 def weights_path(path: Path) -> Path:
     """Where the weights are, beside the file ``path``."""
     return path.with_suffix(".safetensors")
 
 
 def check_fresh(path: Path) -> None:
-    """Neither file is there yet.
+    """There are two names for the result and its weights, neither file is there yet, and the folder can be written to.
 
     Raises:
-        InvalidValue: one is.
+        InvalidValue: one is there, or the names are one.
+        OSError: the folder cannot be made or written to.
     """
+    check_writable(path.parent)
+    if path == weights_path(path):
+        raise InvalidValue(
+            f"the result of a private search must not end in .safetensors, got {str(path)!r}. That is the name of the "
+            "weights beside it: use .json"
+        )
     for there in (path, weights_path(path)):
         if there.exists():
             raise InvalidValue(

@@ -46,8 +46,14 @@ def requested(
         names: keys of `TABLES` and `FIGURES`.
         seeds: how many, from 0.
         cells: see `Table.specs`.
-        blocks: see `Table.specs`.
+        blocks: of `BLOCKS`; see `Table.specs`.
+
+    Raises:
+        InvalidValue: an unknown name or block, or cells that fit nothing.
     """
+    for block in blocks:
+        if block not in BLOCKS:
+            raise InvalidValue(f"block must be one of {', '.join(BLOCKS)}, got {block!r}")
     found: list[Spec] = []
     for seed in range(seeds):
         for name in names:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from rich.console import Console
 
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
@@ -158,7 +159,9 @@ def check_settings(spec: Spec) -> None:
         )
     check_real("averaging", spec.averaging, at_least=0, below=1)
     schedule_curves(spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=2)
-    optimizer = make_optimizer(task.build(spec.model, 0), spec.optimizer, spec.learning_rate, spec.momentum)
+    with torch.device("meta"):  # shapes only: large models take a while to be filled
+        model = task.build(spec.model, 0)
+    optimizer = make_optimizer(model, spec.optimizer, spec.learning_rate, spec.momentum)
     decay_scheduler(optimizer, spec.lr_decay, spec.steps)
 
 

@@ -1,6 +1,7 @@
 """What a search may move, as data: a range or a few values a setting, and how drawn values become a spec."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -174,6 +175,13 @@ class Space:
         for name, dimension in self.moving.items():
             for end in dimension.ends()[1:]:
                 yield {**start, name: end}
+
+    def pairs(self) -> Iterator[dict[str, Value]]:
+        """As `corners`, every two ranges at a time: some settings go with some values of another only."""
+        start = self.choose(lambda _, dimension: dimension.ends()[0])
+        for (one, first), (other, second) in itertools.combinations(self.moving.items(), 2):
+            for ends in itertools.product(first.ends(), second.ends()):
+                yield {**start, one: ends[0], other: ends[1]}
 
     def changed(self, moving: Mapping[str, Dimension], fixed: Mapping[str, Value]) -> "Space":
         """The same with more of both; what stands for a setting gives way to it, and the other way round."""
