@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from decrescendo.errors import check_integer
+from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.experiments.kept import check_writable
 from decrescendo.experiments.results import find, path_of, save
 from decrescendo.experiments.spec import Spec
@@ -69,10 +69,14 @@ def choose_device(device: str) -> str:
     >>> choose_device("cpu")
     'cpu'
     """
-    if device != "auto":
-        return device
     import torch
 
+    if device != "auto":
+        try:
+            torch.device(device)
+        except RuntimeError:
+            raise InvalidValue(f"device must be auto, cpu or cuda, got device={device!r}") from None
+        return device
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 

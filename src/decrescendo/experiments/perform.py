@@ -1,6 +1,7 @@
 """One spec becomes one result: calibrate, train, test. Nothing here is written to disk."""
 
 import functools
+import math
 import platform
 import time
 from collections.abc import Callable
@@ -232,7 +233,10 @@ class Trace:
             self._engine = Engine(model, cross_entropy, SETTINGS)
 
     def __call__(self, step: int) -> None:
-        if self.series and step in self._steps:
+        if not self.series or step not in self._steps:
+            return
+        length = float(self._engine.per_example_norms(self._batch).mean())
+        if math.isfinite(length):  # of a model that diverged there is nothing to draw
             self.series["step"].append(float(step))
-            self.series["gradient_norm"].append(float(self._engine.per_example_norms(self._batch).mean()))
+            self.series["gradient_norm"].append(length)
             self.series["test_accuracy"].append(accuracy(self._model, *self._data.test))

@@ -196,12 +196,15 @@ def search_privately(
         that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
         It supposes that the seed and the time that the search took stay secret, that the task's test rows are public,
         and that nothing else of the process (its memory, its temperature, an interruption's moment) is watched.
+        It does not cover an error in a trial that comes from the data (a batch too large for the memory): that there
+        was one is seen, and it is the likelier the more trials there are. What settings alone can break is refused
+        before the data are opened.
 
     Edge cases:
         equal scores: the smaller SHA-256 of the weights loses, so that any two outputs have an order of their own
             and the theorem's order is total.
         a model that diverged: its score counts, as bad as it is.
-        an error in a trial: ends the search; there is no winner then, and nothing but the error is seen.
+        an error in a trial: ends the search, and there is no winner. Not covered: see above.
         no trial at all (Poisson): no winner, said so.
     """
     secret = Streams(seed)

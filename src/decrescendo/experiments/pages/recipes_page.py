@@ -13,8 +13,9 @@ MODELS = {"paper": "the paper's", "tanh": "tanh for ReLU"}
 
 def recipes_page(strong: Strong, archive: Archive) -> str:
     """The whole page."""
-    scores = {name: score_of(archive.of(recipe.spec)) for name, recipe in strong.recipes.items()}
-    results = [result for recipe in strong.recipes.values() for result in archive.of(recipe.spec).values()]
+    runs = {name: _fresh(archive, recipe) for name, recipe in strong.recipes.items()}
+    scores = {name: score_of(found) for name, found in runs.items()}
+    results = [result for found in runs.values() for result in found.values()]
     parts = [
         "# Strong recipes",
         "The same models at the same certified epsilon, with settings that a search on public data found. Test "
