@@ -69,7 +69,7 @@ def test_unknown_names_list_the_known_ones() -> None:
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_move_what_their_name_says(name: str) -> None:
     progress = torch.linspace(0.25, 1, 4, dtype=torch.float64).numpy()
-    privacy, clip = schedule_curves(name, clip=1.5, rho_mu=1.25, rho_c=3.0)
+    privacy, clip = schedule_curves(name, clip=1.5, rho_mu=1.25, rho_c=3.0, epochs=4)
     moves = (len(set(privacy(progress).tolist())) > 1, len(set(clip(progress).tolist())) > 1)
     assert (
         moves
@@ -79,8 +79,24 @@ def test_schedules_move_what_their_name_says(name: str) -> None:
             "sensitivity-decay": (False, True),
             "dynamic": (True, True),
             "optimal": (True, True),
+            **dict.fromkeys(DECAYS, (True, False)),
         }[name]
     )
+
+
+DECAYS = ("exponential-decay", "time-decay", "step-decay", "polynomial-decay")
+
+
+@pytest.mark.parametrize("name", DECAYS)
+@pytest.mark.parametrize("epochs", [2, 3, 20])
+def test_noise_decays_fall_by_rho_mu_from_the_first_epoch_to_the_last(name: str, epochs: int) -> None:
+    progress = (torch.arange(1, 10 * epochs + 1, dtype=torch.float64) / (10 * epochs)).numpy()
+    privacy, _ = schedule_curves(name, clip=1.5, rho_mu=1.25, rho_c=3.0, epochs=epochs)
+    mu = privacy(progress)
+    assert mu[-1] / mu[0] == pytest.approx(1.25)
+    assert (mu[1:] >= mu[:-1] - 1e-12).all()
+    with pytest.raises(InvalidValue, match="rho_mu must be"):
+        schedule_curves(name, clip=1.5, rho_mu=1.0, rho_c=3.0, epochs=epochs)
 
 
 def test_a_task_trains_and_is_scored_on_its_test_half() -> None:
@@ -88,7 +104,9 @@ def test_a_task_trains_and_is_scored_on_its_test_half() -> None:
     inputs = torch.randn(ROWS, 3, generator=generator)
     targets = (inputs[:, 0] > 0).long()
     data = Dataset("toy", inputs, targets, inputs[:4], torch.full((4,), 1) - targets[:4], classes=2)
-    task = Task("toy", lambda: data, lambda seed: make_model(), 1.0, 0.5, 8, 1, ROWS, "here")
+    task = Task(
+        "toy", lambda: data, {"paper": lambda seed: make_model()}, 1.0, 0.5, 8, 1, ROWS, "here", images=False
+    )
     run = train_task(task, make_plan(), seed=0, lr_decay="linear")
     model = make_model()
     model.load_state_dict(dict(run.weights))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class Task:
         source: where the settings are from.
         optimizer: a key of `OPTIMIZERS`.
         cost: rough time of one example, in units of one of MNIST's: for telling how much is left.
-        images: inputs are images (rows, channels, height, width).
+        images: inputs are images (rows, channels, height, width); models are then kept in torch's layout for them.
     """
 
     name: str
@@ -85,7 +85,11 @@ class Task:
         """
         if model not in self.models:
             raise InvalidValue(f"model must be one of {', '.join(self.models)}, got model={model!r}")
-        return self.models[model](seed)
+        built = self.models[model](seed)
+        if self.images:
+            # Pooling with a stride of one takes a tenth of the time in this layout; the function is the same.
+            built = cast("nn.Module", built.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
+        return built
 
 
 def _image_models(build: Callable[[int, Callable[[], nn.Module]], nn.Module]) -> dict[str, Build]:
@@ -199,7 +203,7 @@ def train_task(
     plan: Plan,
     *,
     seed: int,
-    optimizer: str = "sgd",
+    optimizer: str | None = None,
     learning_rate: float | None = None,
     momentum: float = 0.0,
     lr_decay: str = "none",
@@ -212,7 +216,7 @@ def train_task(
         task: from `find_task`.
         plan: for as many rows as the task has.
         seed: whole number >= 0; as sensitive as the data.
-        optimizer: ``sgd`` or ``adam``.
+        optimizer: a key of `OPTIMIZERS`; the task's by default.
         learning_rate: > 0; the task's by default.
         momentum: in [0, 1), for sgd.
         lr_decay: ``none``, ``linear`` or ``cosine``.
@@ -221,7 +225,7 @@ def train_task(
     """
     data, model = task.load(), task.build(PAPER, seed)
     rate = task.learning_rate if learning_rate is None else learning_rate
-    chosen = make_optimizer(model, optimizer, rate, momentum)
+    chosen = make_optimizer(model, optimizer or task.optimizer, rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
 
     def after_step(state: Progress) -> bool | None:
