@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from decrescendo import accounting, clipping, curves, data, errors, models, report
     from decrescendo.budget import Bound, Budget, Guarantee, Unit
-    from decrescendo.calibration import calibrate
+    from decrescendo.calibration import calibrate, calibrate_selection
     from decrescendo.curves import (
         Curve,
         constant,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from decrescendo.evaluate import accuracy
     from decrescendo.ledger import Ledger, Release
     from decrescendo.noise import NoisyMean, privatise
-    from decrescendo.optim import apply
+    from decrescendo.optim import AdamBC, apply
     from decrescendo.plan import Plan
     from decrescendo.rng import Streams
     from decrescendo.run import Run
@@ -64,10 +64,10 @@ _HOMES = {
     "schedule": ("Schedule",),
     "ledger": ("Release", "Ledger"),
     "plan": ("Plan",),
-    "calibration": ("calibrate",),
+    "calibration": ("calibrate", "calibrate_selection"),
     "rng": ("Streams",),
     "noise": ("NoisyMean", "privatise"),
-    "optim": ("apply",),
+    "optim": ("apply", "AdamBC"),
     "evaluate": ("accuracy",),
     "run": ("Run",),
     "training": ("train", "Trainer"),
@@ -80,8 +80,8 @@ __all__ = [
     "Curve", "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu",
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
     "time_noise_decay", "polynomial_noise_decay",
-    "Schedule", "Release", "Ledger", "Plan", "calibrate", "Streams",
-    "NoisyMean", "privatise", "apply", "accuracy", "Run", "train", "Trainer",
+    "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams",
+    "NoisyMean", "privatise", "apply", "AdamBC", "accuracy", "Run", "train", "Trainer",
 ]  # fmt: skip
 
 
