@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 
 from decrescendo import accounting
 from decrescendo.accounting import Accountant
@@ -24,6 +24,7 @@ from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.stand_ins import load_stand_in
 from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_task, make_optimizer
+from decrescendo.optim import averaged
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
 from decrescendo.rng import Streams
@@ -195,9 +196,7 @@ def _plain(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick 
 
 
 def _average(spec: Spec, model: nn.Module) -> AveragedModel | None:
-    if not spec.averaging:
-        return None
-    return AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(spec.averaging))
+    return averaged(model, decay=spec.averaging) if spec.averaging else None
 
 
 def _count(tick: Tick | None, step: int, steps: int, every: int = 20) -> None:

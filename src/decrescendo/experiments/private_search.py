@@ -21,9 +21,8 @@ from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.curves import evaluate
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.evaluate import accuracy
-from decrescendo.experiments.kept import check_writable
+from decrescendo.experiments.kept import check_writable, write
 from decrescendo.experiments.perform import data_of, fresh_model, machine, train_by
-from decrescendo.experiments.recipes import checksum, write_json
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.search import check_settings
 from decrescendo.experiments.space import Space, Value
@@ -246,8 +245,6 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
     content = _content(winner.weights)
     asked, plan, found = winner.asked, winner.plan, winner.guarantee
     facts: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
         "guarantee": {
             "of": "the whole search: weights, settings and score of the winner",
             "epsilon": found.epsilon, "delta": found.delta, "unit": str(found.unit),
@@ -268,7 +265,7 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
     if winner.weights:
         weights.parent.mkdir(parents=True, exist_ok=True)
         weights.write_bytes(content)
-    write_json(path, {**facts, "sha256": checksum(facts)})
+    write(path, FORMAT, VERSION, facts)
     return weights if winner.weights else None
 
 

@@ -1,13 +1,12 @@
 """What a search on public data found, as one small file: settings, score, and everything it took to find them."""
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from decrescendo.errors import FileRefused
+from decrescendo.experiments.kept import read, write
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import Row
 
@@ -103,8 +102,7 @@ class Recipe:
 
 def save_recipe(path: Path, recipe: Recipe) -> None:
     """Write ``recipe`` as JSON, all or nothing."""
-    facts = {"format": FORMAT, "version": VERSION, **asdict(recipe), "spec": recipe.spec.settings()}
-    write_json(path, {**facts, "sha256": checksum(facts)})
+    write(path, FORMAT, VERSION, {**asdict(recipe), "spec": recipe.spec.settings()})
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -113,16 +111,7 @@ def load_recipe(path: Path) -> Recipe:
     Raises:
         FileRefused: not there, damaged, edited, foreign or newer.
     """
-    try:
-        facts: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileRefused(f"{path} must be a readable JSON file, got {error}") from None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or facts.get("version") != VERSION:
-        raise FileRefused(f"{path} must be a recipe of version {VERSION}, got another file")
-    content: dict[str, Any] = facts
-    if content.pop("sha256", None) != checksum(content):
-        raise FileRefused(f"{path} must match its own checksum, got other content. It was damaged or edited")
-    del content["format"], content["version"]
+    content = read(path, FORMAT, VERSION)
     try:
         listed: list[dict[str, Any]] = content.pop("trials")
         for item in listed:
@@ -132,20 +121,3 @@ def load_recipe(path: Path) -> Recipe:
         return Recipe(spec=spec, trials=trials, **content)
     except (TypeError, KeyError) as error:
         raise FileRefused(f"{path} must have the entries of a recipe, got {error}") from None
-
-
-def checksum(facts: Mapping[str, Any]) -> str:
-    """SHA-256 of the facts in one fixed spelling."""
-    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def write_json(path: Path, facts: Mapping[str, Any]) -> None:
-    """All or nothing: a crash leaves the old file or none."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(json.dumps(facts, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -80,6 +80,8 @@ class Spec:
     def __post_init__(self) -> None:
         for name in ("epsilon", "momentum", "averaging"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), at_least=0))
+        for name in ("momentum", "averaging"):
+            check_real(name, getattr(self, name), below=1)
         for name in ("delta", "batch", "clip", "learning_rate", "rho_mu", "rho_c"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), above=0))
         for name, least in (("steps", 1), ("seed", 0), ("trace", 0), ("revision", 1)):
