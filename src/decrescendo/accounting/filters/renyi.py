@@ -44,6 +44,7 @@ class RenyiFilter(MeteredFilter):
     Raises:
         ImpossibleBudget: the order is too small for the budget: even no release at all would exceed it.
 
+    >>> from decrescendo.ledger import Release
     >>> filter = RenyiFilter(Budget(1.0, 1e-5), order=16)
     >>> filter.request(Release(0.01, 1.5, count=500))
     Granted(release=Release(sample_rate=0.01, noise_multiplier=1.5, count=500), cost=..., remaining=...)
@@ -92,7 +93,7 @@ def best_order(budget: Budget, expected: Ledger, *, orders: Sequence[int] = ORDE
         ImpossibleBudget: none of the orders is large enough for the budget.
 
     >>> best_order(Budget(1.0, 1e-5), Ledger.of([1.3] * 500, sample_rate=0.01))
-    13
+    14
     """
     checked_budget(budget)
     check_instance("expected", expected, Ledger)

@@ -26,6 +26,7 @@ class ZcdpFilter(MeteredFilter):
 
     Guarantee: `guarantee`, that is the budget, for noise multipliers chosen by any rule from the outputs so far.
 
+    >>> from decrescendo.ledger import Release
     >>> filter = ZcdpFilter(Budget(4.0, 1e-8))
     >>> round(filter.limit, 6)
     0.196352
