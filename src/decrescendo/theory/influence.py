@@ -254,8 +254,9 @@ def gradient_descent_noise(steps: int, *, gamma: float, total: float) -> Float[n
     count, rate = check_integer("steps", steps, at_least=1), check_gamma(gamma)
     budget = check_real("total", total, above=0)
     # gamma^(-T/2) overflows first: multiply it into gamma^(t/2).
-    left = rate ** ((np.arange(1.0, count + 1) - count) / 2)
-    variance = left * -math.expm1(count / 2 * math.log(rate)) / (1 - math.sqrt(rate)) / budget
+    with np.errstate(over="ignore"):
+        left = rate ** ((np.arange(1.0, count + 1) - count) / 2)
+        variance = left * -math.expm1(count / 2 * math.log(rate)) / (1 - math.sqrt(rate)) / budget
     if not np.all(np.isfinite(variance)):
         raise InvalidValue(_too_long(count))
     return np.sqrt(variance)
