@@ -92,10 +92,10 @@ right is in [errata.md](errata.md).
 The paper's two tables compare *orders*. An order has no constant, so most rows have no value; those that this library
 has a bound for are evaluated here for stated constants: PL constant m = {m:g}, smoothness M = {M:g} (kappa =
 {one.kappa:g}, gamma = {one.gamma:g}), Lipschitz constant G = {G:g}, d = {d} parameters, first excess risk
-f_1 = {f_1:g}, budget ({BUDGET.epsilon:g}, {BUDGET.delta:g}), that is rho = {R / 2:.6f} and R = {R:.6f} by zCDP. Momentum
-has beta = {BETA:g} and the largest rate that the corrected Theorem 4.5 allows, eta_0 = {momentum.eta_0:.4f}, so its
-gamma is {momentum.gamma:.5f}. In brackets: the best number of steps, 0 included. R_ed is the budget eps^2/ln(1/delta) of other
-accountants, D is d, p (in orders) a probability of failure.
+f_1 = {f_1:g}, budget ({BUDGET.epsilon:g}, {BUDGET.delta:g}), that is rho = {R / 2:.6f} and R = {R:.6f} by zCDP.
+Momentum has beta = {BETA:g} and the largest rate that the corrected Theorem 4.5 allows,
+eta_0 = {momentum.eta_0:.4f}, so its gamma is {momentum.gamma:.5f}. In brackets: the best number of steps, 0 included.
+R_ed is the budget eps^2/ln(1/delta) of other accountants, D is d, p (in orders) a probability of failure.
 
 These are worst cases over all losses with these constants. They say how bounds compare, not how accurate a model gets.
 
