@@ -42,6 +42,7 @@ def numerically(q: np.ndarray, total: float) -> tuple[float, np.ndarray]:
     return float(q @ z_squared), np.sqrt(z_squared)
 
 
+@settings(deadline=None)
 @given(weights, totals)
 def test_lemma_4_3_is_what_a_numerical_optimiser_finds(q: np.ndarray, total: float) -> None:
     cost, z = numerically(q, total)
@@ -52,6 +53,7 @@ def test_lemma_4_3_is_what_a_numerical_optimiser_finds(q: np.ndarray, total: flo
     assert found == pytest.approx(z, rel=1e-6)
 
 
+@settings(deadline=None)
 @given(weights, totals, st.integers(0, 2**32 - 1))
 def test_no_other_noise_of_the_same_budget_costs_less(q: np.ndarray, total: float, seed: int) -> None:
     share = np.random.default_rng(seed).dirichlet(np.ones(q.size)) + 1e-9
@@ -59,6 +61,7 @@ def test_no_other_noise_of_the_same_budget_costs_less(q: np.ndarray, total: floa
     assert total * float(q @ z_squared) >= influence.minimum(q) * (1 - 1e-12)
 
 
+@settings(deadline=None)
 @given(weights)
 def test_the_gain_over_uniform_noise_is_the_variance_of_the_roots(q: np.ndarray) -> None:
     uniform = float(np.sum(q * q.size / 2.5)) * 2.5
@@ -67,6 +70,7 @@ def test_the_gain_over_uniform_noise_is_the_variance_of_the_roots(q: np.ndarray)
     assert influence.gain(q) == pytest.approx(gained, rel=1e-9, abs=1e-9 * uniform)
 
 
+@settings(deadline=None)
 @given(lengths, gammas, totals)
 def test_theorem_4_4_closed_form(steps: int, gamma: float, total: float) -> None:
     q = influence.gradient_descent(steps, gamma=gamma)
@@ -81,6 +85,7 @@ def test_theorem_4_4_against_the_optimiser() -> None:
         assert closed == pytest.approx(numerically(q, total)[1], rel=1e-6)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(0.01, 1.99), min_size=1, max_size=30),
     st.floats(0.01, 1.0),
@@ -104,12 +109,14 @@ def test_the_influence_of_any_learning_rates_is_the_coefficient_in_the_bound(
     assert added == pytest.approx(problem.noise_weight * q[t], rel=1e-9, abs=1e-12)
 
 
+@settings(deadline=None)
 @given(lengths, gammas)
 def test_learning_rate_one_over_smoothness_is_theorem_4_1(steps: int, gamma: float) -> None:
     q = influence.step_sizes(np.full(steps, 0.25), pl=4 * (1 - gamma), smoothness=4.0)
     assert q == pytest.approx(influence.gradient_descent(steps, gamma=gamma), rel=1e-6)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.05, 1.9), min_size=2, max_size=20), st.floats(0.05, 0.9))
 def test_noise_falls_exactly_where_the_learning_rate_outruns_the_root_of_the_contraction(
     scaled: list[float], m: float
@@ -136,18 +143,21 @@ def directly(steps: int, gamma: float, beta: float) -> np.ndarray:
     return q
 
 
+@settings(deadline=None)
 @given(lengths, gammas, betas)
 def test_the_recursion_is_the_double_sum(steps: int, gamma: float, beta: float) -> None:
     q = influence.momentum(steps, gamma=gamma, beta=beta)
     assert q == pytest.approx(directly(steps, gamma, beta), rel=1e-9)
 
 
+@settings(deadline=None)
 @given(lengths, gammas)
 def test_no_momentum_is_gradient_descent(steps: int, gamma: float) -> None:
     plain = influence.gradient_descent(steps, gamma=gamma)
     assert influence.momentum(steps, gamma=gamma, beta=0.0) == pytest.approx(plain, rel=1e-12)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 400), st.floats(0.5, 0.999), st.floats(0, 1, exclude_max=True))
 def test_the_two_phase_bound_is_a_bound(steps: int, gamma: float, share: float) -> None:
     beta = share * gamma * (1 - 1e-9)
@@ -155,6 +165,7 @@ def test_the_two_phase_bound_is_a_bound(steps: int, gamma: float, share: float) 
     assert np.all(influence.momentum_bound(steps, gamma=gamma, beta=beta) >= exact * (1 - 1e-9))
 
 
+@settings(deadline=None)
 @given(st.floats(0.1, 0.995), st.floats(0, 0.99))
 def test_the_turning_point_is_the_largest_t(gamma: float, share: float) -> None:
     beta = share * gamma
@@ -165,7 +176,7 @@ def test_the_turning_point_is_the_largest_t(gamma: float, share: float) -> None:
     assert np.all(over[found:] < 1e-12)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 400), st.floats(0.5, 0.9999), st.floats(0, 1, exclude_max=True))
 def test_exact_influence_is_never_worse_than_the_papers_or_uniform(
     steps: int, gamma: float, share: float
