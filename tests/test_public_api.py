@@ -11,7 +11,10 @@ import pytest
 
 import decrescendo as dc
 
-ROOMS = ("decrescendo", *(f"decrescendo.{room}" for room in ("accounting", "clipping", "data", "models", "steering")))
+ROOMS = (
+    "decrescendo",
+    *(f"decrescendo.{room}" for room in ("accounting", "clipping", "data", "models", "steering")),
+)
 PUBLIC = [(room, name) for room in ROOMS for name in importlib.import_module(room).__all__]
 # Seams and aliases have nothing to run; downloads must not happen in an example.
 WITHOUT_EXAMPLE = {
