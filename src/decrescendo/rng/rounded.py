@@ -15,8 +15,8 @@ million), more bits are drawn and the interval is computed with more digits, unt
 
 import math
 from collections.abc import Callable
+from typing import Any
 
-import mpmath
 import numpy as np
 from jaxtyping import Float, UInt64
 from scipy.special import ndtri
@@ -113,6 +113,8 @@ def _add(
 
 def _decide(value: float, std: float, step: float, negative: bool, tail: int, words: Words) -> float:
     """The nearest multiple of ``step``, with as many more random bits and digits as it takes."""
+    import mpmath  # rarely needed, and slow to load
+
     bits = 64
     while True:
         for word in words(2):
@@ -126,8 +128,10 @@ def _decide(value: float, std: float, step: float, negative: bool, tail: int, wo
                 return float(first * step)
 
 
-def _quantile(tail: int, bits: int) -> mpmath.mpf:
-    """The N with P(Z > N) = tail / 2^bits."""
+def _quantile(tail: int, bits: int) -> Any:
+    """The N with P(Z > N) = tail / 2^bits, an mpmath number."""
+    import mpmath
+
     probability = mpmath.ldexp(mpmath.mpf(tail), -bits)
     if not probability:
         return mpmath.mpf("inf")
