@@ -10,7 +10,7 @@ from typing import final
 import torch
 from torch import nn
 
-from decrescendo.budget import Guarantee
+from decrescendo.budget import Guarantee, Unit
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import check_clip_norm, trainable
@@ -94,6 +94,7 @@ class Trainer:
         settings: EngineSettings | None = None,
     ) -> None:
         check_instance("plan", plan, Plan)
+        _check_unit(plan)
         parameters = trainable(model)
         for name, tensor in model.state_dict(keep_vars=True).items():
             if tensor.is_meta:
@@ -118,7 +119,7 @@ class Trainer:
         self._columns: list[Diagnostics] = []
         # Before any data are touched: a plan that cannot be judged must not be found out at the end.
         self._planned = judged(plan.ledger, plan.budget)
-        _check_promise(plan, self._planned)
+        check_promise(plan, self._planned)
         self._start = time.monotonic()
         self.spent = Spent(plan.ledger, plan.budget.delta)
 
@@ -247,13 +248,21 @@ class Trainer:
                 )
 
 
-def _check_promise(plan: Plan, found: Guarantee) -> None:
+def check_promise(plan: Plan, found: Guarantee) -> None:
     """A plan that was put together by hand, or by a wrong accountant, must not be what the weights are shown with."""
     spent = found.epsilon_lower or 0.0
     if plan.guarantee.kind != "estimate" and spent > plan.guarantee.epsilon * (1 + 1e-9):
         raise InvalidValue(
             f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
             f"{plan.guarantee.accountant} for releases that spend at least {spent:.6g}. Make plans with calibrate"
+        )
+
+
+def _check_unit(plan: Plan) -> None:
+    if plan.budget.unit is not Unit.EXAMPLE:
+        raise InvalidValue(
+            f"a plan for training must protect examples, got unit={plan.budget.unit}: here each row is clipped, not "
+            "each client. Use decrescendo.federated, or calibrate for examples"
         )
 
 
