@@ -25,6 +25,7 @@ class Outcome:
         guarantee: of the weights, a client: the plan's accountant-checked one in SERVER and SHARES; in LOCAL that of
             a client that answered every round. See `Placement` for whom it protects against.
         against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
+        secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
         weights: the trained state dict, on the CPU.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
@@ -38,6 +39,7 @@ class Outcome:
     weights: Mapping[str, Tensor]
     reports: tuple[RoundReport, ...] = ()
     seconds: float = 0.0
+    secure_sum: bool = True
 
     @property
     def steps(self) -> int:
@@ -47,6 +49,8 @@ class Outcome:
     def statement(self) -> str:
         """What is promised, and against whom."""
         lines = [str(self.guarantee), self.placement.threat]
+        if self.placement is Placement.SHARES and not self.secure_sum:
+            lines.append("There was no secure aggregation here: the server saw every reply by itself.")
         if self.against_server is not None:
             lines.append(f"Against the server, for a client that answers every round: {self.against_server}")
         lines.append(

@@ -187,17 +187,22 @@ class Rounds:
         self._opened = None
         self._write(None)
 
-    def finish(self, reports: tuple[RoundReport, ...]) -> Outcome:
+    def finish(self, reports: tuple[RoundReport, ...], *, secure_sum: bool = True) -> Outcome:
         """The run so far; one that ended early is judged by the whole plan, as in `Trainer.finish`."""
         against = None
         if self.placement is Placement.SHARES:
-            against = server_guarantee(self.plan, self._attendance)
+            # A reply that is seen by itself has one share of noise, as a sum of which one member is left.
+            seen = [
+                (members, replies if secure_sum else min(replies, 1)) for members, replies in self._attendance
+            ]
+            against = server_guarantee(self.plan, seen)
         return Outcome(
             plan=self.plan,
             placement=self.placement,
             ledger=self.ledger,
             guarantee=self._guarantee(),
             against_server=against,
+            secure_sum=secure_sum,
             weights=cpu_weights(self.model),
             reports=reports,
             seconds=time.monotonic() - self._start,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping import Diagnostics
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.errors import PlanViolation, check_instance
+from decrescendo.errors import InvalidValue, PlanViolation, check_instance
 from decrescendo.federated.messages import Reply
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
@@ -105,11 +105,17 @@ class Server:
         self._answered: set[int] = set()
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
+        self._name = name
 
     @property
     def run(self) -> str:
         """The run's name, which every `Round` carries and every `Reply` must."""
         return self._rounds.run
+
+    @property
+    def name(self) -> str:
+        """The public name that tells runs of this plan apart."""
+        return self._name
 
     @property
     def plan(self) -> Plan:
@@ -188,6 +194,17 @@ class Server:
         self._counts[Verdict.DECLINED] += 1
         return Received(Verdict.DECLINED, f"client {client}: {reason}")
 
+    def refused(self, verdict: Verdict, reason: str) -> Received:
+        """Note that whoever carries the messages refused something before it could be a `Reply`: counted, not added.
+
+        Raises:
+            InvalidValue: a verdict that would mean it was taken.
+        """
+        if verdict.taken:
+            raise InvalidValue(f"what is refused must have a verdict that says so, got {verdict}")
+        self._counts[verdict] += 1
+        return Received(verdict, reason)
+
     def close(self) -> RoundReport:
         """Sum, noise, ledger, journal, step: the end of a round. When it returns, `weights` may be shown."""
         opened, total = self._rounds.require_open(), self._total
@@ -209,9 +226,14 @@ class Server:
         self._rounds.abort()
         return self._report(opened, released=False)
 
-    def finish(self) -> Outcome:
-        """What the run is so far: may be asked at any time between rounds."""
-        return self._rounds.finish(self.reports)
+    def finish(self, *, secure_sum: bool = True) -> Outcome:
+        """What the run is so far: may be asked at any time between rounds.
+
+        Args:
+            secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In SHARES
+                `Outcome.against_server` depends on it: without, each reply was hidden by its own share alone.
+        """
+        return self._rounds.finish(self.reports, secure_sum=secure_sum)
 
     def _report(self, opened: Opened, *, released: bool) -> RoundReport:
         report = RoundReport(opened.round.number, len(opened.cohort), self._counts, released)

@@ -22,6 +22,7 @@ class Verdict(StrEnum):
     NAMES = "wrong names"
     SHAPES = "wrong shapes"
     TYPES = "wrong types"
+    UNREADABLE = "unreadable"
     NONFINITE = "not finite"
     TOO_LONG = "longer than an honest reply"
     DECLINED = "declined by the client"

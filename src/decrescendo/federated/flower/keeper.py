@@ -3,7 +3,7 @@
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +72,12 @@ class Keeper:
     """
 
     def __init__(
-        self, folder: str | os.PathLike[str], clients: Sequence[int], policy: Policy, *, seed: int | None = None
+        self,
+        folder: str | os.PathLike[str],
+        clients: Sequence[int],
+        policy: Policy,
+        *,
+        seed: int | None = None,
     ) -> None:
         if not clients:
             raise InvalidValue("a node must host at least one client, got none")
@@ -162,7 +167,7 @@ class Keeper:
         return None
 
     @contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
+    def _open(self) -> Generator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self._file, timeout=60, isolation_level=None)) as store:
                 store.execute("pragma synchronous = full")

@@ -73,5 +73,3 @@ def _answer(
 
 def _failed(message: Message, code: int, reason: str) -> Message:
     return Message(Error(code=code, reason=reason), reply_to=message)
-
-

@@ -261,5 +261,3 @@ def _number(facts: ConfigRecord, name: str) -> int:
     if type(found) is not int:
         raise FileRefused(f"{name} must be a whole number, got {type(found).__name__}")
     return found
-
-
