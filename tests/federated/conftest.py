@@ -16,6 +16,9 @@ from decrescendo.sampling import PoissonSampling
 from decrescendo.schedule import Schedule
 
 CLIENTS = 40
+
+# An app for real processes, not tests.
+collect_ignore = ["flower_app"]
 NOISE, CLIP = (2.0, 1.5, 1.2), (1.0, 0.8, 0.5)
 
 judged_once = cache(judged)
