@@ -71,8 +71,8 @@ def thaw(optimizer: torch.optim.Optimizer, facts: Mapping[str, Any], tensors: Ma
         for index, values in facts["numbers"].items():
             optimizer.state[parameters[int(index)]].update(values)
         for name, value in tensors.items():
-            prefix, index, key = name.split("/", 2)
-            if prefix == _PREFIX:
+            if name.startswith(f"{_PREFIX}/"):
+                _, index, key = name.split("/", 2)
                 parameter = parameters[int(index)]
                 # A count of steps stays where torch put it, on the CPU; moments are with their parameter.
                 place = "cpu" if key == "step" else parameter.device
