@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,15 @@ from decrescendo.optim import AdamBC
 from .conftest import adam, make_model, make_plan, momentum, sgd
 from .test_server import flat, honest
 
+# Small cohorts: the tests below kill a run before each of its calls.
+PLAN = partial(make_plan, cohort=3)
 Build = Callable[[nn.Module], torch.optim.Optimizer]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kills here drop what is in memory; the machine does not lose its power."""
+    monkeypatch.setattr(journal_module.os, "fsync", lambda handle: None)
 
 
 class Killed(Exception):
@@ -29,7 +38,7 @@ class Killed(Exception):
 def start(folder: Path, placement: Placement, build: Build = sgd) -> Server:
     """What a server program does when it is started, the first time or again."""
     model = make_model()
-    return Server(model, make_plan(), build(model), seed=3, placement=placement, journal=folder)
+    return Server(model, PLAN(), build(model), seed=3, placement=placement, journal=folder)
 
 
 def run(
@@ -71,7 +80,7 @@ def test_a_trusted_server_killed_anywhere_ends_with_the_same_weights(build: Buil
     calls = 3 * 3 + sum(report.cohort for report in undisturbed.reports)
     for kill_at in range(1, calls + 2):
         outcome, seen = run(tmp_path / f"{kill_at}", Placement.SERVER, kill_at, build)
-        assert outcome.ledger == make_plan().ledger
+        assert outcome.ledger == PLAN().ledger
         assert torch.equal(flat(dict(outcome.weights)), flat(dict(undisturbed.weights)))
         assert len(seen) == len(set(seen)) >= 2
 
@@ -157,7 +166,7 @@ def test_the_release_is_recorded_before_the_optimiser_moves(
         patch.setattr(rounds_module, "apply", broken)
         with pytest.raises(Killed):
             server.close()
-    assert server.ledger == make_plan().ledger.first(1)
+    assert server.ledger == PLAN().ledger.first(1)
     whole = start(tmp_path / "other", Placement.SERVER)
     whole.open()
     whole.close()
@@ -171,7 +180,7 @@ def test_an_aborted_round_counts_and_moves_nothing(tmp_path: Path) -> None:
         before = flat(server.weights())
         server.open()
         server.abort()
-        rate = 1.0 if placement is Placement.LOCAL else make_plan().sampling.sample_rate
+        rate = 1.0 if placement is Placement.LOCAL else PLAN().sampling.sample_rate
         again = start(tmp_path / placement.value, placement)
         for known in (server, again):
             assert known.ledger == Ledger.of([2.0], rate)
@@ -223,4 +232,4 @@ def test_an_optimiser_that_cannot_be_written_is_found_out_at_the_start(tmp_path:
     model = make_model()
     optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
     with pytest.raises(InvalidType, match="plain values"):
-        Server(model, make_plan(), optimizer, seed=3, placement=Placement.SERVER, journal=tmp_path)
+        Server(model, PLAN(), optimizer, seed=3, placement=Placement.SERVER, journal=tmp_path)

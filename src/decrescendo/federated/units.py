@@ -10,12 +10,12 @@ import math
 import numpy as np
 from jaxtyping import Int
 from scipy.optimize import brentq
-from scipy.stats import binom
 
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.rdp import round_down
 from decrescendo.budget import Bound, rounded
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_integer
+from decrescendo.federated.mixture import BinomialMixture, Composed
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 
@@ -49,9 +49,9 @@ def group_epsilon(
     were drawn, is binomial(m, p): each client is drawn on its own. So a round is dominated by the mixture
     sum_j P(J = j) N(j, z^2) against N(0, z^2) (Choquette-Choo, Ganesh, Steinke and Thakurta, "Privacy Amplification
     for Matrix Mechanisms", 2023: the mixture of Gaussians with known sensitivities dominates vectors of such norms),
-    which composes like any dominating pair. It is composed here by dp-accounting's pessimistic discretisation, each
-    direction on its own, with the noise multipliers rounded down onto ``values`` values: every rounding is upwards.
-    For m = 1 it is the guarantee for a client, up to both methods' rounding.
+    which composes like any dominating pair. Each is discretised pessimistically (connecting the dots) and composed by
+    dp-accounting, each direction on its own, with the noise multipliers rounded down onto ``values`` values: every
+    rounding is upwards. For m = 1 it is the guarantee for a client, up to both methods' rounding.
 
     Args:
         ledger: of a SERVER or SHARES run.
@@ -89,38 +89,19 @@ def group_epsilon(
     return Bound(_found(_total(loud, m, grid), target, replaced=replaced), "upper")
 
 
-def _total(ledger: Ledger, m: int, grid: float) -> "_Pld":
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    total = None
+def _total(ledger: Ledger, m: int, grid: float) -> Composed:
+    total: Composed | None = None
     for release in ledger:
-        drawn = np.arange(m + 1)
-        step = pld.from_mixture_gaussian_mechanism(
-            standard_deviation=release.noise_multiplier,
-            sensitivities=drawn.astype(float).tolist(),
-            sampling_probs=binom.pmf(drawn, m, release.sample_rate).tolist(),
-            value_discretization_interval=grid,
-        ).self_compose(release.count)
-        total = step if total is None else total.compose(step)
+        step = Composed.of(
+            BinomialMixture(m, release.sample_rate, release.noise_multiplier), grid, release.count
+        )
+        total = step if total is None else total.with_(step)
     if total is None:
         raise InvalidValue("a ledger must have a release, got none")
-    return _Pld(total)
+    return total
 
 
-class _Pld:
-    """The two numbers that are asked of dp-accounting's distribution, typed."""
-
-    def __init__(self, found: object) -> None:
-        self._found: object = found
-
-    def epsilon(self, delta: float) -> float:
-        return float(self._found.get_epsilon_for_delta(delta))  # type: ignore[attr-defined]
-
-    def delta(self, epsilon: float) -> float:
-        return float(self._found.get_delta_for_epsilon(epsilon))  # type: ignore[attr-defined]
-
-
-def _found(total: _Pld, delta: float, *, replaced: bool) -> float:
+def _found(total: Composed, delta: float, *, replaced: bool) -> float:
     if not replaced:
         return total.epsilon(delta)
 
