@@ -2,9 +2,9 @@
 
     python -m benchmarks.federated [--rounds 20] [--blocks 5]
 
-500,000 clients of one image, 250 expected a round, SERVER noise. Blocks of central and federated rounds alternate in one
-process on one thread, in CPU time of that thread, so that other programs disturb little; every block gives one ratio.
-Images are random bytes, in memory: what is measured is training, not data. Memory is the peak of a process of its own
+500,000 clients of one image, 250 expected a round, SERVER noise. Blocks of central and federated rounds alternate in
+one process on one thread, in CPU time of that thread, so that other programs disturb little; each block
+gives one ratio. Images are random bytes, in memory: what is measured is training, not data. Memory is the peak of a process of its own
 that computes its images from their numbers.
 """
 
@@ -46,7 +46,9 @@ def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 def plan_of(clients: int, rounds: int, unit: Unit, cohort: int = 250) -> Plan:
     """A constant plan."""
     sampling = PoissonSampling(clients, cohort)
-    return calibrate(Budget(2.0, 1e-7, unit), sampling, rounds, privacy=constant(1.0), clip=constant(1.5))
+    return calibrate(
+        Budget(2.0, 1e-7, unit), sampling, steps=rounds, privacy=constant(1.0), clip=constant(1.5)
+    )
 
 
 class Times:
@@ -56,6 +58,7 @@ class Times:
         self.at: list[float] = []
 
     def __call__(self, progress: Progress) -> None:
+        assert progress.step > len(self.at)
         self.at.append(time.thread_time())
 
     @property

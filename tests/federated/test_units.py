@@ -9,7 +9,7 @@ from scipy.stats import binom, norm
 from decrescendo.accounting import Pld
 from decrescendo.accounting.gaussian import epsilon_of
 from decrescendo.data.infinite import sources
-from decrescendo.errors import AccountingError
+from decrescendo.errors import AccountingError, InvalidValue
 from decrescendo.federated.units import group_epsilon, most_clients
 from decrescendo.ledger import Ledger
 
@@ -66,6 +66,24 @@ def test_edges() -> None:
     assert group_epsilon(Ledger.of([1.0, 0.0], 0.1), 1e-5, 3).value == math.inf
     with pytest.raises(AccountingError, match="one sample rate"):
         group_epsilon(Ledger.of([1.0], 0.1) + Ledger.of([1.0], 0.2), 1e-5, 3)
+    with pytest.raises(InvalidValue, match="delta must be >= 1e-11"):
+        group_epsilon(Ledger.of([1.0], 0.1), 1e-12, 3)
+    # So little noise that nothing is left to promise when updates are replaced.
+    assert group_epsilon(Ledger.of([0.3] * 5, 0.1), 1e-5, 5, replaced=True).value == math.inf
+
+
+def test_replaced_updates_are_two_halves_with_their_deltas() -> None:
+    """Against dp-accounting's own mixture: (e, d) twice is (2 e, (1 + exp(e)) d)."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    m, p, z, delta = 2, 0.1, 2.0, 1e-5
+    theirs = pld.from_mixture_gaussian_mechanism(
+        z, [0.0, 1.0, 2.0], binom.pmf([0, 1, 2], m, p).tolist(), value_discretization_interval=1e-3
+    ).self_compose(4)
+    half = group_epsilon(Ledger.of([z] * 4, p), delta, m, replaced=True).value / 2
+    for shift, holds in ((0.01, True), (-0.01, False)):
+        covered = (1 + math.exp(half + shift)) * theirs.get_delta_for_epsilon(half + shift) <= delta
+        assert covered == holds
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 from jaxtyping import Int
-from scipy.optimize import brentq
 
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.rdp import round_down
@@ -22,6 +21,9 @@ from decrescendo.plan import Plan
 # Of epsilon, the grid that losses are rounded on, for 5,000 releases: what rounding adds grows like their number times
 # the grid squared. And the grid's limits, between cost and looseness.
 _GRID_SHARE, _FINEST, _COARSEST = 5e-4, 1e-4, 2e-3
+
+# Composition by fast transforms is trusted down to this delta.
+_FLOOR, _STEP = 1e-12, 0.125
 
 
 def most_clients(person: Int[np.ndarray, " rows"], client: Int[np.ndarray, " rows"]) -> int:
@@ -73,6 +75,8 @@ def group_epsilon(
     check_instance("ledger", ledger, Ledger)
     target, m = check_delta(delta), check_integer("clients", clients, at_least=1)
     check_integer("values", values, at_least=2)
+    if target < 10 * _FLOOR:
+        raise InvalidValue(f"delta must be >= {10 * _FLOOR:g} for a group, got delta={target:g}")
     if not len(ledger):
         return Bound(0.0, "upper")
     if (ledger.noise_multiplier == 0).any():
@@ -105,20 +109,24 @@ def _found(total: Composed, delta: float, *, replaced: bool) -> float:
     if not replaced:
         return total.epsilon(delta)
 
-    def log_excess(half: float) -> float:
-        found = total.delta(half)
-        return math.log(found) + math.log1p(math.exp(half)) - math.log(delta) if found > 0 else -1e3
+    def covers(half: float) -> bool:
+        # Transforms of floating-point numbers say nothing about what is below the floor.
+        found = max(total.delta(half), _FLOOR)
+        return math.log(found) + math.log1p(math.exp(half)) <= math.log(delta)
 
-    high = total.epsilon(delta / 2) + 1
-    while log_excess(high) > 0:
-        high *= 1.5
-        if high > 500:
-            return math.inf
-    if log_excess(0.0) <= 0:
+    if covers(0.0):
         return 0.0
-    root = brentq(log_excess, 0.0, high, xtol=1e-6)
-    # The root may lie on either side: a little above it the excess is not positive, or the safe end is taken.
-    return 2 * (root + 2e-6 if log_excess(root + 2e-6) <= 0 else high)
+    low, most = 0.0, math.log(delta / _FLOOR)
+    for high in np.arange(_STEP, most, _STEP).tolist():
+        if covers(high):
+            break
+        low = high
+    else:
+        return math.inf
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (low, middle) if covers(middle) else (middle, high)
+    return 2 * high
 
 
 def both_units(
