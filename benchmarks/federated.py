@@ -3,9 +3,9 @@
     python -m benchmarks.federated [--rounds 20] [--blocks 5]
 
 500,000 clients of one image, 250 expected a round, SERVER noise. Blocks of central and federated rounds alternate in
-one process on one thread, in CPU time of that thread, so that other programs disturb little; each block
-gives one ratio. Images are random bytes, in memory: what is measured is training, not data. Memory is the peak of a process of its own
-that computes its images from their numbers.
+one process on one thread, in CPU time of that thread, so that other programs disturb little; each block gives one
+ratio. Images are random bytes, in memory: what is measured is training, not data. Memory is the peak of a process of
+its own that computes its images from their numbers.
 """
 
 import argparse
