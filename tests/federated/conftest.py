@@ -43,7 +43,7 @@ def make_plan(
     ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
     found = judged_once(ledger, Budget(1.0, 1e-5, unit))
     guarantee = Guarantee(found.epsilon, 1e-5, unit, "Pld", "upper")
-    return Plan(Budget(guarantee.epsilon, 1e-5, unit), sampling, schedule, guarantee)
+    return Plan(Budget(max(guarantee.epsilon, 1e-3), 1e-5, unit), sampling, schedule, guarantee)
 
 
 def make_model() -> nn.Module:
