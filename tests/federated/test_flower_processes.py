@@ -93,7 +93,10 @@ def finish(flower: FlowerProcesses, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def simulated(
-    plan: Plan, folder: Path, placement: Placement = Placement.SERVER, dropouts: Callable[..., Any] | None = None
+    plan: Plan,
+    folder: Path,
+    placement: Placement = Placement.SERVER,
+    dropouts: Callable[..., Any] | None = None,
 ) -> Outcome:
     model = problem.make_model()
     return simulate(
@@ -160,7 +163,9 @@ def test_what_bad_clients_send_is_counted_and_nothing_unclipped_enters(
     assert last["missing"] > 0
 
 
-def test_a_node_killed_in_mid_round_is_missing_and_may_come_back(flower: FlowerProcesses, folder: Path) -> None:
+def test_a_node_killed_in_mid_round_is_missing_and_may_come_back(
+    flower: FlowerProcesses, folder: Path
+) -> None:
     plan = make_plan([1.5] * 3, [0.5] * 3, cohort=20)
     submit(flower, folder, plan, faults="2:1:hang", **{"round-timeout": 25.0})
     wait(flower, folder, (folder / "hanging").exists)

@@ -1,5 +1,6 @@
 """Real Flower processes on loopback: a SuperLink, SuperNodes, ``flwr run``; started, watched, killed, cleaned up."""
 
+import contextlib
 import json
 import os
 import signal
@@ -80,7 +81,9 @@ class FlowerProcesses:
 
     def start_link(self) -> None:
         """The SuperLink, and wait until it listens."""
-        self._start("superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port))
+        self._start(
+            "superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port)
+        )
         wait_until(lambda: _listens(self.port), 120, "the SuperLink listens")
 
     def start_node(self, name: str, config: Mapping[str, str | int]) -> None:
@@ -144,14 +147,15 @@ class FlowerProcesses:
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self._groups[name] = subprocess.Popen(
-                command, env=self._environment, cwd=self.folder, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=self._environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
 
 def _signal(group: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(group.pid, number)
-    except ProcessLookupError:
-        pass
-
-

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 SEED, CLIENTS = 11, 40
-SHARDS = (range(0, 16), range(16, 30), range(30, CLIENTS))
+SHARDS = (range(16), range(16, 30), range(30, CLIENTS))
 
 
 def make_model() -> nn.Module:

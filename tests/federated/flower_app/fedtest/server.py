@@ -55,7 +55,9 @@ def build(context: Context) -> Deployment:
 
 def finished(context: Context, outcome: Outcome) -> None:
     folder = Path(str(context.run_config["folder"]))
-    save_file({name: value.contiguous() for name, value in outcome.weights.items()}, folder / "weights.safetensors")
+    save_file(
+        {name: value.contiguous() for name, value in outcome.weights.items()}, folder / "weights.safetensors"
+    )
     done = {"steps": outcome.steps, "as_planned": outcome.ledger == outcome.plan.ledger}
     (folder / "done.tmp").write_text(json.dumps(done))
     (folder / "done.tmp").replace(folder / "done.json")
