@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
+pytest.importorskip("flwr", reason='flwr is not installed: pip install "decrescendo[federated]"')
+
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
@@ -14,7 +17,9 @@ from decrescendo.errors import InvalidValue
 from decrescendo.federated import Placement, Policy, Server, Verdict
 from decrescendo.federated.clients import Clients
 from decrescendo.federated.flower import Delivery, Deployment, Keeper, Shard, client_app, drive, private_mod
-from decrescendo.federated.flower.wire import Answer, Ask
+from decrescendo.federated.flower.wire import Answer, Ask, Proposal
+from decrescendo.federated.journal import LOCK
+from decrescendo.federated.messages import Round, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.simulation import simulate
 from decrescendo.plan import Plan
@@ -82,18 +87,18 @@ def deploy(
     model = make_model()
     server = Server(model, plan, momentum(model), seed=SEED, placement=placement, journal=journal)
     deliveries: list[Delivery] = []
-    outcome = drive(
-        grid,
-        Deployment(
-            server,
-            round_timeout=round_timeout,
-            start_timeout=0.3,
-            wait_for=wait_for,
-            poll=0.001,
-            after=deliveries.append,
-        ),
+    deployment = Deployment(
+        server,
+        round_timeout=round_timeout,
+        start_timeout=0.3,
+        wait_for=wait_for,
+        poll=0.001,
+        after=deliveries.append,
     )
-    return outcome, deliveries
+    try:
+        return drive(grid, deployment), deliveries
+    finally:
+        server.stop()  # as the end of its process would
 
 
 def simulated(
@@ -175,7 +180,7 @@ def test_too_few_clients_at_the_start_spend_nothing(tmp_path: Path) -> None:
     del grid.nodes[103]
     with pytest.raises(InvalidValue, match="wait_for=40 clients must be hosted"):
         deploy(grid, long_plan(3), journal=tmp_path / "journal")
-    assert not list((tmp_path / "journal").glob("*"))
+    assert [file.name for file in (tmp_path / "journal").iterdir()] == [LOCK]
 
 
 # --- what bad nodes send
@@ -372,6 +377,19 @@ def test_a_server_that_leaves_its_own_plan_is_declined(tmp_path: Path) -> None:
         assert delivery.report.verdicts == {Verdict.DECLINED: delivery.report.cohort}
 
 
+def test_a_round_without_the_agreed_placement_is_declined(tmp_path: Path) -> None:
+    """LOCAL was agreed to; asking for the same run's replies without noise would void it."""
+    keeper = keeper_at(tmp_path, 101)
+    plan = long_plan(2)
+    run, c, z = run_id(plan, Placement.LOCAL), float(plan.clip_norm[0]), float(plan.noise_multiplier[0])
+    assert not keeper.agree(Proposal(plan, Placement.LOCAL, "")).refused
+    for placement, share in ((Placement.SERVER, 0.0), (Placement.SHARES, 0.1 * z * c)):
+        admitted = keeper.admit(Round(run, 1, 2, c, z, placement, share), [0])
+        assert admitted.clients == ()
+        assert f"the server asks for {placement}" in admitted.declined[0][1]
+    assert keeper.admit(Round(run, 1, 2, c, z, Placement.LOCAL, z * c), [0]).clients == (0,)
+
+
 def test_nothing_but_updates_and_no_text_of_an_exception_leaves_a_node(tmp_path: Path) -> None:
     plan = make_plan([1.5] * 2, [0.5] * 2, cohort=CLIENTS)
     app = ClientApp()
@@ -453,6 +471,7 @@ def test_a_killed_server_goes_on_and_never_under_reports(tmp_path: Path, placeme
     again = Server(model, plan, momentum(model), seed=SEED, placement=placement, journal=tmp_path / "journal")
     # With noise of their own the members' replies may have been seen: the round is spent.
     assert again.spent == (2 if placement is Placement.SERVER else 3)
+    again.stop()
     outcome, deliveries = deploy(grid, plan, placement, journal=tmp_path / "journal")
     assert outcome.ledger.steps == plan.steps
     if placement is Placement.SERVER:

@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+
+pytest.importorskip("flwr", reason='flwr is not installed: pip install "decrescendo[federated]"')
+
 from flower_processes import FlowerProcesses, wait_until
 from safetensors.torch import load_file
 

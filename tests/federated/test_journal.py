@@ -1,6 +1,8 @@
 """Killed between any two calls and started again: the run goes on, and the ledger misses nothing that was seen."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,15 +11,16 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo.errors import FileRefused, InvalidType, PlanViolation
-from decrescendo.federated import Outcome, Placement, Server
+from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
+from decrescendo.federated import Clients, Outcome, Placement, Server, simulate
 from decrescendo.federated import journal as journal_module
 from decrescendo.federated import rounds as rounds_module
 from decrescendo.federated.journal import HEAD, Journal
 from decrescendo.ledger import Ledger
 from decrescendo.optim import AdamBC
+from decrescendo.progress import Progress
 
-from .conftest import adam, make_model, make_plan, momentum, sgd
+from .conftest import adam, loss, make_model, make_plan, momentum, records, sgd
 from .test_server import flat, honest
 
 # Small cohorts: the tests below kill a run before each of its calls.
@@ -31,14 +34,30 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module.os, "fsync", lambda handle: None)
 
 
+HOLD = """
+import sys
+from decrescendo.federated.journal import Journal
+journal = Journal(sys.argv[1])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
 class Killed(Exception):
     """Stands for SIGKILL: everything in memory is dropped."""
 
 
+alive: list[Server] = []
+
+
 def start(folder: Path, placement: Placement, build: Build = sgd) -> Server:
-    """What a server program does when it is started, the first time or again."""
+    """What a server program does when it is started, the first time or again; the one before is dead by then."""
+    while alive:
+        alive.pop().stop()  # what the end of its process does: it lets go of the journal, and writes nothing
     model = make_model()
-    return Server(model, PLAN(), build(model), seed=3, placement=placement, journal=folder)
+    server = Server(model, PLAN(), build(model), seed=3, placement=placement, journal=folder)
+    alive.append(server)
+    return server
 
 
 def run(
@@ -192,6 +211,7 @@ def test_a_journal_of_another_run_or_damaged_is_refused(tmp_path: Path) -> None:
     server = start(tmp_path, Placement.SERVER)
     server.open()
     server.close()
+    server.stop()
     model = make_model()
     with pytest.raises(FileRefused, match="of this run"):
         Server(
@@ -216,13 +236,71 @@ def test_a_journal_of_another_run_or_damaged_is_refused(tmp_path: Path) -> None:
         start(tmp_path, Placement.SERVER)
 
 
+def test_a_journal_has_one_server(tmp_path: Path) -> None:
+    """Two that go on from one state would release two different sums with the same noise."""
+    server = start(tmp_path, Placement.SERVER)
+    server.open()
+    server.close()
+    model = make_model()
+    for _ in range(2):  # being refused does not let go of anything
+        with pytest.raises(InvalidValue, match="held by another"):
+            Server(model, PLAN(), sgd(model), seed=3, placement=Placement.SERVER, journal=tmp_path)
+    again = start(tmp_path, Placement.SERVER)
+    assert again.spent == 1
+    server.open()
+    with pytest.raises(PlanViolation, match="let go"):
+        server.close()
+    assert torch.equal(flat(server.weights()), flat(again.weights()))
+    again.open()
+    again.close()
+
+
+def test_a_killed_process_lets_go_of_its_journal(tmp_path: Path) -> None:
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE
+    )
+    assert held.stdout is not None
+    assert held.stdout.readline() == b"held\n"
+    with pytest.raises(InvalidValue, match="held by another"):
+        Journal(tmp_path)
+    held.kill()
+    held.communicate()
+    Journal(tmp_path).close()
+
+
+def test_a_simulation_that_fails_may_go_on(tmp_path: Path) -> None:
+    clients = Clients.one_record(records())
+
+    def once(callback: Callable[[Progress], bool]) -> Outcome:
+        model = make_model()
+        return simulate(
+            model,
+            loss,
+            clients,
+            PLAN(),
+            sgd(model),
+            seed=3,
+            placement=Placement.SERVER,
+            journal=tmp_path,
+            callback=callback,
+        )
+
+    def failing(progress: Progress) -> bool:
+        raise Killed
+
+    with pytest.raises(Killed) as kept:  # a notebook keeps the last error, and so everything in its frames
+        once(failing)
+    assert once(lambda progress: False).ledger == PLAN().ledger
+    assert kept.type is Killed
+
+
 def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
     server = start(tmp_path, Placement.SERVER)
     for _ in range(3):
         server.open()
         server.close()
     files = sorted(tmp_path.iterdir())
-    assert len(files) == 2
+    assert [file.suffix for file in files] == [".json", ".lock", ".safetensors"]
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
     with pytest.raises(PlanViolation):
         start(tmp_path, Placement.SERVER).open()

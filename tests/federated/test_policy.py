@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from decrescendo.accounting import Gaussian
 from decrescendo.errors import FileRefused, InvalidValue
@@ -219,6 +220,28 @@ def test_local_steps_are_the_way_that_sgd_goes() -> None:
     assert all(torch.equal(old, now) for old, now in zip(before, model.parameters(), strict=True))
     nothing = client_update(model, loss, (inputs[:0], targets[:0]), LocalSteps(0.3))
     assert not any(value.any() for value in nothing.values())
+
+
+def test_what_one_client_leaves_in_buffers_does_not_reach_its_neighbour() -> None:
+    """Even with a layer that moves its buffers in the forward pass: an update depends on its own records only."""
+
+    class Moving(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.register_buffer("mean", torch.zeros(3), persistent=False)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            self.mean += rows.detach().mean(0)
+            return (rows - self.mean) * self.weight
+
+    model = Moving()
+    value = lambda model, batch: model(batch).square().sum(1)  # noqa: E731
+    alone = client_update(model, value, torch.ones(1, 3))
+    client_update(model, value, 1e6 * torch.ones(1, 3))
+    after = client_update(model, value, torch.ones(1, 3))
+    assert torch.equal(alone["weight"], after["weight"])
+    assert not model.mean.any()
 
 
 def test_an_exact_sum_is_exact() -> None:

@@ -1,18 +1,22 @@
 """Statistics, with their power: the total noise of a round is the planned one, whoever takes part or drops out."""
 
+import itertools
 import math
 
 import pytest
 import torch
 from scipy import stats
+from torch import nn
 
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.federated import Placement, Round
+from decrescendo.federated import Placement, Reply, Round, Server
 from decrescendo.federated.simulation import client_streams
 from decrescendo.federated.update import prepare
 from decrescendo.ledger import Release
 from decrescendo.noise import NoisedSum, complete, privatise
 from decrescendo.sampling import PoissonSampling
+
+from .conftest import make_plan
 
 SAMPLING = PoissonSampling(dataset_size=1000, expected_batch_size=8)
 SIZE, Z, C = 60_000, 1.7, 0.5
@@ -46,6 +50,66 @@ def test_the_total_variance_is_the_planned_one(k: int, j: int) -> None:
     assert p_value(noise) > 1e-4
     assert abs(float(noise.mean())) < 4.5 / math.sqrt(SIZE)
     assert stats.kstest(noise.numpy(), "norm").pvalue > 1e-4
+
+
+class Flat(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(SIZE))
+
+
+def released_noise(
+    placement: Placement, seed: int, answers: str, cohort: float = 8
+) -> tuple[torch.Tensor, int, int]:
+    """What a whole `Server` moves its weights by, over the planned deviation; cohort, and replies that it took.
+
+    Updates are zero. ``answers``: how the members answer, in turn: h(onest), s(ilent), d(eclined), n(aN), w(rong
+    shape), t(wice), l(ong).
+    """
+    plan = make_plan([Z], [C], cohort=cohort)
+    model = Flat()
+    server = Server(model, plan, torch.optim.SGD(model.parameters(), lr=1.0), seed=seed, placement=placement)
+    opened = server.open()
+    for client, answer in zip(opened.cohort, itertools.cycle(answers), strict=False):
+        secret = None if placement is Placement.SERVER else client_streams(seed, client)
+        part = prepare({"w": torch.zeros(SIZE)}, opened.round, secret)["w"]
+        changed = {"n": part * math.nan, "w": part[1:], "l": part + 1e9}.get(answer, part)
+        if answer == "d":
+            server.declined(client, "no")
+        for _ in range({"s": 0, "d": 0, "t": 2}.get(answer, 1)):
+            server.receive(Reply(client, 1, opened.round.run, {"w": changed}))
+    report = server.close()
+    assert server.ledger.steps == 1
+    return -server.weights()["w"].double() * cohort / (Z * C), len(opened.cohort), report.taken
+
+
+@pytest.mark.parametrize("answers", ["h", "s", "hs", "hhhs", "hdnwtl", "ssh", "nl"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_whole_round_has_the_planned_noise_whoever_answers(answers: str, seed: int) -> None:
+    """A reply that is refused brought no noise: the server adds its share too."""
+    noise, cohort, taken = released_noise(Placement.SHARES, seed, answers)
+    assert 3 <= cohort <= 16  # a share is 6 % of the variance or more: far beyond what the test can miss
+    assert taken == sum(
+        answer in "ht" for _, answer in zip(range(cohort), itertools.cycle(answers), strict=False)
+    )
+    assert p_value(noise) > 1e-4
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_an_empty_cohort_is_released_with_the_planned_noise(placement: Placement) -> None:
+    noise, cohort, _ = released_noise(placement, 3, "h", cohort=1e-9)
+    assert cohort == 0
+    assert p_value(noise) > 1e-4
+    silent, cohort, taken = released_noise(placement, 3, "s")
+    assert cohort > 0 == taken
+    assert p_value(silent) > 1e-4
+
+
+@pytest.mark.parametrize("answers", ["s", "nw", "d"])
+def test_a_trusted_server_adds_all_of_the_noise_whoever_answers(answers: str) -> None:
+    noise, _, taken = released_noise(Placement.SERVER, 5, answers)
+    assert taken == 0
+    assert p_value(noise) > 1e-4
 
 
 @pytest.mark.parametrize("k", [2, 5, 12, 25])

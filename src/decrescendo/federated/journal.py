@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
 
 FORMAT, VERSION = "decrescendo-federated-journal", 1
-HEAD = "journal-private.json"
+HEAD, LOCK = "journal-private.json", "journal.lock"
 _KEYS = {"format", "version", "facts", "tensors", "tensors_sha256"}
 
 
@@ -35,7 +36,12 @@ class Journal:
     readable by their owner only.
 
     Args:
-        folder: made if it is not there. One server writes to it at a time.
+        folder: made if it is not there. Whoever opens it holds it until their process ends: two servers that went on
+            from one state would release two different sums under the same noise. A copy of the folder is not held:
+            never go on from a backup.
+
+    Raises:
+        InvalidValue: it cannot be written, or another server holds it.
 
     >>> import tempfile
     >>> journal = Journal(Path(tempfile.mkdtemp()) / "run")
@@ -54,9 +60,29 @@ class Journal:
             raise InvalidValue(
                 f"journal must be a folder that can be written, got {str(folder)!r} ({error.strerror})"
             ) from None
+        self._lock = FileLock(self._folder / LOCK, mode=0o600, blocking=False)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise InvalidValue(
+                f"a journal must have one server, got {str(folder)!r} held by another. End that one first: two would "
+                "release different sums with the same noise"
+            ) from None
+
+    def close(self) -> None:
+        """Let another server have the folder, as the end of this process would."""
+        self._lock.release()
 
     def write(self, entry: Entry) -> None:
-        """Replace the state; when this returns, it is on disk."""
+        """Replace the state; when this returns, it is on disk.
+
+        Raises:
+            PlanViolation: after `close`.
+        """
+        if not self._lock.is_locked:
+            raise PlanViolation(
+                "a journal must be held to be written, got one that was let go. Start the server again from its folder"
+            )
         content = save_tensors({name: tensor.contiguous() for name, tensor in entry.tensors.items()})
         digest = hashlib.sha256(content).hexdigest()
         # A name of its own: the head that is still there must find its own tensors until it is replaced.

@@ -25,7 +25,8 @@ class Placement(StrEnum):
 
     In SHARES the members learn k (their share says it), which only the server should know: a member that works
     together with a reader of the models weakens the amplification. And each share counts only while its owner is
-    honest: with h colluding members among j that replied, j - h of k shares protect against the server.
+    honest: with h members that leave their share out, or tell it to others, k - h of k shares protect against those
+    who see the models, and of j that replied j - h of k against the server.
 
     >>> Placement("shares") is Placement.SHARES
     True

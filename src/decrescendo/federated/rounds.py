@@ -93,11 +93,16 @@ class Rounds:
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
         self._planned = judged(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
-        self._journal = None if journal is None else Journal(journal)
         freeze(optimizer)  # an optimiser that cannot be written must be found out before the first round
-        entry = None if self._journal is None else self._journal.read()
-        if entry is not None:
-            self._resume(entry)
+        self._journal = None if journal is None else Journal(journal)
+        if self._journal is not None:
+            try:
+                entry = self._journal.read()
+                if entry is not None:
+                    self._resume(entry)
+            except BaseException:
+                self._journal.close()
+                raise
 
     @property
     def opened(self) -> Opened | None:
@@ -186,6 +191,11 @@ class Rounds:
             self._releases.append(self._release_of(self.spent))
         self._opened = None
         self._write(None)
+
+    def stop(self) -> None:
+        """Let go of the journal; see `Server.stop`."""
+        if self._journal is not None:
+            self._journal.close()
 
     def finish(self, reports: tuple[RoundReport, ...], *, secure_sum: bool = True) -> Outcome:
         """The run so far; one that ended early is judged by the whole plan, as in `Trainer.finish`."""

@@ -43,8 +43,9 @@ class Server:
             where a journal is gone on with: that has the streams' states.
         placement: who adds the noise, and so who is protected against whom.
         name: public; tells apart runs of one plan.
-        journal: a folder. If it holds this run, the run goes on from there; else it is begun. A learning-rate
-            schedule of one's own is not in it: set it again from `spent`.
+        journal: a folder. If it holds this run, the run goes on from there; else it is begun. One server at a time
+            holds it (`stop` lets it go). A learning-rate schedule of one's own is not in it: set it again from
+            `spent`.
 
     Guarantee:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
@@ -225,6 +226,10 @@ class Server:
         opened = self._rounds.require_open()
         self._rounds.abort()
         return self._report(opened, released=False)
+
+    def stop(self) -> None:
+        """Let go of the journal, as the end of the process would: another server may go on, this one may not."""
+        self._rounds.stop()
 
     def finish(self, *, secure_sum: bool = True) -> Outcome:
         """What the run is so far: may be asked at any time between rounds.

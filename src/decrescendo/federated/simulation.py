@@ -101,25 +101,28 @@ def simulate(
             f"clients must be the plan's {plan.sampling.dataset_size}, got {clients.count}. "
             "The sample rate was calibrated for that number: make a plan for these clients"
         )
-    rounds = Rounds(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
     cohorts = CohortSum(model, loss, local, settings or EngineSettings())
+    rounds = Rounds(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
     buffers = {key: buffer.detach().clone() for key, buffer in model.named_buffers()}
     spent, start = Spent(plan.ledger, plan.budget.delta), time.monotonic()
     reports: list[RoundReport] = []
-    while not rounds.done:
-        opened = rounds.open()
-        away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
-        present = [client for client in opened.cohort if client not in away]
-        records = clients.take(np.array(present, dtype=np.int64)) if present else None
-        clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
-        if present and not reports:  # comparing large buffers in every round would cost
-            _check_buffers(model, buffers)
-        rounds.release(_noised(clipped, opened.round, present, seed), len(present), clipped.diagnostics)
-        reports.append(_report(opened, len(present)))
-        if callback is not None:
-            seconds = time.monotonic() - start
-            if callback(Progress(rounds.spent, plan.steps, seconds, clipped.diagnostics, spent)):
-                break
+    try:
+        while not rounds.done:
+            opened = rounds.open()
+            away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
+            present = [client for client in opened.cohort if client not in away]
+            records = clients.take(np.array(present, dtype=np.int64)) if present else None
+            clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
+            if present and not reports:  # comparing large buffers in every round would cost
+                _check_buffers(model, buffers)
+            rounds.release(_noised(clipped, opened.round, present, seed), len(present), clipped.diagnostics)
+            reports.append(_report(opened, len(present)))
+            if callback is not None:
+                seconds = time.monotonic() - start
+                if callback(Progress(rounds.spent, plan.steps, seconds, clipped.diagnostics, spent)):
+                    break
+    finally:
+        rounds.stop()  # whatever ends this, the next call may go on
     _check_buffers(model, buffers)
     return rounds.finish(tuple(reports))
 

@@ -60,7 +60,8 @@ def client_update(
     """The update of a client with these records, not clipped yet: the direction that the model is moved against.
 
     Args:
-        model: with the weights of this round; left as it is.
+        model: with the weights of this round; left as it is, its buffers too: what one client's records leave in
+            them (running statistics) must not reach the update of the next client.
         loss: ``loss(model, batch)`` returns one loss a record.
         records: the client's own; ``None`` or no rows give a zero update.
         local: ``None`` for one gradient of the mean loss (FedSGD, Du et al. Algorithm 5), else several local steps,
@@ -79,9 +80,11 @@ def client_update(
     rows = 0 if records is None else count_rows(records)
     if rows == 0:
         return {name: torch.zeros_like(p, dtype=accumulator(p.dtype)) for name, p in parameters.items()}
-    if local is None:
+    if local is None and next(model.buffers(), None) is None:
         return _gradient(model, loss, records)
     worker = copy.deepcopy(model)
+    if local is None:
+        return _gradient(worker, loss, records)
     for start, stop in local.slices(rows):
         found = _gradient(worker, loss, slice_rows(records, start, stop))
         with torch.no_grad():

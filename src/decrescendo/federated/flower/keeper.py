@@ -23,7 +23,7 @@ from decrescendo.rng import Streams
 FILE = "keeper-private.sqlite"
 _TABLES = """
 create table if not exists secret (one integer primary key check (one = 1), seed text not null);
-create table if not exists plans (run text primary key, plan text not null);
+create table if not exists plans (run text primary key, plan text not null, placement text not null);
 create table if not exists memory (client integer primary key, content text not null);
 """
 
@@ -120,7 +120,8 @@ class Keeper:
             if reason is not None:
                 return Agreement(run, (), f"round {index + 1} of the plan: {reason}")
         with self._open() as store:
-            store.execute("insert or ignore into plans values (?, ?)", (run, plan.to_json()))
+            agreed = (run, plan.to_json(), proposal.placement.value)
+            store.execute("insert or ignore into plans values (?, ?, ?)", agreed)
         return Agreement(run, self._spans)
 
     def admit(self, asked: Round, clients: Sequence[int]) -> Admitted:
@@ -151,10 +152,13 @@ class Keeper:
 
     def _deviation(self, store: sqlite3.Connection, asked: Round) -> str | None:
         """How the round differs from the plan that was agreed to."""
-        found = store.execute("select plan from plans where run = ?", (asked.run,)).fetchone()
+        found = store.execute("select plan, placement from plans where run = ?", (asked.run,)).fetchone()
         if found is None:
             return f"the plan of run {asked.run[:12]} was never shown to this node"
         plan = Plan.from_json(found[0], source="the agreed plan")
+        # Else a server could have LOCAL agreed to, and then ask for replies without noise.
+        if asked.placement.value != found[1]:
+            return f"the agreed placement is {found[1]}, the server asks for {asked.placement}"
         if asked.rounds != plan.steps:
             return f"the plan has {plan.steps} rounds, the server says {asked.rounds}"
         c = float(plan.clip_norm[asked.number - 1])
