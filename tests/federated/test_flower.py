@@ -124,12 +124,14 @@ def long_plan(rounds: int = 20, clip: float = 0.5) -> Plan:
 # --- the same weights as the simulator
 
 
-@pytest.mark.parametrize("placement", Placement)
-def test_twenty_rounds_give_the_weights_of_the_simulator(tmp_path: Path, placement: Placement) -> None:
-    plan = long_plan()
+@pytest.mark.parametrize(
+    ("placement", "rounds"), [(Placement.SERVER, 20), (Placement.SHARES, 6), (Placement.LOCAL, 6)]
+)
+def test_rounds_give_the_weights_of_the_simulator(tmp_path: Path, placement: Placement, rounds: int) -> None:
+    plan = long_plan(rounds)
     outcome, deliveries = deploy(grid_of(tmp_path), plan, placement)
     assert_same(outcome, simulated(plan, placement))
-    assert [d.report.number for d in deliveries] == list(range(1, 21))
+    assert [d.report.number for d in deliveries] == list(range(1, rounds + 1))
     assert all(d.report.missing == 0 for d in deliveries)
 
 

@@ -147,21 +147,21 @@ def test_what_bad_clients_send_is_counted_and_nothing_unclipped_enters(
     flower: FlowerProcesses, folder: Path
 ) -> None:
     # C is far below every gradient: an honest update has norm C, and so has a huge one that was clipped again.
-    plan = make_plan([1.5] * 7, [1e-3] * 7, cohort=30)
-    faults = {2: "huge", 3: "nan", 4: "shapes", 5: "old", 6: "twice", 7: "exit"}
+    plan = make_plan([1.5] * 8, [1e-3] * 8, cohort=30)
+    faults = {2: "huge", 3: "nan", 4: "shapes", 5: "old", 6: "twice", 7: "empty", 8: "exit"}
     submit(flower, folder, plan, faults=" ".join(f"{number}:0:{fault}" for number, fault in faults.items()))
     found = finish(flower, folder)
-    gone = (3, 4, 5, 7)
+    gone = (3, 4, 5, 7, 8)
 
     def dropouts(number: int, cohort: tuple[int, ...]) -> list[int]:
         return [k for k in cohort if number in gone and k in problem.SHARDS[0]]
 
     assert_same(found, simulated(plan, folder, dropouts=dropouts))
     counts = [r["verdicts"] for r in rounds_of(folder)]
-    bad = ["ACCEPTED", "RECLIPPED", "NONFINITE", "SHAPES", "OTHER_ROUND", "REPEATED"]
+    bad = ["ACCEPTED", "RECLIPPED", "NONFINITE", "SHAPES", "OTHER_ROUND", "REPEATED", "UNREADABLE"]
     for number, verdict in enumerate(bad[1:], start=2):
         assert counts[number - 1].get(verdict, 0) > 0
-    last = rounds_of(folder)[6]
+    last = rounds_of(folder)[7]
     assert last["errors"] + last["silent"] == 1
     assert last["missing"] > 0
 

@@ -42,6 +42,8 @@ def fault_of(message: Message, context: Context) -> str:
 
 
 def spoil(fault: str, content: RecordDict) -> RecordDict:
+    if fault == "empty":
+        return RecordDict()
     arrays = {name: array.numpy().copy() for name, array in content.array_records["updates"].items()}
     answer = content.config_records["answer"]
     if fault == "huge":
