@@ -120,10 +120,6 @@ def assert_same(found: dict[str, torch.Tensor], expected: Outcome) -> None:
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)
 
 
-def of_shard(shard: int, number: int) -> Callable[..., list[int]]:
-    return lambda now, cohort: [k for k in cohort if now == number and k in problem.SHARDS[shard]]
-
-
 def test_twenty_rounds_give_the_weights_of_the_simulator(flower: FlowerProcesses, folder: Path) -> None:
     plan = make_plan([1.5] * 20, [0.5 * 0.97**t for t in range(20)])
     start = time.monotonic()

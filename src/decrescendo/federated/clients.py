@@ -19,6 +19,10 @@ class Records:
     Args:
         rows: all of their records; ``None`` if they have none.
         counts: how many each has, in the order of the clients, >= 0.
+
+    >>> import torch
+    >>> Records(torch.zeros(3, 2), np.array([1, 0, 2])).counts.sum()
+    np.int64(3)
     """
 
     rows: Batch | None

@@ -29,6 +29,12 @@ class Outcome:
         weights: the trained state dict, on the CPU.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
+
+    >>> from decrescendo.plan import _EXAMPLE
+    >>> plan = Plan.from_json(_EXAMPLE)
+    >>> outcome = Outcome(plan, Placement.SERVER, plan.ledger, plan.guarantee, None, {})
+    >>> print(outcome.statement().splitlines()[1])
+    The server is trusted with every reply; the guarantee holds against whoever sees the models it releases.
     """
 
     plan: Plan

@@ -41,6 +41,10 @@ class Opened:
         round: for the members.
         cohort: client numbers, ascending; may be empty. Private to the server: amplification by sampling holds
             against those who do not know it.
+
+    >>> asked = Round("ab", 1, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.SERVER, share_std=0.0)
+    >>> Opened(asked, (3, 17)).cohort
+    (3, 17)
     """
 
     round: Round
