@@ -4,6 +4,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,12 +72,21 @@ def submit(flower: FlowerProcesses, folder: Path, plan: Plan, **config: str | fl
     (folder / "run").write_text(str(number))
 
 
+def runs(pid: int) -> bool:
+    """Whether a process is there and not a zombie, which nobody may have waited for yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def wait(flower: FlowerProcesses, folder: Path, what: Callable[[], object], seconds: float = 1500) -> None:
     """Until ``what`` holds; if the server app ends before that, its log is the failure's message."""
 
     def ended() -> bool:
         file = folder / "server.pid"
-        return file.exists() and not Path(f"/proc/{file.read_text()}").exists()
+        return file.exists() and not runs(int(file.read_text()))
 
     try:
         wait_until(lambda: what() or ended(), seconds, "the run")
@@ -166,7 +177,8 @@ def test_a_node_killed_in_mid_round_is_missing_and_may_come_back(
     flower: FlowerProcesses, folder: Path
 ) -> None:
     plan = make_plan([1.5] * 3, [0.5] * 3, cohort=20)
-    submit(flower, folder, plan, faults="2:1:hang", **{"round-timeout": 25.0})
+    # Long enough for a busy machine to answer in; a round waits for the dead node so long.
+    submit(flower, folder, plan, faults="2:1:hang", **{"round-timeout": 150.0})
     wait(flower, folder, (folder / "hanging").exists)
     flower.kill(node(1))
     start_node(flower, 1)  # at once: its clients are refused while the dead node is taken for alive
@@ -215,3 +227,26 @@ def test_a_killed_superlink_ends_the_run_and_a_new_one_goes_on(tmp_path: Path) -
         found = finish(flower, folder)
     assert_same(found, simulated(plan, folder))
     assert json.loads((folder / "done.json").read_text()) == {"steps": 4, "as_planned": True}
+
+
+def test_the_example_project_runs(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "federated"
+    sources = f"{APP.parents[2] / 'src'}{os.pathsep}{example}"
+    subprocess.run(
+        [sys.executable, str(example / "make_plan.py"), "8"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": sources},
+        check=True,
+    )
+    with FlowerProcesses(tmp_path / "flower") as flower:
+        for shard in range(3):
+            folder = str(flower.folder / f"shard{shard}")
+            flower.start_node(node(shard), {"shard": shard, "shards": 3, "folder": folder})
+        config = {"plan": str(tmp_path / "plan.json"), "folder": str(tmp_path / "server")}
+        run = flower.run(example, config)
+        said = tmp_path / "server" / "statement.txt"
+        try:
+            wait_until(said.exists, 900, "the example's statement")
+        except TimeoutError:
+            pytest.fail(flower.log_of(run) + flower.logs())
+    assert said.read_text().startswith("(8, 0.001)-DP a client")
