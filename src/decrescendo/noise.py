@@ -7,15 +7,19 @@ of the noise that the contributors of a `NoisedSum` have put into their parts th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import torch
 from torch import Tensor
 
 from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
-from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.ledger import Release
+from decrescendo.rng import SecureStream
 from decrescendo.sampling import PoissonSampling
+
+# Where noise is drawn from: repeatable, or unpredictable.
+NoiseStream: TypeAlias = torch.Generator | SecureStream
 
 
 @final
@@ -50,7 +54,7 @@ class NoisyMean:
 
 
 def privatise(
-    clipped: ClippedSum, noise_multiplier: float, sampling: PoissonSampling, generator: torch.Generator
+    clipped: ClippedSum, noise_multiplier: float, sampling: PoissonSampling, generator: NoiseStream
 ) -> NoisyMean:
     """Add independent N(0, (z C)^2) to every coordinate of the sum; divide by the expected batch size B.
 
@@ -60,7 +64,8 @@ def privatise(
         sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
         generator: the noise stream, drawn from once a parameter in the order of the sorted names. The draw
             is made where the generator lives and is moved to the gradient, so a stream does not depend on
-            the model's device.
+            the model's device. A `rng.SecureStream` gives noise that nobody can predict and that is an exact
+            Gaussian, rounded once to a public grid: the sum goes to the CPU for it.
 
     Guarantee:
         the result is one ``Release(sampling.sample_rate, noise_multiplier)`` for neighbours that differ by
@@ -86,12 +91,20 @@ def privatise(
     """
     check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
     check_instance("sampling", sampling, PoissonSampling)
-    check_instance("generator", generator, torch.Generator)
+    _check_stream(generator)
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = sampling.expected_batch_size
     gradients = _noised(clipped.gradients, std, divisor, generator)
     return NoisyMean(gradients, Release(sample_rate=sampling.sample_rate, noise_multiplier=z), std / divisor)
+
+
+def _check_stream(generator: object) -> None:
+    if not isinstance(generator, (torch.Generator, SecureStream)):
+        raise InvalidType(
+            f"generator must be a torch.Generator or a SecureStream, got {type(generator).__name__}. "
+            "Streams(seed).torch('noise') makes the one, SecureStream.fresh() the other"
+        )
 
 
 def _noise_std(z: float, sensitivity: float) -> float:
@@ -111,7 +124,7 @@ def _noise_std(z: float, sensitivity: float) -> float:
 
 
 def _noised(
-    gradients: Mapping[str, Tensor], std: float, divisor: float, generator: torch.Generator
+    gradients: Mapping[str, Tensor], std: float, divisor: float, generator: NoiseStream
 ) -> dict[str, Tensor]:
     """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names; nothing is drawn for std 0."""
     noisy: dict[str, Tensor] = {}
@@ -120,6 +133,11 @@ def _noised(
         dtype = accumulator(gradient.dtype)
         if std == 0:
             noisy[name] = gradient.to(dtype) / divisor
+            continue
+        if isinstance(generator, SecureStream):
+            exact = gradient.to("cpu", torch.float64)
+            rounded = generator.add_gaussian(exact.flatten().numpy(), std) / divisor
+            noisy[name] = torch.from_numpy(rounded).reshape(gradient.shape).to(dtype).to(gradient.device)
             continue
         # A float32 draw is made of 24 random bits: it ends at sqrt(48 ln 2) = 5.77 deviations, and an output that one
         # neighbour can make and the other cannot is an infinite loss. In float64 the end is at 8.57 deviations.
@@ -182,7 +200,7 @@ class NoisedSum:
         return f"NoisedSum({count} parameter{'' if count == 1 else 's'}, {noise})"
 
 
-def complete(noised: NoisedSum, sampling: PoissonSampling, generator: torch.Generator) -> NoisyMean:
+def complete(noised: NoisedSum, sampling: PoissonSampling, generator: NoiseStream) -> NoisyMean:
     """Add exactly what is missing of the noise; divide by the expected batch size B.
 
     With m = shares - present missing shares that is N(0, (z C)^2 m / shares) on every coordinate, so that the total
@@ -214,7 +232,7 @@ def complete(noised: NoisedSum, sampling: PoissonSampling, generator: torch.Gene
     """
     check_instance("noised", noised, NoisedSum, "A ClippedSum, without noise, goes through privatise")
     check_instance("sampling", sampling, PoissonSampling)
-    check_instance("generator", generator, torch.Generator)
+    _check_stream(generator)
     z, present, shares = noised.noise_multiplier, noised.present, noised.shares
     whole = _noise_std(z, noised.sensitivity)
     if shares is None:
