@@ -20,6 +20,7 @@ pytest.importorskip("flwr", reason='flwr is not installed: pip install "decresce
 from flower_processes import FlowerProcesses, wait_until
 from safetensors.torch import load_file
 
+from decrescendo.errors import InvalidValue
 from decrescendo.federated import Clients, Outcome, Placement, simulate
 from decrescendo.federated.journal import Journal
 from decrescendo.plan import Plan
@@ -200,9 +201,15 @@ def test_a_killed_server_goes_on_and_never_under_reports(
     plan = make_plan([1.5] * 5, [0.5] * 5, cohort=20)
     submit(flower, folder, plan, placement=placement)
     wait(flower, folder, lambda: len(rounds_of(folder)) >= 2)
-    os.kill(int((folder / "server.pid").read_text()), signal.SIGKILL)
+    server = int((folder / "server.pid").read_text())
+    with pytest.raises(InvalidValue, match="held by another"):
+        Journal(folder / "journal")
+    os.kill(server, signal.SIGKILL)
+    wait_until(lambda: not runs(server), 60, "the server is dead")
     seen = len(rounds_of(folder))
-    entry = Journal(folder / "journal").read()
+    journal = Journal(folder / "journal")
+    entry = journal.read()
+    journal.close()
     assert entry is not None
     assert entry.facts["spent"] >= seen  # what was released is in the ledger, whenever the kill came
     submit(flower, folder, plan, placement=placement)
