@@ -49,7 +49,7 @@ def build(context: Context) -> Deployment:
         time.sleep(float(config["pause"]))
 
     return Deployment(
-        server, round_timeout=float(config["round-timeout"]), start_timeout=120.0, poll=0.05, after=after
+        server, round_timeout=float(config["round-timeout"]), start_timeout=900.0, poll=0.05, after=after
     )
 
 
