@@ -30,7 +30,7 @@ from decrescendo.sampling import PoissonSampling
 from decrescendo.spent import Spent
 from decrescendo.steering import Adaptive, Settings
 from decrescendo.steering.steered import Steered
-from decrescendo.store import Account, Store
+from decrescendo.store import Store, new_id
 from decrescendo.terms import Terms
 
 
@@ -133,8 +133,12 @@ class Trainer:
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()
-        self._store, self._checkpoints, self._saved = store, checkpoints, -1
-        self._account = self._resume() or (None if store is None else store.start(self._source.agreed))
+        self._checkpoints, self._saved = checkpoints, -1
+        self._run_id = "" if store is None else new_id()
+        self._resume()
+        self._keep()
+        # After the first checkpoint, which has its id: a crash between the two reserves once.
+        self._account = None if store is None else store.start(self._source.agreed, id=self._run_id)
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         # Frozen parameters may be many times what is trained: a checksum instead of a copy.
         self._frozen = {name: _checksum(value) for name, value in _frozen(model)}
@@ -267,7 +271,7 @@ class Trainer:
             return
         state = {
             "agreed": _sha256(self._source.agreed),
-            "run": None if self._account is None else self._account.id,
+            "run": self._run_id,
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "sampling": stream_state(self._sampling),
@@ -280,18 +284,18 @@ class Trainer:
         self._checkpoints.save(Checkpoint(taken, state))
         self._saved = taken
 
-    def _resume(self) -> Account | None:
-        """Back to the newest checkpoint, if there is one; the run in the store that it belongs to."""
+    def _resume(self) -> None:
+        """Back to the newest checkpoint, if there is one."""
         found = None if self._checkpoints is None else self._checkpoints.newest()
         if found is None or self._checkpoints is None or not isinstance(self._source.agreed, Plan):
-            return None
+            return
         state = found.state
         if state["agreed"] != _sha256(self._source.agreed):
             raise PlanViolation(
                 "a run must go on with the plan it began with, got another one than the checkpoint's. "
                 "Its releases would not be what was promised"
             )
-        if (state["run"] is None) != (self._store is None):
+        if bool(state["run"]) != bool(self._run_id):
             raise PlanViolation(
                 "a run must go on with the store it began with, or without one if it had none, got the other. "
                 "Its releases would be in no ledger, or only half of them"
@@ -305,8 +309,7 @@ class Trainer:
         self._columns = [Diagnostics(*values) for values in state["columns"]]
         self._start = time.monotonic() - state["seconds"]
         self._checkpoints.restore(found)
-        self._saved = found.step
-        return None if self._store is None else self._store.account(state["run"])
+        self._saved, self._run_id = found.step, state["run"]
 
     def _check_batch(self, batch: Batch | None) -> Settings:
         if len(self._releases) >= self._source.steps:

@@ -135,6 +135,16 @@ def test_the_store_never_lists_less_than_was_released_and_counts_once(tmp_path: 
     assert entry.state == "finished"
 
 
+def test_a_run_that_did_not_begin_is_reserved_once(tmp_path: Path) -> None:
+    """Each life asks for the same run, also when the last one ended before its first step."""
+    store = Store.create(tmp_path / "s.db", Budget(60.0, 1e-4), dataset="d", rows=ROWS)
+    for _ in range(3):
+        model, optimizer, _ = parts()
+        kept = Checkpoints(tmp_path / "run", resume=True)
+        Trainer(model, loss, the_plan(), optimizer, seed=Secure(), store=store, checkpoints=kept)
+    assert len(store.entries()) == 1
+
+
 def test_a_step_with_another_result_is_refused_before_it_is_seen(tmp_path: Path) -> None:
     """The same noise on another sum: their difference would have none."""
     store = Store.create(tmp_path / "s.db", Budget(60.0, 1e-4), dataset="d", rows=ROWS)

@@ -134,8 +134,13 @@ class Store:
         create(Path(path), facts)
         return cls(path)
 
-    def start(self, agreed: Plan | Terms, *, label: str = "") -> "Account":
+    def start(self, agreed: Plan | Terms, *, label: str = "", id: str | None = None) -> "Account":
         """Reserve a whole run, or refuse it.
+
+        Args:
+            agreed: the plan, or the terms of an adaptive run.
+            label: what to call it.
+            id: from `new_id`, for who may have to ask again after a crash: the same id is the same run, reserved once.
 
         Raises:
             ImpossibleBudget: it would exceed what is left; nothing is written.
@@ -155,12 +160,14 @@ class Store:
         # Judged before the lock is taken: it may take a second.
         cost, text = self.composition.cost(agreed), agreed.to_json()
         with self._writing() as connection:
-            if self.composition.name == "declared" and self._any_release(connection):
+            entries = self._entries(connection)
+            if any(entry.id == id and entry.agreed == agreed for entry, _ in entries):
+                return self._account(connection, str(id))
+            if self.composition.name == "declared" and any(entry.released.steps for entry, _ in entries):
                 raise ImpossibleBudget(
                     "runs must all be declared before the first of them releases anything, got a later one. "
                     'A store made with composition="sum" takes runs at any time'
                 )
-            entries = self._entries(connection)
             reserved = [Reserved(held, planned(entry.agreed)) for entry, held in entries]
             if not self.composition.fits([*reserved, Reserved(cost, planned(agreed))]):
                 before = self.composition.describe(reserved)
@@ -170,7 +177,7 @@ class Store:
                     "Plan it for what is left"
                 )
             row = (
-                uuid.uuid4().hex,
+                new_id() if id is None else id,
                 str(label),
                 _user(),
                 datetime.now(UTC).isoformat(timespec="seconds"),
@@ -193,9 +200,12 @@ class Store:
         Raises:
             InvalidValue: no run of this id.
         """
+        return self._account(self._reading(), id)
+
+    def _account(self, connection: sqlite3.Connection, id: str) -> "Account":
         query = "SELECT number, kind, agreed, sha256 FROM runs WHERE id = ?"
         try:
-            found = self._reading().execute(query, (id,)).fetchone()
+            found = connection.execute(query, (id,)).fetchone()
         except sqlite3.Error as error:
             raise FileRefused(f"{self._path} must be a store, got: {error}") from None
         if found is None:
@@ -274,10 +284,6 @@ class Store:
             raise FileRefused(
                 f"{self._path} must be a store that can be written, got: {error}. Nothing was released"
             ) from None
-
-    @staticmethod
-    def _any_release(connection: sqlite3.Connection) -> bool:
-        return connection.execute("SELECT 1 FROM releases LIMIT 1").fetchone() is not None
 
     def _entries(self, connection: sqlite3.Connection) -> list[tuple[Entry, Cost]]:
         query = "SELECT run, position, sample_rate, noise_multiplier FROM releases ORDER BY run, position"
@@ -389,6 +395,11 @@ class Account:
         """No more releases; what was reserved stays so."""
         with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
             connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
+
+
+def new_id() -> str:
+    """A name that no other run has."""
+    return uuid.uuid4().hex
 
 
 def planned(agreed: Plan | Terms) -> Ledger:
