@@ -1,0 +1,208 @@
+"""Section 5 of Hong et al. as data: private gradient descent on few images of MNIST, with uniform noise and with noise
+that falls exponentially, both chosen on made-up data.
+
+Three stages, each from what the one before has kept: the influence of the noise on made-up data; the number of steps,
+on made-up data too; the runs on MNIST.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from decrescendo.experiments import influences, results
+from decrescendo.experiments.estimate import Exponential, Influence, fit_exponential
+from decrescendo.experiments.execute import Outcome, missing
+from decrescendo.experiments.influences import Study, spread
+from decrescendo.experiments.spec import NOT_PRIVATE, Spec
+from decrescendo.experiments.tasks import PAPER, find_task
+
+HONG = "hong"
+
+# (4, 1e-8), counted as the paper counts: zCDP, an upper bound.
+EPSILON, DELTA, ACCOUNTANT = 4.0, 1e-8, "zcdp"
+STAND_INS = {"mnist35-pca": "gaussian-2", "mnist-pca": "gaussian-10"}
+SIZES = (250, 500, 1000)
+SCALES = ("half-scale", "double-scale")
+STEPS = (50, 100, 150)
+SHOWN = 100  # whose influence is drawn
+POINTS = 6
+INFLUENCE_SEEDS, TUNING_SEEDS = 5, 3
+SEEDS = 20
+UNIFORM, DYNAMIC = "constant", "growing-mu"
+METHODS = {UNIFORM: "uniform", DYNAMIC: "exponential"}
+
+Run = Callable[[Sequence[Spec]], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One place where uniform and exponential noise are compared.
+
+    Args:
+        task: a key of `STAND_INS`.
+        size: number of images N.
+        model: of the task: the data scale.
+    """
+
+    task: str
+    size: int
+    model: str = PAPER
+
+    @property
+    def key(self) -> str:
+        """As pages name it."""
+        return f"{self.task}/{self.size}" + ("" if self.model == PAPER else f"/{self.model}")
+
+    def spec(self, steps: int, method: str = UNIFORM, *, rho_mu: float = 1.0, made_up: bool = False) -> Spec:
+        """One run, of seed 0."""
+        task, private = find_task(self.task), method != NOT_PRIVATE
+        return Spec(
+            task=self.task, method=method, accountant=ACCOUNTANT if private else "none",
+            epsilon=EPSILON if private else 0.0, delta=DELTA, steps=steps, batch=self.size, rows=self.size, seed=0,
+            clip=task.clip, learning_rate=task.learning_rate, rho_mu=rho_mu, model=self.model,
+            stand_in=STAND_INS[self.task] if made_up else "",
+        )  # fmt: skip
+
+    def study(self, steps: int = SHOWN, *, made_up: bool = True) -> Study:
+        """Its influence around uniform noise."""
+        return Study(self.spec(steps, made_up=made_up), spread(steps, POINTS))
+
+
+CASES = (
+    *(Case(task, size) for task in STAND_INS for size in SIZES),
+    *(Case("mnist35-pca", max(SIZES), model) for model in SCALES),
+)
+# Where the influence is measured on the private images too: not private, and not used for any choice.
+LOOKED_AT = tuple(Case(task, max(SIZES)) for task in STAND_INS)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the made-up data say for a case.
+
+    Args:
+        case: where.
+        fits: of the influence, by number of steps.
+        losses: mean final loss on the made-up data, by method and number of steps.
+    """
+
+    case: Case
+    fits: dict[int, Exponential]
+    losses: dict[tuple[str, int], float]
+
+    def steps(self, method: str) -> int:
+        """The number of steps with the smallest loss."""
+        return min((loss, steps) for (name, steps), loss in self.losses.items() if name == method)[1]
+
+    def spec(self, method: str) -> Spec:
+        """The run on the private images."""
+        steps = self.steps(method)
+        return self.case.spec(steps, method, rho_mu=self.growth(method))
+
+    def growth(self, method: str) -> float:
+        """rho_mu of that run."""
+        return growth(self.fits[self.steps(method)]) if method == DYNAMIC else 1.0
+
+
+def growth(fit: Exponential) -> float:
+    """rho_mu to three digits behind the point, so that the last bits of a fit do not make another run."""
+    return round(fit.rho_mu(), 3)
+
+
+def influence_of(study: Study, folder: Path) -> Influence | None:
+    """The estimate if all its seeds are there."""
+    found = influences.found(folder, study, range(INFLUENCE_SEEDS))
+    return Influence.of(study.spec.steps, found) if len(found) == INFLUENCE_SEEDS else None
+
+
+def fits_of(case: Case, folder: Path) -> dict[int, Exponential] | None:
+    """The exponentials for the influence on made-up data by number of steps, if all are measured."""
+    found = {steps: influence_of(case.study(steps), folder) for steps in STEPS}
+    fits = {steps: fit_exponential(one) for steps, one in found.items() if one is not None}
+    return fits if len(fits) == len(STEPS) else None
+
+
+def tuning_specs(case: Case, fits: Mapping[int, Exponential]) -> dict[tuple[str, int], Spec]:
+    """The runs on made-up data that choose the number of steps, of seed 0, by method and steps."""
+    return {
+        (method, steps): case.spec(
+            steps, method, rho_mu=growth(fits[steps]) if method == DYNAMIC else 1.0, made_up=True
+        )
+        for method in METHODS
+        for steps in STEPS
+    }
+
+
+def chosen(case: Case, runs: Path, folder: Path) -> Chosen | None:
+    """What the made-up data say, if they have been asked."""
+    fits = fits_of(case, folder)
+    if fits is None:
+        return None
+    losses: dict[tuple[str, int], float] = {}
+    for key, spec in tuning_specs(case, fits).items():
+        found = [results.find(runs, spec.seeded(seed)) for seed in range(TUNING_SEEDS)]
+        values = [result.metrics["train_loss"] for result in found if result is not None]
+        if len(values) < TUNING_SEEDS:
+            return None
+        losses[key] = float(np.mean(values))
+    return Chosen(case, fits, losses)
+
+
+def plain_spec(case: Case) -> Spec:
+    """Gradient descent without clipping and noise."""
+    return case.spec(max(STEPS), NOT_PRIVATE)
+
+
+def reproduce_hong(
+    runs: Path, folder: Path, *, seeds: int, run: Run, console: Console | None = None
+) -> Outcome:
+    """Everything that is missing, stage by stage; interrupted, it goes on from there.
+
+    Args:
+        runs: folder of finished runs.
+        folder: of measured influences.
+        seeds: of the runs on MNIST, from 0.
+        run: `experiments.execute.execute` with its folder and processes.
+        console: where the progress of the influences is drawn.
+
+    Raises:
+        InvalidValue: an influence that no exponential fits.
+    """
+    first = [case.study(steps) for case in CASES for steps in STEPS]
+    influences.study_influence(first, range(INFLUENCE_SEEDS), folder, console=console)
+    fits = {case: fits_of(case, folder) for case in CASES}
+    tuning = [spec for case, of in fits.items() if of is not None for spec in tuning_specs(case, of).values()]
+    outcomes = [run([spec.seeded(seed) for seed in range(TUNING_SEEDS) for spec in tuning])]
+    known = [found for case in CASES if (found := chosen(case, runs, folder)) is not None]
+    final = [found.spec(method) for found in known for method in METHODS]
+    outcomes.append(run([spec.seeded(seed) for seed in range(seeds) for spec in final]))
+    plain = [plain_spec(case).seeded(seed) for seed in range(INFLUENCE_SEEDS) for case in CASES]
+    outcomes.append(run(plain))
+    looks = [case.study(made_up=False) for case in LOOKED_AT]
+    influences.study_influence(looks, range(INFLUENCE_SEEDS), folder, console=console)
+    failed = {name: why for outcome in outcomes for name, why in outcome.failed.items()}
+    return Outcome(sum(one.kept for one in outcomes), sum(one.done for one in outcomes), failed)
+
+
+def unfinished(runs: Path, folder: Path, seeds: int) -> tuple[list[tuple[Study, int]], list[Spec]]:
+    """What `reproduce_hong` would do, as far as that is known before earlier stages are finished."""
+    studies = [case.study(steps) for case in CASES for steps in STEPS]
+    studies += [case.study(made_up=False) for case in LOOKED_AT]
+    absent = [
+        (study, seed)
+        for seed in range(INFLUENCE_SEEDS)
+        for study in studies
+        if influences.find(folder, study, seed) is None
+    ]
+    specs: list[Spec] = []
+    for case in CASES:
+        fits, known = fits_of(case, folder), chosen(case, runs, folder)
+        if fits is not None:
+            specs += [s.seeded(i) for s in tuning_specs(case, fits).values() for i in range(TUNING_SEEDS)]
+        if known is not None:
+            specs += [known.spec(method).seeded(i) for method in METHODS for i in range(seeds)]
+        specs += [plain_spec(case).seeded(i) for i in range(INFLUENCE_SEEDS)]
+    return absent, missing(specs, runs)
