@@ -17,6 +17,7 @@ PUBLIC = [(room, name) for room in ROOMS for name in importlib.import_module(roo
 WITHOUT_EXAMPLE = {
     "Accountant": "a Protocol",
     "Clipper": "a Protocol",
+    "Filter": "a Protocol",
     "Curve": "a type alias",
     "Batch": "a type alias",
     "Loss": "a type alias",
