@@ -128,6 +128,7 @@ def report_command(
     recipes: Annotated[Path, typer.Option(help="Folder of recipes that searches found.")] = Path(
         "results/recipes"
     ),
+    influence: Influences = Path("results/influence"),
     folder: Annotated[Path, typer.Option("--out", help="Folder for pages and figures.")] = Path(
         "docs/reproduction"
     ),
@@ -147,5 +148,5 @@ def report_command(
     archive = Archive.read(results)
     for reason in archive.damaged:
         err.print(f"[yellow]left out:[/yellow] {reason}", soft_wrap=True, highlight=False)
-    for path in write_report(Sources(archive, curves, recipes), folder):
+    for path in write_report(Sources(archive, curves, recipes, influence), folder):
         say(f"written: {path}")

@@ -38,8 +38,8 @@ def influence_command(
     """Measure how much the noise of each step matters, and plan the noise that suits it.
 
     Trains on public data, again and again with one step's noise changed, around constant noise at the same budget. Fits
-    an exponential, and calibrates the noise that is best for it (Hong et al., Lemma 4.3). The budget is then spent once,
-    by decrescendo train with the plan. Interrupted, it goes on with the seed it was at.
+    an exponential, and calibrates the noise that is best for it (Hong et al., Lemma 4.3). The budget is then spent
+    once, by decrescendo train with the plan. Interrupted, it goes on with the seed it was at.
 
     Example: decrescendo influence mnist35-pca --on gaussian-2 --epsilon 4 --delta 1e-8 --steps 50 --out plan.json
     """
@@ -84,9 +84,9 @@ def influence_command(
     written = [*([] if out is None else [out]), *([] if plot is None else draw_influence(found, fit, plot))]
     low, high = found.interval()
     if as_json:
-        measured = [found.at.tolist(), found.mean.tolist(), low.tolist(), high.tolist()]
+        measured = zip(found.at.tolist(), found.mean.tolist(), low.tolist(), high.tolist(), strict=True)
         facts = {
-            "influence": [dict(zip(("step", "mean", "low", "high"), row, strict=True)) for row in zip(*measured, strict=True)],
+            "influence": [dict(zip(("step", "mean", "low", "high"), row, strict=True)) for row in measured],
             "seeds": found.seeds, "rate": fit.rate, "rate_interval": list(fit.interval), "rho_mu": fit.rho_mu(),
             "gain": fit.gain(), "plan": plan_facts(plan), "written": written,
         }  # fmt: skip

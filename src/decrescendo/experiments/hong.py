@@ -35,6 +35,7 @@ UNIFORM, DYNAMIC = "constant", "growing-mu"
 METHODS = {UNIFORM: "uniform", DYNAMIC: "exponential"}
 
 Run = Callable[[Sequence[Spec]], Outcome]
+Find = Callable[[Spec], results.Result | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +137,14 @@ def tuning_specs(case: Case, fits: Mapping[int, Exponential]) -> dict[tuple[str,
     }
 
 
-def chosen(case: Case, runs: Path, folder: Path) -> Chosen | None:
-    """What the made-up data say, if they have been asked."""
+def chosen(case: Case, find: Find, folder: Path) -> Chosen | None:
+    """What the made-up data say, if they have been asked; ``find`` knows the finished runs."""
     fits = fits_of(case, folder)
     if fits is None:
         return None
     losses: dict[tuple[str, int], float] = {}
     for key, spec in tuning_specs(case, fits).items():
-        found = [results.find(runs, spec.seeded(seed)) for seed in range(TUNING_SEEDS)]
+        found = [find(spec.seeded(seed)) for seed in range(TUNING_SEEDS)]
         values = [result.metrics["train_loss"] for result in found if result is not None]
         if len(values) < TUNING_SEEDS:
             return None
@@ -176,7 +177,11 @@ def reproduce_hong(
     fits = {case: fits_of(case, folder) for case in CASES}
     tuning = [spec for case, of in fits.items() if of is not None for spec in tuning_specs(case, of).values()]
     outcomes = [run([spec.seeded(seed) for seed in range(TUNING_SEEDS) for spec in tuning])]
-    known = [found for case in CASES if (found := chosen(case, runs, folder)) is not None]
+    known = [
+        found
+        for case in CASES
+        if (found := chosen(case, lambda spec: results.find(runs, spec), folder)) is not None
+    ]
     final = [found.spec(method) for found in known for method in METHODS]
     outcomes.append(run([spec.seeded(seed) for seed in range(seeds) for spec in final]))
     plain = [plain_spec(case).seeded(seed) for seed in range(INFLUENCE_SEEDS) for case in CASES]
@@ -199,7 +204,7 @@ def unfinished(runs: Path, folder: Path, seeds: int) -> tuple[list[tuple[Study, 
     ]
     specs: list[Spec] = []
     for case in CASES:
-        fits, known = fits_of(case, folder), chosen(case, runs, folder)
+        fits, known = fits_of(case, folder), chosen(case, lambda spec: results.find(runs, spec), folder)
         if fits is not None:
             specs += [s.seeded(i) for s in tuning_specs(case, fits).values() for i in range(TUNING_SEEDS)]
         if known is not None:

@@ -1,4 +1,4 @@
-"""Influences of an experiment's runs, measured and kept: one checked file a seed, so that a broken-off study goes on."""
+"""Influences of an experiment's runs, measured and kept: one checked file a seed, so that a study can be broken off."""
 
 import time
 from collections.abc import Sequence
