@@ -10,7 +10,7 @@ from scipy import stats
 from decrescendo.accounting import Gaussian, rho_of
 from decrescendo.accounting.gaussian import mu_of
 from decrescendo.budget import rounded
-from decrescendo.experiments.estimate import LEVEL, Influence
+from decrescendo.experiments.estimate import LEVEL, Influence, fit_exponential
 from decrescendo.experiments.hong import (
     CASES,
     DELTA,
@@ -143,7 +143,7 @@ def _setup() -> str:
             f"quotient between no noise at step t and twice its variance, both signs of the noise averaged, everything "
             f"else unchanged; {POINTS} steps t, {INFLUENCE_SEEDS} seeds, around uniform noise. (The paper defines "
             "d ERUB / d sigma_t and uses the coefficient of sigma_t^2; it does not say how much the noise was changed.) "
-            "The exponential is fitted by least squares, its interval is the bootstrap over seeds. Lemma 4.3 then sets "
+            "The exponential is fitted by least squares, its interval is the jackknife's over seeds. Lemma 4.3 then sets "
             "mu_t proportional to q_t^(1/4). It is measured for each number of steps anew.",
             f"- **Comparison**: {SEEDS} seeds; both methods of a seed share images, initial weights and the stream that "
             "noise is drawn from. Two-sided paired t-tests, Holm's correction over all cases of a metric.",
@@ -186,8 +186,6 @@ def _influence(sources: Sources) -> str:
 
 
 def _influence_row(case: Case, steps: int, data: str, found: Influence | None) -> list[list[str]]:
-    from decrescendo.experiments.estimate import fit_exponential
-
     if found is None:
         return []
     fit, z_squared = fit_exponential(found), _z_squared(steps)
@@ -292,8 +290,6 @@ def _verdict(sources: Sources, cases: Sequence[Compared]) -> str:
 
 
 def _shape(found: Sequence[Influence]) -> str:
-    from decrescendo.experiments.estimate import fit_exponential
-
     rising = sum(fit_exponential(one).interval[0] > 0 for one in found)
     below = sum(bool(one.interval()[1][0] < 0) for one in found)
     level = sum(bool(one.slopes[:, -1].mean() > one.slopes[:, 0].mean()) for one in found)
@@ -367,8 +363,6 @@ def _over_sizes(cases: Sequence[Compared], task: str, metric: str) -> str:
 
 
 def _over_scales(sources: Sources, cases: Sequence[Compared]) -> str:
-    from decrescendo.experiments.estimate import fit_exponential
-
     words: list[str] = []
     for one in sorted(_scaled(cases), key=lambda one: float(SCALE_NAMES[one.case.model])):
         found = influence_of(one.case.study(), sources.influence)
