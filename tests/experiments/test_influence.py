@@ -4,8 +4,10 @@ exponential that fits it is found with an honest interval; what is finished is k
 import dataclasses
 import io
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +23,13 @@ from decrescendo.accounting import Zcdp
 from decrescendo.budget import Budget
 from decrescendo.calibration import calibrate
 from decrescendo.clipping import Engine
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.experiments import influence_plan as influence_plan_module
 from decrescendo.experiments import influences
 from decrescendo.experiments.estimate import Influence, fit_exponential
-from decrescendo.experiments.influence import SETTINGS, Course, Measured, measure
-from decrescendo.experiments.influences import Study, course_of, spread
+from decrescendo.experiments.influence import SETTINGS, Course, Measured, measure, spread
+from decrescendo.experiments.influence_plan import Allocation, influence_plan
+from decrescendo.experiments.influences import Study, course_of
 from decrescendo.experiments.table import base_spec
 from decrescendo.noise import privatise
 from decrescendo.optim import MomentumBC, apply
@@ -337,25 +341,30 @@ def test_a_study_that_is_killed_goes_on_with_what_it_has(
     monkeypatch.setattr(influences, "measure", dying)
     with pytest.raises(KeyboardInterrupt):
         influences.study_influence([study], range(3), tmp_path / "torn", console=quiet)
-    # A damaged file is measured again, a whole one is not.
-    path = study.path(tmp_path / "torn", 0)
-    path.write_text(path.read_text().replace("0.", "1.", 1))
+    # What is whole is not measured again, what is damaged is.
     (resumed,) = influences.study_influence([study], range(3), tmp_path / "torn", console=quiet)
-    assert measured == [0, 1, 9, 0, 2]
+    assert measured == [0, 1, 9, 2]
     np.testing.assert_array_equal(resumed.slopes, whole.slopes)
+    path = study.path(tmp_path / "torn")
+    path.write_text(path.read_text().replace("0.", "1.", 1))
+    (repaired,) = influences.study_influence([study], range(3), tmp_path / "torn", console=quiet)
+    assert measured == [0, 1, 9, 2, 0, 1, 2]
+    np.testing.assert_array_equal(repaired.slopes, whole.slopes)
 
 
 @pytest.mark.usefixtures("toy")
 def test_files_of_another_study_are_not_taken(tmp_path: Path) -> None:
     study, quiet = toy_study(), Console(file=io.StringIO())
     influences.study_influence([study], [0], tmp_path, console=quiet)
-    assert influences.find(tmp_path, study, 0) is not None
+    assert influences.found(tmp_path, study).keys() == {0}
     for other in (
         dataclasses.replace(study, at=(1, 3, 6)),
         dataclasses.replace(study, high=1.0),
         dataclasses.replace(study, spec=dataclasses.replace(study.spec, clip=2.0)),
     ):
-        assert influences.find(tmp_path, other, 0) is None
+        assert not influences.found(tmp_path, other)
+        shutil.copy(study.path(tmp_path), other.path(tmp_path))
+        assert not influences.found(tmp_path, other)
     assert toy_study(5) == study  # the seed of a spec does not matter
 
 
@@ -367,3 +376,49 @@ def test_the_private_data_are_not_opened_and_plain_runs_have_no_influence(tmp_pa
     plain = base_spec("toy", epsilon=0.0, accountant="none", settings={"method": "none", "steps": 6})
     with pytest.raises(InvalidValue, match="influence must be measured on a private run"):
         Study(plain, (1,))
+
+
+def quadratic_plan(**options: Any) -> Allocation:
+    return influence_plan(quadratic(0.0), accountant=Zcdp(), console=Console(file=io.StringIO()), **options)
+
+
+def test_the_plan_spends_the_same_budget_where_the_influence_says(tmp_path: Path) -> None:
+    """On the quadratic, the known influence at the planned noise is less than at constant noise and near the least."""
+    before, found = quadratic(0.0).plan, quadratic_plan(seeds=6, path=tmp_path / "seeds.json")
+    plan = found.plan
+    assert plan.budget == before.budget
+    assert plan.sampling == before.sampling
+    np.testing.assert_array_equal(plan.clip_norm, before.clip_norm)
+    spent = np.sum(plan.noise_multiplier**-2.0)
+    assert spent == pytest.approx(np.sum(before.noise_multiplier**-2.0), rel=1e-3)
+    q = closed_form(before, 0.0)
+    least, uniform = np.sqrt(q).sum() ** 2 / spent, STEPS * q.sum() / spent
+    reached = float(np.sum(q * plan.noise_multiplier**2))
+    assert least <= reached < least + 0.02 * (uniform - least)
+    relative = plan.noise_multiplier * found.fit.at(np.arange(1, STEPS + 1)) ** 0.25
+    np.testing.assert_allclose(relative, relative[0])
+
+
+def test_a_plan_is_resumed_from_its_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, seeds = tmp_path / "seeds.json", list[int]()
+
+    def counted(*arguments: Any, **options: Any) -> Measured:
+        seeds.append(options["seed"])
+        return measure(*arguments, **options)
+
+    monkeypatch.setattr(influence_plan_module, "measure", counted)
+    first = quadratic_plan(seeds=2, path=path)
+    second = quadratic_plan(seeds=3, path=path)
+    assert seeds == [0, 1, 2]
+    np.testing.assert_array_equal(second.influence.slopes[:2], first.influence.slopes)
+    with pytest.raises(FileRefused, match="of the same training"):
+        quadratic_plan(seeds=2, points=5, path=path)
+    assert seeds == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("seeds", "points", "words"), [(1, 6, "seeds"), (2, 2, "points")])
+def test_too_little_to_plan_by_is_refused(seeds: int, points: int, words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        quadratic_plan(seeds=seeds, points=points)

@@ -45,15 +45,12 @@ def influence_command(
     """
     import torch
 
-    from decrescendo.budget import Budget
-    from decrescendo.calibration import calibrate
-    from decrescendo.curves import constant
-    from decrescendo.experiments.estimate import fit_exponential
-    from decrescendo.experiments.influences import Study, draw_influence, spread, study_influence
+    from decrescendo.experiments.influence import spread
+    from decrescendo.experiments.influence_plan import influence_plan
+    from decrescendo.experiments.influences import Study, course_of, draw_influence
     from decrescendo.experiments.stand_ins import find_stand_in
     from decrescendo.experiments.table import base_spec
     from decrescendo.experiments.tasks import find_task
-    from decrescendo.sampling import PoissonSampling
 
     for option, path in (("--out", out), ("--plot", plot)):
         if path is not None and not path.parent.is_dir():  # asked before the work, not after it
@@ -72,30 +69,24 @@ def influence_command(
     spec = base_spec(known.name, epsilon=epsilon, accountant="pld", settings=settings)
     if threads is not None:
         torch.set_num_threads(threads)
-    study = Study(spec, spread(spec.steps, points))
-    (found,) = study_influence([study], range(seeds), results, console=err)
-    fit = fit_exponential(found)
-    plan = calibrate(
-        Budget(spec.epsilon, spec.delta), PoissonSampling(known.rows, spec.batch), steps=spec.steps,
-        privacy=fit.privacy(), clip=constant(spec.clip),
-    )  # fmt: skip
+    kept = Study(spec, spread(spec.steps, points)).path(results)
+    found = influence_plan(course_of(spec), seeds=seeds, points=points, path=kept, console=err)
     if out is not None:
-        plan.save(out)
-    written = [*([] if out is None else [out]), *([] if plot is None else draw_influence(found, fit, plot))]
-    low, high = found.interval()
+        found.plan.save(out)
+    drawn = [] if plot is None else draw_influence(found.influence, found.fit, plot)
+    written = [*([] if out is None else [out]), *drawn]
     if as_json:
-        measured = zip(found.at.tolist(), found.mean.tolist(), low.tolist(), high.tolist(), strict=True)
+        influence, fit = found.influence, found.fit
+        columns = (influence.at, influence.mean, *influence.interval())
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         facts = {
-            "influence": [dict(zip(("step", "mean", "low", "high"), row, strict=True)) for row in measured],
-            "seeds": found.seeds, "rate": fit.rate, "rate_interval": list(fit.interval), "rho_mu": fit.rho_mu(),
-            "gain": fit.gain(), "plan": plan_facts(plan), "written": written,
+            "influence": [dict(zip(("step", "mean", "low", "high"), row, strict=True)) for row in rows],
+            "seeds": influence.seeds, "rate": fit.rate, "rate_interval": list(fit.interval), "rho_mu": fit.rho_mu(),
+            "gain": fit.gain(), "plan": plan_facts(found.plan), "written": written,
         }  # fmt: skip
         print_json(facts)
         return
-    say(f"influence of z_t^2 on the final loss, {found.seeds} seeds on {on}, 95 % intervals")
-    for step, mean, below, above in zip(found.at, found.mean, low, high, strict=True):
-        say(f"  step {step:>6}  {mean: .3g}  [{below: .3g}, {above: .3g}]")
-    say(fit.describe())
-    say(plan.describe())
+    say(f"measured on {on}")
+    say(found.describe())
     for path in written:
         say(f"written: {path}")

@@ -68,7 +68,7 @@ class Influence:
         """Standard error of the mean; infinite for one seed."""
         if self.seeds < 2:
             return np.full(len(self.at), np.inf)
-        return stats.sem(self.slopes, axis=0)
+        return np.asarray(stats.sem(self.slopes, axis=0))
 
     def interval(
         self, level: float = LEVEL

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from scipy import stats
 
 from decrescendo.experiments import influences, results
 from decrescendo.experiments.estimate import Exponential, Influence, fit_exponential
 from decrescendo.experiments.execute import Outcome, missing
-from decrescendo.experiments.influences import Study, spread
+from decrescendo.experiments.influence import spread
+from decrescendo.experiments.influences import Study
 from decrescendo.experiments.spec import NOT_PRIVATE, Spec
 from decrescendo.experiments.tasks import PAPER, find_task
 
@@ -29,8 +31,8 @@ SCALES = ("half-scale", "double-scale")
 STEPS = (50, 100, 150)
 SHOWN = 100  # whose influence is drawn
 POINTS = 6
-INFLUENCE_SEEDS, TUNING_SEEDS = 5, 3
-SEEDS = 20
+SEEDS = 20  # of the comparison, and of the influence that is drawn
+CHOOSING_SEEDS = 5  # of the influence and of the runs that schedules and steps are chosen by
 UNIFORM, DYNAMIC = "constant", "growing-mu"
 METHODS = {UNIFORM: "uniform", DYNAMIC: "exponential"}
 
@@ -81,31 +83,63 @@ LOOKED_AT = tuple(Case(task, max(SIZES)) for task in STAND_INS)
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """A mean over seeds, with its standard error."""
+
+    mean: float
+    error: float
+
+
+@dataclass(frozen=True, slots=True)
 class Chosen:
     """What the made-up data say for a case.
 
     Args:
         case: where.
         fits: of the influence, by number of steps.
-        losses: mean final loss on the made-up data, by method and number of steps.
+        losses: final loss on the made-up data, by method and number of steps.
     """
 
     case: Case
     fits: dict[int, Exponential]
-    losses: dict[tuple[str, int], float]
+    losses: dict[tuple[str, int], Loss]
 
     def steps(self, method: str) -> int:
         """The number of steps with the smallest loss."""
-        return min((loss, steps) for (name, steps), loss in self.losses.items() if name == method)[1]
+        return min((loss.mean, steps) for (name, steps), loss in self.losses.items() if name == method)[1]
 
-    def spec(self, method: str) -> Spec:
-        """The run on the private images."""
-        steps = self.steps(method)
-        return self.case.spec(steps, method, rho_mu=self.growth(method))
+    def spec(self, method: str, steps: int | None = None) -> Spec:
+        """The run on the private images; with the method's own number of steps, or with another's."""
+        taken = self.steps(method) if steps is None else steps
+        return self.case.spec(taken, method, rho_mu=self.growth(method, taken))
 
-    def growth(self, method: str) -> float:
-        """rho_mu of that run."""
-        return growth(self.fits[self.steps(method)]) if method == DYNAMIC else 1.0
+    def growth(self, method: str, steps: int) -> float:
+        """rho_mu at that number of steps."""
+        return growth(self.fits[steps]) if method == DYNAMIC else 1.0
+
+    def compared(self) -> list[Spec]:
+        """All runs on the private images: both methods at both numbers of steps, so that a better shape can be told
+        from a better number of steps."""
+        return [
+            self.spec(method, steps) for steps in sorted({*map(self.steps, METHODS)}) for method in METHODS
+        ]
+
+
+def growth(self, method: str, steps: int) -> float:
+        """rho_mu at that number of steps."""
+        return growth(self.fits[steps]) if method == DYNAMIC else 1.0
+
+    def compared(self) -> list[Spec]:
+        """All runs on the private images: both methods at both numbers of steps, so that a better shape can be told
+        from a better number of steps."""
+        return [
+            self.spec(method, steps) for steps in sorted({*map(self.steps, METHODS)}) for method in METHODS
+        ]
+
+
+def influence_seeds(steps: int) -> int:
+    """The influence that is drawn has as many seeds as the comparison; the others only choose."""
+    return SEEDS if steps == SHOWN else 5
 
 
 def growth(fit: Exponential) -> float:
@@ -113,10 +147,16 @@ def growth(fit: Exponential) -> float:
     return round(fit.rho_mu(), 3)
 
 
-def influence_of(study: Study, folder: Path) -> Influence | None:
-    """The estimate if all its seeds are there."""
-    found = influences.found(folder, study, range(INFLUENCE_SEEDS))
-    return Influence.of(study.spec.steps, found) if len(found) == INFLUENCE_SEEDS else None
+def influence_of(study: Study, folder: Path, seeds: int = CHOOSING_SEEDS) -> Influence | None:
+    """What is kept of so many seeds, if it is enough to choose by."""
+    kept = influences.found(folder, study)
+    asked = [kept[seed] for seed in range(seeds) if seed in kept]
+    return Influence.of(study.spec.steps, asked) if len(asked) >= CHOOSING_SEEDS else None
+
+
+def drawn() -> list[Study]:
+    """The influences that figures show: on made-up data, and on the images themselves, which is not used."""
+    return [case.study() for case in CASES] + [case.study(made_up=False) for case in LOOKED_AT]
 
 
 def fits_of(case: Case, folder: Path) -> dict[int, Exponential] | None:
@@ -142,13 +182,13 @@ def chosen(case: Case, find: Find, folder: Path) -> Chosen | None:
     fits = fits_of(case, folder)
     if fits is None:
         return None
-    losses: dict[tuple[str, int], float] = {}
+    losses: dict[tuple[str, int], Loss] = {}
     for key, spec in tuning_specs(case, fits).items():
-        found = [find(spec.seeded(seed)) for seed in range(TUNING_SEEDS)]
+        found = [find(spec.seeded(seed)) for seed in range(CHOOSING_SEEDS)]
         values = [result.metrics["train_loss"] for result in found if result is not None]
-        if len(values) < TUNING_SEEDS:
+        if len(values) < CHOOSING_SEEDS:
             return None
-        losses[key] = float(np.mean(values))
+        losses[key] = Loss(float(np.mean(values)), float(stats.sem(values)))
     return Chosen(case, fits, losses)
 
 
@@ -165,7 +205,7 @@ def reproduce_hong(
     Args:
         runs: folder of finished runs.
         folder: of measured influences.
-        seeds: of the runs on MNIST, from 0.
+        seeds: of the runs on MNIST and of the influence that is drawn, from 0.
         run: `experiments.execute.execute` with its folder and processes.
         console: where the progress of the influences is drawn.
 
@@ -173,41 +213,37 @@ def reproduce_hong(
         InvalidValue: an influence that no exponential fits.
     """
     first = [case.study(steps) for case in CASES for steps in STEPS]
-    influences.study_influence(first, range(INFLUENCE_SEEDS), folder, console=console)
+    influences.study_influence(first, range(CHOOSING_SEEDS), folder, console=console)
     fits = {case: fits_of(case, folder) for case in CASES}
     tuning = [spec for case, of in fits.items() if of is not None for spec in tuning_specs(case, of).values()]
-    outcomes = [run([spec.seeded(seed) for seed in range(TUNING_SEEDS) for spec in tuning])]
+    outcomes = [run([spec.seeded(seed) for seed in range(CHOOSING_SEEDS) for spec in tuning])]
     known = [
         found
         for case in CASES
         if (found := chosen(case, lambda spec: results.find(runs, spec), folder)) is not None
     ]
-    final = [found.spec(method) for found in known for method in METHODS]
+    final = [*(spec for found in known for spec in found.compared()), *map(plain_spec, CASES)]
     outcomes.append(run([spec.seeded(seed) for seed in range(seeds) for spec in final]))
-    plain = [plain_spec(case).seeded(seed) for seed in range(INFLUENCE_SEEDS) for case in CASES]
-    outcomes.append(run(plain))
-    looks = [case.study(made_up=False) for case in LOOKED_AT]
-    influences.study_influence(looks, range(INFLUENCE_SEEDS), folder, console=console)
+    influences.study_influence(drawn(), range(seeds), folder, console=console)
     failed = {name: why for outcome in outcomes for name, why in outcome.failed.items()}
     return Outcome(sum(one.kept for one in outcomes), sum(one.done for one in outcomes), failed)
 
 
 def unfinished(runs: Path, folder: Path, seeds: int) -> tuple[list[tuple[Study, int]], list[Spec]]:
     """What `reproduce_hong` would do, as far as that is known before earlier stages are finished."""
-    studies = [case.study(steps) for case in CASES for steps in STEPS]
-    studies += [case.study(made_up=False) for case in LOOKED_AT]
+    asked = {case.study(steps): CHOOSING_SEEDS for case in CASES for steps in STEPS}
+    asked |= dict.fromkeys(drawn(), max(seeds, CHOOSING_SEEDS))
     absent = [
         (study, seed)
-        for seed in range(INFLUENCE_SEEDS)
-        for study in studies
-        if influences.find(folder, study, seed) is None
+        for study, count in asked.items()
+        for seed in sorted({*range(count)} - influences.found(folder, study).keys())
     ]
     specs: list[Spec] = []
     for case in CASES:
         fits, known = fits_of(case, folder), chosen(case, lambda spec: results.find(runs, spec), folder)
         if fits is not None:
-            specs += [s.seeded(i) for s in tuning_specs(case, fits).values() for i in range(TUNING_SEEDS)]
+            specs += [s.seeded(i) for s in tuning_specs(case, fits).values() for i in range(CHOOSING_SEEDS)]
         if known is not None:
-            specs += [known.spec(method).seeded(i) for method in METHODS for i in range(seeds)]
-        specs += [plain_spec(case).seeded(i) for i in range(INFLUENCE_SEEDS)]
+            specs += [spec.seeded(i) for spec in known.compared() for i in range(seeds)]
+        specs += [plain_spec(case).seeded(i) for i in range(seeds)]
     return absent, missing(specs, runs)

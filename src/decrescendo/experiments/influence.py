@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,7 +18,7 @@ from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import trainable
 from decrescendo.data.rows import Rows, rows
-from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
@@ -166,13 +167,34 @@ def measure(
     return Measured(runner.seed, tuple(steps), base, tuple(slopes))
 
 
+def spread(steps: int, points: int) -> tuple[int, ...]:
+    """So many of 1 .. ``steps``, closest at the end: there the influence changes fastest and branches are short.
+
+    >>> spread(100, 6)
+    (1, 37, 65, 84, 96, 100)
+    """
+    total = check_integer("steps", steps, at_least=1)
+    back = np.linspace(1.0, 0.0, check_integer("points", points, at_least=2)) ** 2
+    return tuple(sorted({round(float(step)) for step in total - back * (total - 1)}))
+
+
+def work(steps: int, at: Sequence[int], low: float = LOW) -> int:
+    """How many steps `measure` takes for one seed: the planned training, and its branches from each step of ``at``.
+
+    >>> work(100, (1, 100))
+    403
+    """
+    branches = (1 if low == 0 else 2) + 2
+    return steps + sum(branches * (steps - step + 1) for step in at)
+
+
 @dataclass(frozen=True, slots=True)
 class _State:
     """All that the rest of a training depends on."""
 
-    model: Mapping[str, Any]
-    optimizer: Mapping[str, Any]
-    scheduler: Mapping[str, Any] | None
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    scheduler: dict[str, Any] | None
     sampling: Mapping[str, Any]
     noise: torch.Tensor
     torch: torch.Tensor

@@ -1,26 +1,25 @@
-"""Influences of an experiment's runs, measured and kept: one checked file a seed, so that a study can be broken off."""
+"""Influences of an experiment's runs, measured and kept: one checked file a study, so that it can be broken off."""
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from decrescendo.errors import FileRefused, InvalidValue, check_integer
 from decrescendo.evaluate import mean_loss
 from decrescendo.experiments import kept
 from decrescendo.experiments.estimate import Exponential, Influence
-from decrescendo.experiments.influence import HIGH, LOW, Course, Measured, Tick, measure
+from decrescendo.experiments.influence import HIGH, LOW, Course, Measured, Tick, measure, work
+from decrescendo.experiments.measured_seeds import add_seed, read_seeds, seeds_bar
 from decrescendo.experiments.perform import chosen_rows, data_of, fresh_model, machine, plan_of
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, make_optimizer
 from decrescendo.report.figure import Scores
 from decrescendo.report.panels import Panel, draw_panels
-
-FORMAT, VERSION = "decrescendo-influence", 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +54,17 @@ class Study:
     @property
     def work(self) -> int:
         """Steps to take for one seed."""
-        runs = (1 if self.low == 0 else 2) + 2
-        return self.spec.steps + sum(runs * (self.spec.steps - step + 1) for step in self.at)
+        return work(self.spec.steps, self.at, self.low)
 
-    def path(self, folder: Path, seed: int) -> Path:
-        """Where what one seed says is kept."""
+    @property
+    def identity(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return {"spec": self.spec.settings(), "low": self.low, "high": self.high, "at": list(self.at)}
+
+    def path(self, folder: Path) -> Path:
+        """Where its seeds are kept."""
         place = f"{self.at[0]}to{self.at[-1]}x{len(self.at)}-{self.low:g}-{self.high:g}"
-        return folder / f"{self.spec.seeded(seed).name}-{place}.json"
-
-
-def spread(steps: int, points: int) -> tuple[int, ...]:
-    """So many of 1 .. ``steps``, closest at the end: there the influence changes fastest and branches are short.
-
-    >>> spread(100, 6)
-    (1, 37, 65, 84, 96, 100)
-    """
-    total = check_integer("steps", steps, at_least=1)
-    back = np.linspace(1.0, 0.0, check_integer("points", points, at_least=2)) ** 2
-    return tuple(sorted({round(float(step)) for step in total - back * (total - 1)}))
+        return folder / f"{self.spec.name.replace('-seed0-', '-')}-{place}.json"
 
 
 def course_of(spec: Spec) -> Course:
@@ -90,21 +82,12 @@ def course_of(spec: Spec) -> Course:
     )
 
 
-def find(folder: Path, study: Study, seed: int) -> Measured | None:
-    """What was kept; ``None`` if there is nothing, or only a damaged file, or that of another study."""
+def found(folder: Path, study: Study) -> dict[int, Measured]:
+    """What is kept of a study, by seed; nothing if there is only a damaged file."""
     try:
-        facts = kept.read(study.path(folder, seed), FORMAT, VERSION)
-        asked = (Spec.of(facts["spec"]), tuple(facts["at"]), facts["low"], facts["high"])
-        if asked != (study.spec.seeded(seed), study.at, study.low, study.high):
-            return None
-        return Measured(facts["seed"], tuple(facts["at"]), facts["base"], tuple(facts["slopes"]))
-    except (FileRefused, KeyError, TypeError):
-        return None
-
-
-def found(folder: Path, study: Study, seeds: Sequence[int]) -> list[Measured]:
-    """What is there of these seeds."""
-    return [one for seed in seeds if (one := find(folder, study, seed)) is not None]
+        return read_seeds(study.path(folder), study.identity)
+    except FileRefused:
+        return {}
 
 
 def study_influence(
@@ -117,21 +100,17 @@ def study_influence(
     Args:
         studies: what to measure.
         seeds: whole numbers >= 0.
-        folder: where finished seeds are kept.
+        folder: where finished seeds are kept; one process may work on a study at a time.
         console: where progress and the time left are drawn; standard error by default.
 
     Raises:
         OSError: the folder cannot be written to; nothing was measured.
     """
-    todo = [(study, seed) for seed in seeds for study in studies if find(folder, study, seed) is None]
+    known = {study: found(folder, study) for study in studies}
+    todo = [(study, seed) for seed in seeds for study in studies if seed not in known[study]]
     if todo:
         kept.check_writable(folder)
-        columns = (
-            BarColumn(),
-            TextColumn("{task.percentage:>4.1f} %"), TimeElapsedColumn(), TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True), TextColumn("{task.description}"),
-        )  # fmt: skip
-        with Progress(*columns, console=console or Console(stderr=True), speed_estimate_period=600) as show:
+        with seeds_bar(console) as show:
             total = sum(study.work * study.spec.batch for study, _ in todo)
             bar = show.add_task("", total=total)
             for study, seed in todo:
@@ -139,19 +118,20 @@ def study_influence(
                 _one(
                     study, seed, folder, lambda steps, size=study.spec.batch: show.advance(bar, steps * size)
                 )
-    return [Influence.of(study.spec.steps, found(folder, study, seeds)) for study in studies]
+    whole = [(study, found(folder, study)) for study in studies]
+    return [Influence.of(study.spec.steps, [of[seed] for seed in seeds]) for study, of in whole]
 
 
 def _one(study: Study, seed: int, folder: Path, tick: Tick) -> None:
     start = time.monotonic()
-    spec = study.spec.seeded(seed)
-    measured = measure(course_of(spec), study.at, seed=seed, low=study.low, high=study.high, tick=tick)
-    facts = {
-        **asdict(measured),
-        "spec": spec.settings(), "low": study.low, "high": study.high,
-        "seconds": time.monotonic() - start, "machine": machine("cpu"),
-    }  # fmt: skip
-    kept.write(study.path(folder, seed), FORMAT, VERSION, facts)
+    measured = measure(
+        course_of(study.spec.seeded(seed)), study.at, seed=seed, low=study.low, high=study.high, tick=tick
+    )
+    path = study.path(folder)
+    if not found(folder, study):
+        path.unlink(missing_ok=True)  # damaged: its seeds are being measured again
+    facts = {"seconds": time.monotonic() - start, "machine": machine("cpu")}
+    add_seed(path, study.identity, measured, facts)
 
 
 def draw_influence(influence: Influence, fit: Exponential, path: Path) -> list[Path]:

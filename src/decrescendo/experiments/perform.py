@@ -25,14 +25,13 @@ from decrescendo.experiments.results import Result
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.stand_ins import load_stand_in
-from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_task, make_optimizer
+from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_task, fit, make_optimizer
 from decrescendo.optim import averaged
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
 from decrescendo.rng import Streams
 from decrescendo.run import Run, versions
 from decrescendo.sampling import PoissonSampling
-from decrescendo.training import train
 
 Tick = Callable[[int], None]  # steps taken since the last call
 
@@ -140,28 +139,15 @@ def train_by(
     Returns:
         The run, and the model to test: the average where there is one.
     """
-    optimizer = make_optimizer(model, spec.optimizer, spec.learning_rate, spec.momentum)
-    scheduler = decay_scheduler(optimizer, spec.lr_decay, plan.steps)
-    average = _average(spec, model)
 
     def stepped(state: Progress) -> None:
-        scheduler.step()
-        if average is not None:
-            average.update_parameters(model)
         if after_step is not None:
             after_step(state.step)
 
-    run = train(
-        model,
-        cross_entropy,
-        data.train,
-        plan,
-        optimizer,
-        seed=spec.seed,
-        callback=stepped,
-        settings=SETTINGS,
-    )
-    return run, model if average is None else average.module
+    return fit(
+        model, data, plan, seed=spec.seed, optimizer=spec.optimizer, learning_rate=spec.learning_rate,
+        momentum=spec.momentum, lr_decay=spec.lr_decay, averaging=spec.averaging, callback=stepped, settings=SETTINGS,
+    )  # fmt: skip
 
 
 def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick | None) -> Result:

@@ -7,7 +7,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping import Batch
+from decrescendo.clipping import Batch, EngineSettings
 from decrescendo.data import (
     Dataset,
     chest_xray,
@@ -23,7 +23,7 @@ from decrescendo.data import (
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.evaluate import accuracy
 from decrescendo.models import digits_cnn, imdb_mlp, infinite_cnn, name_lstm, paper_cnn, vgg11, wide_mlp
-from decrescendo.optim import AdamBC, MomentumBC
+from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
 from decrescendo.run import Run
@@ -244,28 +244,66 @@ def train_task(
         seed: whole number >= 0; as sensitive as the data.
         optimizer: a key of `OPTIMIZERS`; the task's by default.
         learning_rate: > 0; the task's by default.
-        momentum: in [0, 1), for sgd.
+        momentum: in [0, 1), for sgd and momentum-bc.
         lr_decay: ``none``, ``linear`` or ``cosine``.
         callback: called after each step.
         progress: draw a progress bar on standard error.
     """
     data, model = task.load(), task.build(PAPER, seed)
-    rate = task.learning_rate if learning_rate is None else learning_rate
-    chosen = make_optimizer(model, optimizer or task.optimizer, rate, momentum)
+    run, _ = fit(
+        model, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
+        learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
+        lr_decay=lr_decay, callback=callback, progress=progress,
+    )  # fmt: skip
+    return run.with_metrics({"test_accuracy": accuracy(model, *data.test)})
+
+
+def fit(
+    model: nn.Module,
+    data: Dataset,
+    plan: Plan,
+    *,
+    seed: int,
+    optimizer: str,
+    learning_rate: float,
+    momentum: float = 0.0,
+    lr_decay: str = "none",
+    averaging: float = 0.0,
+    callback: Callback | None = None,
+    settings: EngineSettings | None = None,
+    progress: bool = False,
+) -> tuple[Run, nn.Module]:
+    """Train ``model`` in place on the train rows of ``data`` by ``plan``.
+
+    Args:
+        model: trained in place.
+        data: as many train rows as the plan says.
+        plan: from `calibrate`.
+        seed: whole number >= 0; as sensitive as the data.
+        optimizer: a key of `OPTIMIZERS`.
+        learning_rate: > 0.
+        momentum: in [0, 1), for sgd and momentum-bc.
+        lr_decay: ``none``, ``linear`` or ``cosine``.
+        averaging: in [0, 1): decay of the average of the iterates; 0 for none.
+        callback: called after each step; true ends the training.
+        settings: of the clipping engine.
+        progress: draw a progress bar on standard error.
+
+    Returns:
+        The run, and the model to test: the average where there is one.
+    """
+    chosen = make_optimizer(model, optimizer, learning_rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
+    average = averaged(model, decay=averaging) if averaging else None
 
     def after_step(state: Progress) -> bool | None:
         scheduler.step()
+        if average is not None:
+            average.update_parameters(model)
         return None if callback is None else callback(state)
 
     run = train(
-        model,
-        cross_entropy,
-        data.train,
-        plan,
-        chosen,
-        seed=seed,
-        callback=after_step,
+        model, cross_entropy, data.train, plan, chosen, seed=seed, callback=after_step, settings=settings,
         progress=progress,
-    )
-    return run.with_metrics({"test_accuracy": accuracy(model, *data.test)})
+    )  # fmt: skip
+    return run, model if average is None else average.module

@@ -6,7 +6,8 @@ from pathlib import Path
 from decrescendo.experiments.pages.archive import Sources
 from decrescendo.experiments.pages.figures_page import draw_figures, figures_page
 from decrescendo.experiments.pages.filled import Filled
-from decrescendo.experiments.pages.hong_page import draw_hong, hong_page
+from decrescendo.experiments.pages.hong_figures import draw_hong
+from decrescendo.experiments.pages.hong_page import hong_page
 from decrescendo.experiments.pages.index_page import index_page
 from decrescendo.experiments.pages.recipes_page import recipes_page
 from decrescendo.experiments.pages.table_page import table_page
