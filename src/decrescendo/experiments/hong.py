@@ -125,23 +125,6 @@ class Chosen:
         ]
 
 
-def growth(self, method: str, steps: int) -> float:
-        """rho_mu at that number of steps."""
-        return growth(self.fits[steps]) if method == DYNAMIC else 1.0
-
-    def compared(self) -> list[Spec]:
-        """All runs on the private images: both methods at both numbers of steps, so that a better shape can be told
-        from a better number of steps."""
-        return [
-            self.spec(method, steps) for steps in sorted({*map(self.steps, METHODS)}) for method in METHODS
-        ]
-
-
-def influence_seeds(steps: int) -> int:
-    """The influence that is drawn has as many seeds as the comparison; the others only choose."""
-    return SEEDS if steps == SHOWN else 5
-
-
 def growth(fit: Exponential) -> float:
     """rho_mu to three digits behind the point, so that the last bits of a fit do not make another run."""
     return round(fit.rho_mu(), 3)

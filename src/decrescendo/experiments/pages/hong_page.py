@@ -182,8 +182,8 @@ def _choices(cases: Sequence[Compared]) -> str:
             rows.append([one.case.key, name, *shown, str(taken), " / ".join(growth)])
     header = ["case", "noise", *(f"T = {steps}" for steps in STEPS), "chosen T", "rho_mu"]
     return (
-        f"Mean final training loss on the made-up data with its standard error, {CHOOSING_SEEDS} seeds; the smallest is "
-        "taken. Nothing of the images goes in.\n\n" + table(header, rows, "llrrrrr")
+        f"Mean final training loss on the made-up data with its standard error, {CHOOSING_SEEDS} seeds; the "
+        "smallest is taken. Nothing of the images goes in.\n\n" + table(header, rows, "llrrrrr")
     )
 
 
