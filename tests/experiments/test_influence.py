@@ -297,6 +297,18 @@ def test_influences_that_no_exponential_fits_are_refused(slopes: tuple[float, ..
         fit_exponential(Influence.of(9, [Measured(0, (1, 5, 9), 0.0, slopes)]))
 
 
+def test_a_curve_that_begins_below_zero_is_fitted_by_one_that_rises() -> None:
+    """Measured for half-scale data: the best exponential is the better of the best for each rate."""
+    at, slopes = (1, 19, 32, 42, 48, 50), (-0.51, -0.25, -0.06, 0.12, 0.25, 0.34)
+    fit = fit_exponential(Influence.of(50, [Measured(0, at, 0.0, slopes)]))
+    rates = np.linspace(0.001, 1.0, 4000)
+    basis = np.exp(rates[:, None] * (np.array(at) - 50))
+    heights = np.maximum((basis @ slopes) / (basis**2).sum(axis=1), 0.0)
+    errors = ((heights[:, None] * basis - slopes) ** 2).sum(axis=1)
+    assert fit.rate == pytest.approx(rates[errors.argmin()], abs=5e-4)
+    assert fit.last == pytest.approx(heights[errors.argmin()], rel=1e-2)
+
+
 def test_too_few_steps_and_different_steps_are_refused() -> None:
     two = Measured(0, (1, 9), 0.0, (1.0, 2.0))
     with pytest.raises(InvalidValue, match="at least 3 steps"):

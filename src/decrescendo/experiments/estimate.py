@@ -180,7 +180,7 @@ def _fit(when: Float[np.ndarray, " points"], values: Float[np.ndarray, " points"
             "influences must not all be zero, got nothing else. Is there noise, and does it matter?"
         )
     length = float(np.ptp(when))
-    rises = abs(values[-1]) >= abs(values[0])
+    rises = bool(values[-1] >= values[0])
     anchor = when[-1] if rises else when[0]
     try:
         with warnings.catch_warnings(), np.errstate(over="ignore"):
