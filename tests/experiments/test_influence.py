@@ -185,7 +185,7 @@ def test_data_of_another_size_and_steps_without_noise_are_refused() -> None:
 
 
 # A quadratic, m |w - x|^2 / 2 with all x at zero, clipping out of reach: everything is known in closed form.
-SIZE, COUNT, STEPS, CURVATURE, RATE, CLIP = 300, 10, 16, 0.8, 0.25, 1.0
+SIZE, COUNT, STEPS, CURVATURE, RATE, CLIP = 2000, 10, 16, 0.8, 0.25, 1.0
 
 
 def pull(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
@@ -231,21 +231,21 @@ def test_on_a_quadratic_the_influence_is_the_closed_form(momentum: float) -> Non
     """A z-test at each step; a curvature 10 % off, or noise 3 % off, would be seen."""
     given = quadratic(momentum)
     at = (1, 6, 11, 14, 16)
-    found = Influence.of(STEPS, [measure(given, at, seed=seed) for seed in range(24)])
+    found = Influence.of(STEPS, [measure(given, at, seed=seed) for seed in range(8)])
     exact = closed_form(given.plan, momentum)[np.array(at) - 1]
-    np.testing.assert_array_less(np.abs(found.mean - exact), 4 * found.error)
+    np.testing.assert_array_less(np.abs(found.mean - exact), 5 * found.error)
     # All steps together: each seed's mean ratio to the truth. They share their kicks' lengths with nobody.
     ratios = (found.slopes / exact).mean(axis=1)
     reach = 4 * ratios.std(ddof=1) / math.sqrt(len(ratios))
     assert abs(ratios.mean() - 1) < reach
     assert reach < 1.03**2 - 1
     other = closed_form(given.plan, momentum, 1.1 * CURVATURE)[np.array(at) - 1]
-    assert np.any(np.abs(found.mean - other) > 4 * found.error)
+    assert np.any(np.abs(found.mean - other) > 5 * found.error)
 
 
 def test_the_rate_of_a_quadratic_is_in_its_interval_and_others_are_not() -> None:
     given = quadratic(0.0)
-    found = Influence.of(STEPS, [measure(given, (1, 5, 9, 12, 14, 16), seed=seed) for seed in range(12)])
+    found = Influence.of(STEPS, [measure(given, (1, 5, 9, 12, 14, 16), seed=seed) for seed in range(6)])
     fit = fit_exponential(found)
     # The clip norm falls by 1.3 over the run, and q_t has its square.
     rate = -2 * math.log(1 - RATE * CURVATURE) - 2 * math.log(1.3) / STEPS
@@ -375,7 +375,8 @@ def test_files_of_another_study_are_not_taken(tmp_path: Path) -> None:
         dataclasses.replace(study, spec=dataclasses.replace(study.spec, clip=2.0)),
     ):
         assert not influences.found(tmp_path, other)
-        shutil.copy(study.path(tmp_path), other.path(tmp_path))
+        if other.path(tmp_path) != study.path(tmp_path):
+            shutil.copy(study.path(tmp_path), other.path(tmp_path))
         assert not influences.found(tmp_path, other)
     assert toy_study(5) == study  # the seed of a spec does not matter
 

@@ -116,7 +116,7 @@ class Exponential:
         By Lemma 4.3, (sum sqrt q_t)^2 over T sum q_t; under this fit, where the loss is quadratic.
 
         >>> round(Exponential(1.0, 0.1, (0.0, 0.2), 100).gain(), 3)
-        0.394
+        0.395
         """
         q = self.at(np.arange(1, self.steps + 1)) / self.last
         return float(np.sqrt(q).sum() ** 2 / (self.steps * q.sum()))
