@@ -126,7 +126,9 @@ class Exponential:
         low, high = self.interval
         way = "falls" if self.rate >= 0 else "rises"
         factor = self.rho_mu() if self.rate >= 0 else 1 / self.rho_mu()
-        unsure = " The interval holds zero: constant noise may be as good." if low <= 0 <= high else ""
+        unsure = (
+            " The interval of the growth holds 1: constant noise may be as good." if low <= 0 <= high else ""
+        )
         return (
             f"exponential fit: influence times {np.exp(self.rate):.4g} a step [{np.exp(low):.4g}, {np.exp(high):.4g}]; "
             f"the best noise for it {way} by the factor {factor:.3g} over the run and leaves "

@@ -171,7 +171,7 @@ def spread(steps: int, points: int) -> tuple[int, ...]:
     """So many of 1 .. ``steps``, closest at the end: there the influence changes fastest and branches are short.
 
     >>> spread(100, 6)
-    (1, 37, 65, 84, 96, 100)
+    (1, 37, 64, 84, 96, 100)
     """
     total = check_integer("steps", steps, at_least=1)
     back = np.linspace(1.0, 0.0, check_integer("points", points, at_least=2)) ** 2

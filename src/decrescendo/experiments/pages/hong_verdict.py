@@ -69,10 +69,17 @@ def _shape(sources: Sources) -> str:
         else ""
     )
     return (
-        f"**Influence grows along the run, about exponentially**: the last step matters more than the first in {later} "
-        f"of {len(found)} cases and numbers of steps, and the fitted growth is above one, with its whole interval, in "
-        f"{rising}. The exponential lies within the band at all measured steps in {held} of {len(found)}.{negative}"
+        f"**Influence is about an exponential of t**: {_how_far(held, len(found))}. It grows: the last step matters "
+        f"more than the first in {later} of {len(found)} cases and numbers of steps, and the fitted growth is above "
+        f"one, with its whole interval, in {rising}. The exponential lies within the band at all measured steps in "
+        f"{held} of {len(found)}.{negative}"
     )
+
+
+def _how_far(held: int, cases: int) -> str:
+    if held == cases:
+        return "holds everywhere here"
+    return "holds in some cases" if held else "holds nowhere here"
 
 
 def _winner(cases: Sequence[Compared], metric: str) -> str:
