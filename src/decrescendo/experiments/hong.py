@@ -205,8 +205,9 @@ def reproduce_hong(
         for case in CASES
         if (found := chosen(case, lambda spec: results.find(runs, spec), folder)) is not None
     ]
-    final = [*(spec for found in known for spec in found.compared()), *map(plain_spec, CASES)]
-    outcomes.append(run([spec.seeded(seed) for seed in range(seeds) for spec in final]))
+    compared = [spec for found in known for spec in found.compared()]
+    stages = (compared, [plain_spec(case) for case in CASES])
+    outcomes.append(run([spec.seeded(seed) for stage in stages for seed in range(seeds) for spec in stage]))
     influences.study_influence(drawn(), range(seeds), folder, console=console)
     failed = {name: why for outcome in outcomes for name, why in outcome.failed.items()}
     return Outcome(sum(one.kept for one in outcomes), sum(one.done for one in outcomes), failed)

@@ -38,6 +38,10 @@ def verdict(sources: Sources, cases: Sequence[Compared]) -> str:
         lines += _trends(sources, cases)
     if len(cases) < len(CASES):
         lines.append(f"**Unfinished**: {len(cases)} of {len(CASES)} cases have runs of both methods.")
+    elif (
+        few := min(one.gain(metric, steps).seeds for one in cases for metric in UNITS for steps in one.steps)
+    ) < SEEDS:
+        lines.append(f"**Unfinished**: {few} of {SEEDS} seeds in some comparisons.")
     return "\n".join(f"- {line}" for line in lines if line)
 
 
