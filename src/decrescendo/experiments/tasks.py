@@ -1,5 +1,6 @@
 """Tasks with their data, model and the paper's settings, and one function that trains any of them."""
 
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -26,6 +27,7 @@ from decrescendo.models import digits_cnn, imdb_mlp, infinite_cnn, name_lstm, pa
 from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
+from decrescendo.rng import Secure
 from decrescendo.run import Run
 from decrescendo.training import train
 
@@ -228,7 +230,7 @@ def train_task(
     task: Task,
     plan: Plan,
     *,
-    seed: int,
+    seed: int | Secure,
     optimizer: str | None = None,
     learning_rate: float | None = None,
     momentum: float = 0.0,
@@ -241,7 +243,7 @@ def train_task(
     Args:
         task: from `find_task`.
         plan: for as many rows as the task has.
-        seed: whole number >= 0; as sensitive as the data.
+        seed: whole number >= 0, as sensitive as the data; or `Secure()`.
         optimizer: a key of `OPTIMIZERS`; the task's by default.
         learning_rate: > 0; the task's by default.
         momentum: in [0, 1), for sgd and momentum-bc.
@@ -249,7 +251,7 @@ def train_task(
         callback: called after each step.
         progress: draw a progress bar on standard error.
     """
-    data, model = task.load(), task.build(PAPER, seed)
+    data, model = task.load(), task.build(PAPER, secrets.randbits(63) if isinstance(seed, Secure) else seed)
     run, _ = fit(
         model, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
@@ -263,7 +265,7 @@ def fit(
     data: Dataset,
     plan: Plan,
     *,
-    seed: int,
+    seed: int | Secure,
     optimizer: str,
     learning_rate: float,
     momentum: float = 0.0,
@@ -279,7 +281,7 @@ def fit(
         model: trained in place.
         data: as many train rows as the plan says.
         plan: from `calibrate`.
-        seed: whole number >= 0; as sensitive as the data.
+        seed: whole number >= 0, as sensitive as the data; or `Secure()`.
         optimizer: a key of `OPTIMIZERS`.
         learning_rate: > 0.
         momentum: in [0, 1), for sgd and momentum-bc.
