@@ -8,7 +8,17 @@ from jaxtyping import Bool
 from scipy import stats
 
 from decrescendo.experiments.estimate import LEVEL, Exponential, Influence
-from decrescendo.experiments.hong import CASES, DYNAMIC, SIZES, UNIFORM, Case, Chosen, chosen, plain_spec
+from decrescendo.experiments.hong import (
+    CASES,
+    DYNAMIC,
+    METHODS,
+    SIZES,
+    UNIFORM,
+    Case,
+    Chosen,
+    chosen,
+    plain_spec,
+)
 from decrescendo.experiments.pages.archive import Sources
 from decrescendo.experiments.pages.paired import Paired, holm, paired
 from decrescendo.experiments.results import Result
@@ -42,9 +52,14 @@ class Compared:
         return sorted({steps for _, steps in self.results})
 
     def values(self, metric: str, method: str, steps: int | None = None) -> dict[int, float]:
-        """A metric by seed, accuracies in per cent; at the method's own number of steps if none is given."""
-        taken = self.chosen.steps(method) if steps is None else steps
-        return values(self.results[method, taken], metric)
+        """A metric by seed, accuracies in per cent; at the method's own number of steps if none is given.
+
+        Of the seeds that both methods have: unequal seeds have other images.
+        """
+        taken = {name: self.chosen.steps(name) if steps is None else steps for name in METHODS}
+        both = set[int].intersection(*(set(self.results[name, count]) for name, count in taken.items()))
+        found = self.results[method, taken[method]]
+        return values({seed: result for seed, result in found.items() if seed in both}, metric)
 
     def gain(self, metric: str, steps: int | None = None) -> Paired:
         """How much better the exponential is, seed by seed: points of accuracy, or nats less of loss.
@@ -95,17 +110,13 @@ def trend(cases: Sequence[Compared], at: Sequence[float], metric: str) -> Paired
     """How much the gain grows along ``at``, seed by seed: the slope of a least-squares line; of one case, nothing."""
     if len(cases) < 2:
         return Paired(())
-    gains = [
-        {seed: (a - b) * (1 if metric == ACCURACY else -1) for seed, a, b in _both(one, metric)}
-        for one in cases
-    ]
+    sign = 1 if metric == ACCURACY else -1
+    gains: list[dict[int, float]] = []
+    for one in cases:
+        first, second = one.values(metric, DYNAMIC), one.values(metric, UNIFORM)
+        gains.append({seed: sign * (first[seed] - second[seed]) for seed in first})
     seeds = sorted(set[int].intersection(*map(set, gains)))
     return Paired(tuple(float(np.polyfit(at, [of[seed] for of in gains], 1)[0]) for seed in seeds))
-
-
-def _both(one: Compared, metric: str) -> list[tuple[int, float, float]]:
-    first, second = one.values(metric, DYNAMIC), one.values(metric, UNIFORM)
-    return [(seed, first[seed], second[seed]) for seed in first if seed in second]
 
 
 def corrected_p(pairs: Sequence[Paired]) -> list[float | None]:
