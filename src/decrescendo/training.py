@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from decrescendo.budget import Guarantee
+from decrescendo.budget import Budget, Guarantee, Unit
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import check_clip_norm, trainable
@@ -107,6 +107,7 @@ class Trainer:
             check_instance(
                 "plan", plan, Plan, "calibrate makes one; for noise decided on the way give an Adaptive"
             )
+        _check_unit(plan.terms.budget if isinstance(plan, Adaptive) else plan.budget)
         parameters = trainable(model)
         for name, tensor in model.state_dict(keep_vars=True).items():
             if tensor.is_meta:
@@ -356,7 +357,7 @@ class _Planned:
         self.sampling, self.steps = plan.sampling, plan.steps
         # Before any data are touched: a plan that cannot be judged must not be found out at the end.
         self._planned = judged(plan.ledger, plan.budget)
-        _check_promise(plan, self._planned)
+        check_promise(plan, self._planned)
         self.spent = Spent(plan.ledger, plan.budget.delta)
 
     def following(self, taken: int) -> Settings | None:
@@ -386,13 +387,21 @@ class _Planned:
         return ""
 
 
-def _check_promise(plan: Plan, found: Guarantee) -> None:
+def check_promise(plan: Plan, found: Guarantee) -> None:
     """A plan that was put together by hand, or by a wrong accountant, must not be what the weights are shown with."""
     spent = found.epsilon_lower or 0.0
     if plan.guarantee.kind != "estimate" and spent > plan.guarantee.epsilon * (1 + 1e-9):
         raise InvalidValue(
             f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
             f"{plan.guarantee.accountant} for releases that spend at least {spent:.6g}. Make plans with calibrate"
+        )
+
+
+def _check_unit(budget: Budget) -> None:
+    if budget.unit is not Unit.EXAMPLE:
+        raise InvalidValue(
+            f"a plan for training must protect examples, got unit={budget.unit}: here each row is clipped, not "
+            "each client. Use decrescendo.federated, or calibrate for examples"
         )
 
 
