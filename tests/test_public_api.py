@@ -30,6 +30,7 @@ WITHOUT_EXAMPLE = {
     "Loss": "a type alias",
     "mnist": "needs a download",
     "fashion_mnist": "needs a download",
+    "principal_mnist": "needs a download",
     "names": "needs a download",
     "imdb": "needs a download",
     "imdb_half": "needs a download",

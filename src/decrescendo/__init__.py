@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from decrescendo.evaluate import accuracy
     from decrescendo.ledger import Ledger, Release
     from decrescendo.noise import NoisyMean, privatise
-    from decrescendo.optim import AdamBC, apply
+    from decrescendo.optim import AdamBC, MomentumBC, apply
     from decrescendo.plan import Plan
     from decrescendo.rng import Secure, Streams
     from decrescendo.run import Run
@@ -69,7 +69,7 @@ _HOMES = {
     "calibration": ("calibrate", "calibrate_selection"),
     "rng": ("Streams", "Secure"),
     "noise": ("NoisyMean", "privatise"),
-    "optim": ("apply", "AdamBC"),
+    "optim": ("apply", "AdamBC", "MomentumBC"),
     "evaluate": ("accuracy",),
     "run": ("Run",),
     "training": ("train", "Trainer"),
@@ -85,7 +85,7 @@ __all__ = [
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
     "time_noise_decay", "polynomial_noise_decay",
     "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
-    "NoisyMean", "privatise", "apply", "AdamBC", "accuracy", "Run", "train", "Trainer", "Store",
+    "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer", "Store",
     "Checkpoints",
 ]  # fmt: skip
 

@@ -49,7 +49,7 @@ def test_learning_rates_fall_as_named(decay: str, expected: list[float]) -> None
         (("sgd", 0.0, 0.0), "learning_rate must be > 0"),
         (("sgd", 0.1, 1.0), "momentum must be"),
         (("adam", 0.1, 0.5), "momentum must be 0 with adam"),
-        (("lbfgs", 0.1, 0.0), "optimizer must be one of sgd, adam"),
+        (("lbfgs", 0.1, 0.0), "optimizer must be one of sgd, momentum-bc, adam"),
     ],
 )
 def test_wrong_optimizers_are_refused(arguments: tuple[str, float, float], words: str) -> None:

@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from decrescendo.cli.app import err, one_line_errors, out, say
+from decrescendo.errors import InvalidValue
 
 Results = Annotated[Path, typer.Option(help="Folder of finished runs.")]
+Influences = Annotated[Path, typer.Option(help="Folder of measured influences.")]
 Curves = Annotated[Path, typer.Option(help="Folder of cost curves, for figures without training.")]
 
 
@@ -32,12 +34,19 @@ def demo_command(
 
 @one_line_errors
 def reproduce_command(
-    names: Annotated[list[str], typer.Argument(help="table1, .., figure1, ..: as in the paper of Du et al.")],
+    names: Annotated[
+        list[str],
+        typer.Argument(
+            help="table1, .., figure1, ..: as in the paper of Du et al.; hong: section 5 of Hong et al."
+        ),
+    ],
     cells: Annotated[
         list[str] | None,
         typer.Option(help="Only these: task/epsilon/method, parts may be *. May be given several times."),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="How many seeds, from 0.", min=1)] = 5,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds, from 0. Default: 5; for hong 20.", min=1)
+    ] = None,
     block: Annotated[
         list[str] | None, typer.Option(help="claimed (as the paper counts), certified. Default: both.")
     ] = None,
@@ -45,6 +54,7 @@ def reproduce_command(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     results: Results = Path("results/runs"),
     curves: Curves = Path("results/figures"),
+    influence: Influences = Path("results/influence"),
     dry_run: Annotated[bool, typer.Option(help="Say what would run, and run nothing.")] = False,
 ) -> None:
     """Run what is missing of a table or figure of the paper, and keep every finished run.
@@ -53,10 +63,18 @@ def reproduce_command(
     """
     from decrescendo.experiments import costs
     from decrescendo.experiments.execute import execute, missing
+    from decrescendo.experiments.hong import HONG, SEEDS
     from decrescendo.experiments.reproduce import requested, requested_curves
     from decrescendo.experiments.table import BLOCKS
 
-    specs = requested(names, seeds, cells=cells or (), blocks=block or BLOCKS)
+    if HONG in names:
+        if len(names) > 1 or cells or block:
+            raise InvalidValue(
+                "hong must be asked for alone, without --cells and --block: its stages depend on each other"
+            )
+        _hong(results, influence, seeds or SEEDS, jobs, device, dry_run)
+        return
+    specs = requested(names, seeds or 5, cells=cells or (), blocks=block or BLOCKS)
     todo = missing(specs, results)
     wanted = requested_curves(names)
     absent = [(spec, points) for spec, points in wanted if costs.find(curves, spec, points) is None]
@@ -76,6 +94,33 @@ def reproduce_command(
         raise typer.Exit(1)
 
 
+def _hong(runs: Path, folder: Path, seeds: int, jobs: int, device: str, dry_run: bool) -> None:
+    import torch
+
+    from decrescendo.experiments.execute import execute
+    from decrescendo.experiments.hong import reproduce_hong, unfinished
+
+    absent, todo = unfinished(runs, folder, seeds)
+    say(
+        f"{len(absent)} influences and {len(todo)} runs missing, as far as is known before earlier stages end"
+    )
+    if dry_run:
+        for name in (
+            *(f"{study.path(folder)}, seed {seed}" for study, seed in absent),
+            *(spec.name for spec in todo),
+        ):
+            say(name)
+        return
+    torch.set_num_threads(1)  # influences are measured in this process, as the runs are in theirs
+    outcome = reproduce_hong(
+        runs, folder, seeds=seeds, run=lambda specs: execute(specs, runs, jobs=jobs, device=device, console=err),
+        console=err,
+    )  # fmt: skip
+    say(f"{outcome.kept} were there, {outcome.done} done, {len(outcome.failed)} failed")
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
 @one_line_errors
 def report_command(
     results: Results = Path("results/runs"),
@@ -83,6 +128,7 @@ def report_command(
     recipes: Annotated[Path, typer.Option(help="Folder of recipes that searches found.")] = Path(
         "results/recipes"
     ),
+    influence: Influences = Path("results/influence"),
     folder: Annotated[Path, typer.Option("--out", help="Folder for pages and figures.")] = Path(
         "docs/reproduction"
     ),
@@ -91,7 +137,6 @@ def report_command(
 
     Example: decrescendo report
     """
-    from decrescendo.errors import InvalidValue
     from decrescendo.experiments.pages.archive import Archive, Sources
     from decrescendo.experiments.pages.write import write_report
 
@@ -103,5 +148,5 @@ def report_command(
     archive = Archive.read(results)
     for reason in archive.damaged:
         err.print(f"[yellow]left out:[/yellow] {reason}", soft_wrap=True, highlight=False)
-    for path in write_report(Sources(archive, curves, recipes), folder):
+    for path in write_report(Sources(archive, curves, recipes, influence), folder):
         say(f"written: {path}")

@@ -35,6 +35,8 @@ class TaskName(StrEnum):
     XRAY_RANDOM = "xray-random"
     INFINITE_MNIST_250K = "infinite-mnist-250k"
     INFINITE_MNIST_500K = "infinite-mnist-500k"
+    MNIST_PCA = "mnist-pca"
+    MNIST35_PCA = "mnist35-pca"
 
 
 class Decay(StrEnum):
@@ -49,6 +51,7 @@ class OptimizerName(StrEnum):
     """Names of experiments.tasks.OPTIMIZERS."""
 
     SGD = "sgd"
+    MOMENTUM_BC = "momentum-bc"
     ADAM = "adam"
     ADAM_BC = "adam-bc"
 

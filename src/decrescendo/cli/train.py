@@ -43,7 +43,7 @@ def train_command(
     rho_c: RhoC = RHO_C,
     optimizer: Annotated[OptimizerName | None, typer.Option(help="Optimiser. Default: the task's.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
-    momentum: Annotated[float, typer.Option(help="Momentum in [0, 1), for sgd.")] = 0.0,
+    momentum: Annotated[float, typer.Option(help="Momentum in [0, 1), for sgd and momentum-bc.")] = 0.0,
     lr_decay: Annotated[Decay, typer.Option(help="Learning rate constant or falling to zero.")] = Decay.NONE,
     seed: Annotated[
         int | None,

@@ -5,6 +5,7 @@ from decrescendo.data.images import digits, fashion_mnist, mnist
 from decrescendo.data.imdb import imdb, imdb_half, imdb_public
 from decrescendo.data.infinite import InfiniteMnist, infinite_mnist
 from decrescendo.data.names import names
+from decrescendo.data.principal import gaussian_rows, principal_mnist
 from decrescendo.data.rows import Rows, rows
 from decrescendo.data.surnames import synthetic_names
 from decrescendo.data.synthetic import synthetic_digits
@@ -23,6 +24,8 @@ __all__ = [
     "InfiniteMnist",
     "infinite_mnist",
     "synthetic_digits",
+    "principal_mnist",
+    "gaussian_rows",
     "synthetic_names",
     "Rows",
     "rows",

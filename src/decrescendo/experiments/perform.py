@@ -5,6 +5,7 @@ import math
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -16,21 +17,21 @@ from decrescendo.budget import Budget
 from decrescendo.calibration import calibrate
 from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.data import Dataset, rows
-from decrescendo.errors import ImpossibleBudget
-from decrescendo.evaluate import accuracy
+from decrescendo.data.splits import published_order
+from decrescendo.errors import ImpossibleBudget, InvalidValue
+from decrescendo.evaluate import accuracy, mean_loss
 from decrescendo.experiments.pretrain import check_start, load_pretrained
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.stand_ins import load_stand_in
-from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_task, make_optimizer
+from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_task, fit, make_optimizer
 from decrescendo.optim import averaged
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
 from decrescendo.rng import Streams
 from decrescendo.run import Run, versions
 from decrescendo.sampling import PoissonSampling
-from decrescendo.training import train
 
 Tick = Callable[[int], None]  # steps taken since the last call
 
@@ -38,10 +39,22 @@ Tick = Callable[[int], None]  # steps taken since the last call
 SETTINGS = EngineSettings(choice="counted")
 
 
+def rows_of(spec: Spec) -> int:
+    """Number N of rows that ``spec`` trains on.
+
+    Raises:
+        InvalidValue: more than the task has.
+    """
+    rows = find_task(spec.task).rows
+    if spec.rows > rows:
+        raise InvalidValue(f"rows must be at most the {rows} of {spec.task}, got rows={spec.rows}")
+    return spec.rows or rows
+
+
 def accountant_of(spec: Spec) -> Accountant:
     """Whose word the noise of ``spec`` is calibrated by."""
     if spec.accountant == "zcdp":
-        batches = round(find_task(spec.task).rows / spec.batch)
+        batches = round(rows_of(spec) / spec.batch)
         return accounting.Zcdp(batches_per_epoch=max(1, batches))
     known: dict[str, Accountant] = {
         "pld": accounting.Pld(),
@@ -53,7 +66,7 @@ def accountant_of(spec: Spec) -> Accountant:
 
 @functools.lru_cache(maxsize=64)
 def _plan(spec: Spec) -> Plan:
-    sampling = PoissonSampling(find_task(spec.task).rows, spec.batch)
+    sampling = PoissonSampling(rows_of(spec), spec.batch)
     epochs = max(1, round(spec.steps * sampling.sample_rate))
     privacy, clip = schedule_curves(
         spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=epochs
@@ -79,6 +92,15 @@ def data_of(task: str, stand_in: str = "") -> Dataset:
     return load_stand_in(stand_in, find_task(task)) if stand_in else find_task(task).load()
 
 
+def chosen_rows(spec: Spec, data: Dataset) -> Dataset:
+    """``data`` with the train rows that ``spec`` trains on; runs with one seed and one number of rows share them."""
+    if not spec.rows:
+        return data
+    drawn = published_order(f"{spec.task} rows {spec.seed}", len(data))[: rows_of(spec)]
+    inputs, targets = data.batch(torch.from_numpy(drawn))
+    return replace(data, train_inputs=inputs, train_targets=targets)
+
+
 def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Result:
     """Run ``spec`` and measure it on the task's public test data.
 
@@ -94,7 +116,7 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
             plan_of(spec)
         except ImpossibleBudget as error:
             return Result(spec, refused=str(error))
-    data, model = data_of(spec.task, spec.stand_in), fresh_model(spec, device)
+    data, model = chosen_rows(spec, data_of(spec.task, spec.stand_in)), fresh_model(spec, device)
     if spec.private:
         return _private(spec, data, model, device, tick)
     return _plain(spec, data, model, device, tick)
@@ -117,28 +139,15 @@ def train_by(
     Returns:
         The run, and the model to test: the average where there is one.
     """
-    optimizer = make_optimizer(model, spec.optimizer, spec.learning_rate, spec.momentum)
-    scheduler = decay_scheduler(optimizer, spec.lr_decay, plan.steps)
-    average = _average(spec, model)
 
     def stepped(state: Progress) -> None:
-        scheduler.step()
-        if average is not None:
-            average.update_parameters(model)
         if after_step is not None:
             after_step(state.step)
 
-    run = train(
-        model,
-        cross_entropy,
-        data.train,
-        plan,
-        optimizer,
-        seed=spec.seed,
-        callback=stepped,
-        settings=SETTINGS,
-    )
-    return run, model if average is None else average.module
+    return fit(
+        model, data, plan, seed=spec.seed, optimizer=spec.optimizer, learning_rate=spec.learning_rate,
+        momentum=spec.momentum, lr_decay=spec.lr_decay, averaging=spec.averaging, callback=stepped, settings=SETTINGS,
+    )  # fmt: skip
 
 
 def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick | None) -> Result:
@@ -154,7 +163,7 @@ def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tic
     noise, clip = plan.schedule.noise_multiplier, plan.schedule.clip_norm
     return Result(
         spec,
-        metrics={"test_accuracy": accuracy(tested, *data.test)},
+        metrics=scores(spec, tested, data),
         claimed=plan.guarantee.epsilon,
         certified=(lower, guarantee.epsilon),
         clt=accounting.GdpClt().epsilon(run.ledger, guarantee.delta).value,
@@ -188,11 +197,19 @@ def _plain(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick 
         _count(tick, step, spec.steps)
     return Result(
         spec,
-        metrics={"test_accuracy": accuracy(average or model, *data.test)},
+        metrics=scores(spec, average or model, data),
         trace=trace.series,
         seconds=time.monotonic() - start,
         machine=machine(device),
     )
+
+
+def scores(spec: Spec, model: nn.Module, data: Dataset) -> dict[str, float]:
+    """Test accuracy, and for tasks that say so the mean loss on the rows trained on."""
+    found = {"test_accuracy": accuracy(model, *data.test)}
+    if find_task(spec.task).train_loss:
+        found["train_loss"] = mean_loss(model, *data.train)
+    return found
 
 
 def _average(spec: Spec, model: nn.Module) -> AveragedModel | None:

@@ -45,6 +45,7 @@ class Spec:
             task's own data. Everything else, the noise included, stays as it would be on the task's own.
         start: public data that the model is trained on, without privacy, before the run, a key of
             `experiments.stand_ins.STAND_INS`; see `experiments.pretrain`. Empty: fresh weights.
+        rows: only so many of the task's rows (or of the stand-in's) are trained on, drawn anew for each seed; 0: all.
         revision: see `REVISION`.
 
     >>> spec = Spec(task="mnist", method="dynamic", accountant="pld", epsilon=0.4, delta=1e-6, steps=4800,
@@ -75,6 +76,7 @@ class Spec:
     trace: int = 0
     stand_in: str = ""
     start: str = ""
+    rows: int = 0
     revision: int = REVISION
 
     def __post_init__(self) -> None:
@@ -84,7 +86,7 @@ class Spec:
             check_real(name, getattr(self, name), below=1)
         for name in ("delta", "batch", "clip", "learning_rate", "rho_mu", "rho_c"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), above=0))
-        for name, least in (("steps", 1), ("seed", 0), ("trace", 0), ("revision", 1)):
+        for name, least in (("steps", 1), ("seed", 0), ("trace", 0), ("rows", 0), ("revision", 1)):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
         if self.private and (self.epsilon == 0 or self.accountant not in ACCOUNTANTS):
             raise InvalidValue(

@@ -5,7 +5,15 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from decrescendo.data import Dataset, fashion_mnist, imdb_public, mnist, synthetic_digits, synthetic_names
+from decrescendo.data import (
+    Dataset,
+    fashion_mnist,
+    gaussian_rows,
+    imdb_public,
+    mnist,
+    synthetic_digits,
+    synthetic_names,
+)
 from decrescendo.errors import InvalidValue
 from decrescendo.experiments.tasks import Task
 
@@ -59,6 +67,12 @@ STAND_INS: dict[str, StandIn] = {
             ("imdb", "imdb-half"),
             "12,500 reviews of the official test half, declared public",
             tested_by=("imdb",),
+        ),
+        StandIn(
+            "gaussian-10", lambda: gaussian_rows(10), ("mnist-pca",), "Gaussian rows in 10 made-up classes"
+        ),
+        StandIn(
+            "gaussian-2", lambda: gaussian_rows(2), ("mnist35-pca",), "Gaussian rows in 2 made-up classes"
         ),
     )
 }

@@ -2,7 +2,7 @@
 
 from decrescendo.models.cnn import Normalised, digits_cnn, infinite_cnn, initialised, paper_cnn
 from decrescendo.models.lstm import LastStateClassifier, name_lstm
-from decrescendo.models.mlp import MeanEmbedding, imdb_mlp
+from decrescendo.models.mlp import MeanEmbedding, imdb_mlp, wide_mlp
 from decrescendo.models.vgg import vgg11
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "name_lstm",
     "MeanEmbedding",
     "imdb_mlp",
+    "wide_mlp",
     "vgg11",
     "initialised",
 ]

@@ -1,4 +1,4 @@
-"""The network of the film review task."""
+"""Networks of linear layers: that of the film review task, and a wide one for principal components."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from decrescendo.models.cnn import initialised
+from decrescendo.models.cnn import Normalised, initialised
 
 PADDING = 0
 
@@ -56,3 +56,29 @@ def imdb_mlp(seed: int, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Mod
         lambda: nn.Sequential(MeanEmbedding(10_002, 16), nn.Linear(16, 16), activation(), nn.Linear(16, 2)),
         seed,
     )
+
+
+def wide_mlp(
+    seed: int,
+    activation: Callable[[], nn.Module] = nn.ReLU,
+    *,
+    classes: int = 10,
+    features: int = 60,
+    factor: float = 1.0,
+) -> nn.Module:
+    """The network of Hong et al.: one hidden layer of 1,000 units. They do not name the activation.
+
+    Args:
+        seed: of the whole run; the stream "init" is used.
+        activation: builds one activation module.
+        classes: outputs, >= 2.
+        features: inputs.
+        factor: > 0, inputs are multiplied by it before the first layer, as if the data were so much longer.
+
+    >>> sum(p.numel() for p in wide_mlp(0, classes=2).parameters())
+    63002
+    """
+    network = initialised(
+        lambda: nn.Sequential(nn.Linear(features, 1000), activation(), nn.Linear(1000, classes)), seed
+    )
+    return network if factor == 1.0 else nn.Sequential(Normalised(1 / factor, 0.0, 1.0), network)

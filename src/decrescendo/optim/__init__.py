@@ -3,6 +3,7 @@
 from decrescendo.optim.adam_bc import AdamBC
 from decrescendo.optim.apply import apply
 from decrescendo.optim.averaging import averaged, following
+from decrescendo.optim.momentum_bc import MomentumBC
 from decrescendo.optim.noise_aware import NoiseAware
 
-__all__ = ["apply", "AdamBC", "NoiseAware", "averaged", "following"]
+__all__ = ["apply", "AdamBC", "MomentumBC", "NoiseAware", "averaged", "following"]

@@ -10,6 +10,8 @@ from decrescendo.errors import InvalidValue
 from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save_both
 from decrescendo.report.figure import Scores
 
+DOTS = 40  # a line of more points is a curve
+
 
 @dataclass(frozen=True, slots=True)
 class Panel:
@@ -22,6 +24,7 @@ class Panel:
         level: a horizontal line, with what it is called.
         dots: mark the points that were computed.
         from_zero: the axis starts at zero, so that heights compare.
+        x: the label of the horizontal axis.
         top: the axis holds at least this; for panels that are to be compared.
     """
 
@@ -32,6 +35,7 @@ class Panel:
     dots: bool = False
     from_zero: bool = True
     top: float | None = None
+    x: str = "step"
 
 
 def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
@@ -54,7 +58,7 @@ def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
             colour, (low, high) = COLOURS[i % len(COLOURS)], scores.spread
             axis.plot(
                 scores.steps, scores.mean, color=colour, linestyle=LINES[i % len(LINES)], label=name,
-                marker="o" if panel.dots else None, markersize=2.5,
+                marker="o" if panel.dots and len(scores.steps) <= DOTS else None, markersize=2.5,
             )  # fmt: skip
             axis.fill_between(scores.steps, low, high, color=colour, alpha=0.18, linewidth=0)
         if panel.level is not None:
@@ -64,7 +68,7 @@ def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
                 words, (0.02, height), xycoords=("axes fraction", "data"), xytext=(0, 3),
                 textcoords="offset points", color="0.35", fontsize=8,
             )  # fmt: skip
-        label(axis, panel.title, panel.y)
+        label(axis, panel.title, panel.y, panel.x)
         axis.set_xlim(left=0)
         if panel.from_zero:
             heights = [float(np.max(scores.spread[1])) for scores in panel.lines.values()]

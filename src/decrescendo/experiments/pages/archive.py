@@ -66,8 +66,10 @@ class Sources:
         archive: finished runs.
         curves: folder of the cost curves.
         recipes: folder of the recipes that searches found.
+        influence: folder of measured influences.
     """
 
     archive: Archive
     curves: Path
     recipes: Path = Path("results/recipes")
+    influence: Path = Path("results/influence")

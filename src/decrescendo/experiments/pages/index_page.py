@@ -22,6 +22,8 @@ def index_page(tables: Sequence[Filled], sources: Sources) -> str:
         "The same models at the same certified epsilon, with settings searched on public data.",
         "## [Figures 1 to 5](figures.md)",
         f"{len(drawn)} of {len(SECTIONS)} have something to show.",
+        "## [Section 5 of Hong et al.](hong.md)",
+        "Uniform against exponential noise in private gradient descent on few images, chosen on made-up data.",
         "## Again",
         "```sh\ndecrescendo reproduce table1 --seeds 5   # runs what is missing; every finished run is one file\n"
         "decrescendo report                       # writes these pages and figures\n```",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from decrescendo.experiments.perform import rows_of
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.schedules import SCHEDULES
 from decrescendo.experiments.spec import Spec
@@ -26,6 +27,7 @@ ELSEWHERE = {
     "trace",
     "stand_in",
     "start",
+    "rows",
 }
 NAMES = {"lr_decay": "learning rate decay", "clip": "clip norm C_0", "averaging": "averaging of iterates"}
 
@@ -48,7 +50,7 @@ def settings_table(specs: Mapping[str, Spec]) -> str:
     """What all runs of a column share: a column of the table for each heading in ``specs``."""
     fields = [field.name for field in dataclasses.fields(Spec) if field.name not in ELSEWHERE]
     rows = [
-        ["training examples N", *(str(find_task(spec.task).rows) for spec in specs.values())],
+        ["training examples N", *(str(rows_of(spec)) for spec in specs.values())],
         ["settings from", *(find_task(spec.task).source for spec in specs.values())],
         *(
             [

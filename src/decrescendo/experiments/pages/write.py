@@ -6,6 +6,8 @@ from pathlib import Path
 from decrescendo.experiments.pages.archive import Sources
 from decrescendo.experiments.pages.figures_page import draw_figures, figures_page
 from decrescendo.experiments.pages.filled import Filled
+from decrescendo.experiments.pages.hong_figures import draw_hong
+from decrescendo.experiments.pages.hong_page import hong_page
 from decrescendo.experiments.pages.index_page import index_page
 from decrescendo.experiments.pages.recipes_page import recipes_page
 from decrescendo.experiments.pages.table_page import table_page
@@ -18,6 +20,7 @@ def pages(sources: Sources) -> dict[str, str]:
     tables = [Filled(table, sources.archive) for table in TABLES.values()]
     found = {f"{filled.table.key}.md": table_page(filled) for filled in tables}
     found["recipes.md"] = recipes_page(read_recipes(sources.recipes), sources.archive)
+    found["hong.md"] = hong_page(sources)
     return {"README.md": index_page(tables, sources), **found, "figures.md": figures_page(sources)}
 
 
@@ -30,4 +33,4 @@ def write_report(sources: Sources, folder: Path) -> list[Path]:
         beside.write_text(text, encoding="utf-8")
         os.replace(beside, folder / name)
         written.append(folder / name)
-    return written + draw_figures(sources, folder)
+    return written + draw_figures(sources, folder) + draw_hong(sources, folder)
