@@ -18,8 +18,8 @@ from decrescendo.plan import Plan
 from decrescendo.sampling import PoissonSampling
 from decrescendo.theory.lagrange import at_limit, clt, disjoint_epochs, solve, squares
 
-# Steps that hardly matter get little mu, but never less than this share of what all steps alike would get: a wider
-# range costs accounting time, and this costs at most 0.1 % of the budget.
+# Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a
+# wider range costs accounting time, and this at most 0.1 % of the budget.
 _LEAST_SHARE = 1e-3
 # Rivals whose sum is this close to the best one are certified too: certificates are a thousandth of epsilon wide.
 _TIE = 4e-3
@@ -131,7 +131,7 @@ def _contenders(
     """The best mu_t by the price table, and those of its simple rivals that are too close for estimates to tell."""
     rate, goal = sampling.sample_rate, math.log(budget.delta)
     total = (mu_of(budget.epsilon, budget.delta) / rate) ** 2
-    least = math.sqrt(math.log1p(_LEAST_SHARE * total / a.size))
+    least = math.sqrt(_LEAST_SHARE * math.log1p(total / a.size))
     found = np.log(_scaled(np.maximum(clt(a, total), least), budget, sampling))
     floor = min(float(found.max()), math.log(least))
     wide = [_MARGIN, _MARGIN]
