@@ -16,6 +16,7 @@ import math
 
 import numpy as np
 from jaxtyping import Float
+from scipy.signal import lfilter
 
 from decrescendo.errors import InvalidValue, check_array, check_integer, check_real
 
@@ -109,15 +110,22 @@ def momentum(steps: int, *, gamma: float, beta: float) -> Float[np.ndarray, " st
     >>> momentum(3, gamma=0.5, beta=0.5).round(4)
     array([0.326 , 0.3039, 0.3265])
     """
+    return _positive(momentum_weights(steps, gamma=gamma, beta=beta))
+
+
+def momentum_weights(steps: int, *, gamma: float, beta: float) -> Float[np.ndarray, " steps"]:
+    """`momentum` for any number of steps: what is below the smallest float64 is 0, which no schedule can be built on.
+
+    >>> momentum_weights(3, gamma=0.5, beta=0.5).round(4)
+    array([0.326 , 0.3039, 0.3265])
+    """
     count, rate = check_integer("steps", steps, at_least=1), check_gamma(gamma)
     b = check_real("beta", beta, at_least=0, below=1)
     t = np.arange(1.0, count + 1)
     own = rate ** (count - t) * ((1 - b) / (1 - b**t)) ** 2
-    q, after = np.empty(count), 0.0
-    for i in range(count - 1, -1, -1):
-        after = own[i] + b * b * after
-        q[i] = after
-    return _positive(q)
+    # The recursion from the last step to the first, run as a filter.
+    later: Float[np.ndarray, " steps"] = np.asarray(lfilter([1.0], [1.0, -b * b], own[::-1]))
+    return later[::-1].copy()
 
 
 def momentum_bound(steps: int, *, gamma: float, beta: float) -> Float[np.ndarray, " steps"]:
@@ -246,8 +254,9 @@ def gradient_descent_noise(steps: int, *, gamma: float, total: float) -> Float[n
     count, rate = check_integer("steps", steps, at_least=1), check_gamma(gamma)
     budget = check_real("total", total, above=0)
     # gamma^(-T/2) overflows first: multiply it into gamma^(t/2).
-    left = rate ** ((np.arange(1.0, count + 1) - count) / 2)
-    variance = left * -math.expm1(count / 2 * math.log(rate)) / (1 - math.sqrt(rate)) / budget
+    with np.errstate(over="ignore"):
+        left = rate ** ((np.arange(1.0, count + 1) - count) / 2)
+        variance = left * -math.expm1(count / 2 * math.log(rate)) / (1 - math.sqrt(rate)) / budget
     if not np.all(np.isfinite(variance)):
         raise InvalidValue(_too_long(count))
     return np.sqrt(variance)
