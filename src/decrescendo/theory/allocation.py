@@ -126,7 +126,10 @@ def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
 
 
 def _contenders(
-    budget: Budget, sampling: PoissonSampling, a: Float[np.ndarray, " steps"], clips: Float[np.ndarray, " steps"]
+    budget: Budget,
+    sampling: PoissonSampling,
+    a: Float[np.ndarray, " steps"],
+    clips: Float[np.ndarray, " steps"],
 ) -> list[Float[np.ndarray, " steps"]]:
     """The best mu_t by the price table, and those of its simple rivals that are too close for estimates to tell."""
     rate, goal = sampling.sample_rate, math.log(budget.delta)
@@ -139,10 +142,17 @@ def _contenders(
         low, high = max(float(found.min()) - wide[0], floor), float(found.max()) + wide[1]
         low, high = min(low, math.log(LARGEST_MU) - 0.5), min(high, math.log(LARGEST_MU))
         prices = Prices.of(
-            Ledger.of(np.exp(-found), rate), budget.epsilon, budget.delta, mu_low=math.exp(low), mu_high=math.exp(high)
+            Ledger.of(np.exp(-found), rate),
+            budget.epsilon,
+            budget.delta,
+            mu_low=math.exp(low),
+            mu_high=math.exp(high),
         )
         found = solve(a, np.clip(found, low, high), prices, goal)
-        short = (found.min() < low + 1e-6 and low > floor, found.max() > high - 1e-6 and high < math.log(LARGEST_MU))
+        short = (
+            found.min() < low + 1e-6 and low > floor,
+            found.max() > high - 1e-6 and high < math.log(LARGEST_MU),
+        )
         if not any(short):
             break
         wide = [margin * 2 if cut else margin for margin, cut in zip(wide, short, strict=True)]
@@ -153,7 +163,11 @@ def _contenders(
     for shape in (np.zeros(a.size), np.log(clips) / 2, np.log(a) / 4, growth):
         middle = shape - shape.mean() + found.mean()
         x = at_limit(
-            lambda shift, middle=middle: np.clip(middle + shift, low, high), prices, goal, low - high, high - low
+            lambda shift, middle=middle: np.clip(middle + shift, low, high),
+            prices,
+            goal,
+            low - high,
+            high - low,
         )
         close = float(np.sum(a * np.exp(-2 * x))) < best * (1 + _TIE)
         if close and all(np.ptp(x - other) > _SAME for other in kept):

@@ -5,7 +5,7 @@ all steps. Where the accountant adds up a cost g(mu_t), that is a_t = lambda mu_
 
     g = mu^2 (Gaussian DP, zCDP):  mu_t^2 proportional to sqrt(a_t),
     g = expm1(mu^2) (the CLT, Du Eq. (7)):  mu_t^2 = 2 W(lambda sqrt(a_t)), W the Lambert function,
-    `Pld`:  g is the price curve of `accounting.pld.prices`, which depends on the solution: solved again until it stands.
+    `Pld`:  g is the price curve of `accounting.pld.prices`, which moves with the solution: solved again until it stands.
 """
 
 import math
@@ -68,7 +68,11 @@ def clt(a: Float[np.ndarray, " steps"], total: float) -> Float[np.ndarray, " ste
 
 
 def at_limit(
-    x: Callable[[float], Float[np.ndarray, " steps"]], prices: Prices, log_delta: float, low: float, high: float
+    x: Callable[[float], Float[np.ndarray, " steps"]],
+    prices: Prices,
+    log_delta: float,
+    low: float,
+    high: float,
 ) -> Float[np.ndarray, " steps"]:
     """log mu_t = x(r) for the r in [low, high], which mu rises with, at which the run spends exactly ``delta``."""
 

@@ -77,7 +77,9 @@ class Prices:
             )
             kernel[0] /= 2
             found.append(
-                Direct(grid, epsilon, x, np.ascontiguousarray(logs), np.ascontiguousarray(slopes / phi), kernel)
+                Direct(
+                    grid, epsilon, x, np.ascontiguousarray(logs), np.ascontiguousarray(slopes / phi), kernel
+                )
             )
         return cls(tuple(found))
 
@@ -90,9 +92,7 @@ class Prices:
         """log delta(epsilon) of both directions of the run whose steps have these mu."""
         return tuple(direction.log_delta(log_mu) for direction in self.directions)
 
-    def slopes(
-        self, log_mu: Float[np.ndarray, " steps"], share: float
-    ) -> Float[np.ndarray, " k"]:
+    def slopes(self, log_mu: Float[np.ndarray, " steps"], share: float) -> Float[np.ndarray, " k"]:
         """d log delta / d log mu_t at the nodes, for a step of this run: ``share`` of *remove*, the rest of *add*."""
         first, second = self.directions
         total = np.zeros(self.log_mu.size)
@@ -127,7 +127,9 @@ class Direct:
 
     def _log_delta(self, logs: Complex[np.ndarray, " f"]) -> float:
         scale = logs[0].real - self.grid.c * self.epsilon  # of every term; they are kept relative to it
-        if logs[0].real < 1:  # M is close to 1: the law of a mechanism that says nothing is known in closed form
+        if (
+            logs[0].real < 1
+        ):  # M is close to 1: the law of a mechanism that says nothing is known in closed form
             silent = float(np.exp(log_delta(self.epsilon, self.grid.m)))
             terms = np.asarray(expm1(logs)) * math.exp(-self.grid.c * self.epsilon)
             return math.log(max(self._step * float(np.sum(np.real(terms * self.kernel))) + silent, 1e-300))
@@ -154,7 +156,9 @@ def _hermite(
     left = np.clip(place.astype(np.int64), 0, nodes.size - 2)
     u = np.clip(place - left, 0.0, 1.0)
 
-    def collected(low: Float[np.ndarray, " steps"], high: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " k"]:
+    def collected(
+        low: Float[np.ndarray, " steps"], high: Float[np.ndarray, " steps"]
+    ) -> Float[np.ndarray, " k"]:
         sums = np.bincount(left, weights=low, minlength=nodes.size)
         return sums + np.bincount(left + 1, weights=high, minlength=nodes.size)
 
