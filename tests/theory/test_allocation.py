@@ -22,7 +22,7 @@ WEIGHTS = st.lists(st.floats(-6, 6), min_size=2, max_size=6).map(lambda logs: np
 
 
 def brute(spend: Any, a: np.ndarray) -> float:
-    """The smallest sum of a/x, x = ``spend``(share of the budget), over all ways to share: a search from even shares."""
+    """The smallest sum of a/x, x = ``spend``(share of the budget), over all ways to share it."""
 
     def log_sum(y: np.ndarray) -> float:
         free = np.r_[y, 0.0]
@@ -143,17 +143,19 @@ def table(run: np.ndarray, p: float, eps: float, delta: float) -> Prices:
     return Prices.of(dc.Ledger.of(np.exp(-run), p), eps, delta, mu_low=low, mu_high=high)
 
 
-def test_prices_are_the_derivatives_of_the_certified_delta() -> None:
-    eps, delta, p = 1.0, 1e-5, 0.02
-    x = np.log([0.62, 0.7, 0.8, 0.9])
-    eps = Pld().epsilon(dc.Ledger.of(np.exp(-x), p), delta).value
-    prices = table(x, p, eps, delta)
-    log_delta = lambda y: math.log(Pld(rtol=1e-4).delta(dc.Ledger.of(np.exp(-y), p), eps).value)  # noqa: E731
+def test_prices_are_the_derivatives_of_the_exact_delta() -> None:
+    eps, p = 1.0, 0.02
+    x = np.log([0.8, 1.0])
+
+    def log_delta(y: np.ndarray) -> float:
+        return math.log(two_steps(eps, np.exp(-y), p))
+
+    prices = table(x, p, eps, math.exp(log_delta(x)))
     assert max(prices.log_deltas(x)) == pytest.approx(log_delta(x), abs=0.02)
     slopes = np.interp(x, prices.log_mu, prices.slopes(x, 1.0))
-    for t in range(4):
-        step = 0.02 * np.eye(4)[t]
-        assert slopes[t] == pytest.approx((log_delta(x + step) - log_delta(x - step)) / 0.04, rel=0.02)
+    for t in range(2):
+        step = 1e-3 * np.eye(2)[t]
+        assert slopes[t] == pytest.approx((log_delta(x + step) - log_delta(x - step)) / 2e-3, rel=0.01)
 
 
 def test_a_schedule_that_stands_has_equal_rates_of_exchange() -> None:
@@ -301,12 +303,10 @@ def test_noise_cost_is_the_sum_it_says(weight: np.ndarray) -> None:
     ("changes", "error", "words"),
     [
         ({"accountant": Rdp()}, InvalidType, "Take the shape from Pld"),
-        ({"accountant": "Pld"}, InvalidType, "must be Pld, Gaussian, GdpClt or Zcdp"),
-        ({"weight": [1.0, 0.0]}, InvalidValue, r"weight must be > 0 at every step, got weight\[1\]=0.0"),
-        ({"weight": [1.0, math.inf]}, InvalidValue, "weight must be > 0"),
+        ({"weight": [1.0, 0.0]}, InvalidValue, r"must be > 0 at every step, got values\[1\]=0.0"),
+        ({"weight": [1.0, math.inf]}, InvalidValue, "must be > 0"),
         ({"weight": [1.0]}, InvalidValue, "one value a step"),
-        ({"clip": [1.0, -1.0]}, InvalidValue, "clip must be > 0"),
-        ({"weight": 2.0}, InvalidType, "weight must be a curve"),
+        ({"clip": [1.0, -1.0]}, InvalidValue, "must be > 0"),
         ({"steps": 0}, InvalidValue, "steps must be >= 1"),
         (
             {"budget": dc.Budget(3.0, 1e-3), "sampling": dc.PoissonSampling(10_000, 1)},

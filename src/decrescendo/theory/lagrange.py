@@ -5,7 +5,7 @@ all steps. Where the accountant adds up a cost g(mu_t), that is a_t = lambda mu_
 
     g = mu^2 (Gaussian DP, zCDP):  mu_t^2 proportional to sqrt(a_t),
     g = expm1(mu^2) (the CLT, Du Eq. (7)):  mu_t^2 = 2 W(lambda sqrt(a_t)), W the Lambert function,
-    `Pld`:  g is the price curve of `accounting.pld.prices`, which moves with the solution: solved again until it stands.
+    `Pld`:  g is the price curve of `accounting.pld.prices`, which moves with the solution: solved until it stands.
 """
 
 import math
@@ -166,7 +166,7 @@ def _one_mixture(
 
 def _answers(
     nodes: Float[np.ndarray, " k"], slopes: Float[np.ndarray, " k"]
-) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]:
+) -> tuple[Float[np.ndarray, " knots"], Float[np.ndarray, " knots"]]:
     """(log a, log mu): what minimises a/mu^2 + price(mu), which rises with a; knots for interpolation.
 
     Where the price is not convex in 1/mu^2 the left side would fall: it is held, and the answer jumps there.
