@@ -11,12 +11,17 @@ import pytest
 
 import decrescendo as dc
 
-ROOMS = ("decrescendo", *(f"decrescendo.{room}" for room in ("accounting", "clipping", "data", "models")))
+ROOMS = (
+    "decrescendo",
+    *(f"decrescendo.{room}" for room in ("accounting", "clipping", "data", "models", "steering")),
+)
 PUBLIC = [(room, name) for room in ROOMS for name in importlib.import_module(room).__all__]
 # Seams and aliases have nothing to run; downloads must not happen in an example.
 WITHOUT_EXAMPLE = {
     "Accountant": "a Protocol",
     "Clipper": "a Protocol",
+    "Filter": "a Protocol",
+    "Policy": "a Protocol",
     "Curve": "a type alias",
     "Batch": "a type alias",
     "Loss": "a type alias",

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -11,7 +12,15 @@ from rich.progress import Progress as RichProgress
 
 from decrescendo.budget import rounded
 from decrescendo.clipping import Diagnostics
-from decrescendo.spent import Spent
+
+
+@runtime_checkable
+class Spending(Protocol):
+    """Answers what was spent; `spent.Spent` is one."""
+
+    def after(self, step: int) -> float:
+        """Upper bound on the epsilon of the first ``step`` steps."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +29,7 @@ class Progress:
 
     Args:
         step: steps taken, 1 .. steps.
-        steps: steps of the plan.
+        steps: steps of the plan; of an adaptive training the most it may take.
         seconds: since the training began.
         diagnostics: what the clipping saw in this step; private, covered by no guarantee.
         spent: answers `epsilon_spent`.
@@ -30,7 +39,7 @@ class Progress:
     steps: int
     seconds: float
     diagnostics: Diagnostics
-    spent: Spent
+    spent: Spending
 
     @property
     def seconds_left(self) -> float:
@@ -41,7 +50,8 @@ class Progress:
     def epsilon_spent(self) -> float:
         """Certified upper bound on the epsilon spent so far: its value at the next checkpoint of the plan.
 
-        Computed when asked for, about a tenth of a second for each of the 20 checkpoints.
+        Computed when asked for, about a tenth of a second for each of the 20 checkpoints. Of an adaptive training it is
+        the whole budget.
         """
         return self.spent.after(self.step)
 

@@ -20,12 +20,28 @@ from torch import Tensor
 
 from decrescendo.accounting import Pld
 from decrescendo.budget import Budget, Guarantee, check_unit
-from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_array, check_real
+from decrescendo.errors import (
+    AccountingError,
+    DecrescendoError,
+    FileRefused,
+    InvalidValue,
+    check_array,
+    check_real,
+)
 from decrescendo.ledger import Ledger, Release
 from decrescendo.plan import Plan
+from decrescendo.terms import Terms
 
 FORMAT, VERSION = "decrescendo-run", 1
-RUN, PLAN, WEIGHTS, DIAGNOSTICS = "run.json", "plan.json", "weights.safetensors", "diagnostics-private.json"
+# A run whose noise was decided on the way has terms in place of a plan, and says more of itself.
+ADAPTIVE_VERSION = 2
+RUN, PLAN, TERMS, WEIGHTS, DIAGNOSTICS = (
+    "run.json",
+    "plan.json",
+    "terms.json",
+    "weights.safetensors",
+    "diagnostics-private.json",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +73,11 @@ class Run:
         `guarantee` is what `accounting.Pld` says of `ledger`, the releases that happened; of the whole plan
         if the run ended early, because when to end may have depended on the releases. It covers `weights` and
         whatever is computed from them; it does not cover `diagnostics`, nor `metrics` unless they were
-        measured on public data.
+        measured on public data. Of a run whose noise was decided on the way it is the filter's budget, however
+        little of it was spent: `accounting.Pld` says nothing of such a ledger.
 
     Args:
-        plan: what was decided before the start.
+        plan: what was decided before the start: a plan, or the `Terms` of an adaptive run.
         ledger: what was released; shorter than the plan's if training ended early.
         guarantee: what was spent at the budget's delta.
         weights: the trained state dict, on the CPU.
@@ -68,12 +85,14 @@ class Run:
         seconds: wall-clock time of the training, >= 0.
         versions: of Python and the packages that computed it.
         diagnostics: private; see `History`.
+        clip_norm: C_t of the steps taken, where they were decided on the way; else empty, for the plan says them.
+        stopped: why an adaptive run ended, in words.
 
     >>> round(judged(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
     1.99
     """
 
-    plan: Plan
+    plan: Plan | Terms
     ledger: Ledger
     guarantee: Guarantee
     weights: Mapping[str, Tensor]
@@ -81,8 +100,15 @@ class Run:
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=lambda: versions())
     diagnostics: History | None = None
+    clip_norm: tuple[float, ...] = ()
+    stopped: str = ""
 
     def __post_init__(self) -> None:
+        if isinstance(self.plan, Terms) and len(self.clip_norm) != self.ledger.steps:
+            raise InvalidValue(
+                f"clip_norm must have one value for each of the {self.ledger.steps} steps of an adaptive run, "
+                f"got {len(self.clip_norm)}"
+            )
         object.__setattr__(self, "seconds", check_real("seconds", self.seconds, at_least=0))
         for name, value in self.metrics.items():
             check_real(f"metrics[{name!r}]", value)
@@ -94,8 +120,13 @@ class Run:
 
     @property
     def covered(self) -> Ledger:
-        """What the guarantee is about: the releases, or the whole plan's if the run ended early."""
-        return self.ledger if self.steps == self.plan.steps else self.plan.ledger
+        """What the guarantee is about: the releases, or the whole plan's if the run ended early.
+
+        Of an adaptive run the releases: its guarantee covers whatever its filter would have granted.
+        """
+        if isinstance(self.plan, Terms) or self.steps == self.plan.steps:
+            return self.ledger
+        return self.plan.ledger
 
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
         """The same run with more ``metrics`` (they must come from public data); a new value replaces an old
@@ -104,15 +135,17 @@ class Run:
 
     def describe(self) -> str:
         """A few lines: what was promised, what happened, the scores."""
-        early = (
-            ""
-            if self.steps == self.plan.steps
-            else f" of {self.plan.steps} planned, which the guarantee covers"
-        )
+        if isinstance(self.plan, Terms):
+            early = f" of at most {self.plan.steps}, decided on the way by {self.plan.policy}"
+        elif self.steps == self.plan.steps:
+            early = ""
+        else:
+            early = f" of {self.plan.steps} planned, which the guarantee covers"
         lines = [
             str(self.guarantee),
             f"promised: epsilon {self.plan.budget.epsilon:g} at delta {self.plan.budget.delta:g}",
             f"steps: {self.steps}{early}",
+            *([f"stopped: {self.stopped}"] if self.stopped else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
             f"time: {self.seconds:.1f} s",
         ]
@@ -123,8 +156,8 @@ class Run:
         return f"{self.guarantee} · {self.steps} of {self.plan.steps} steps{scores}"
 
     def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
-        """Write ``run.json``, ``plan.json`` and ``weights.safetensors`` into a new ``folder``, all or
-        nothing.
+        """Write ``run.json``, ``plan.json`` (an adaptive run: ``terms.json``) and ``weights.safetensors`` into a new
+        ``folder``, all or nothing.
 
         Args:
             folder: must not exist yet, or be empty; its parents are made.
@@ -140,7 +173,10 @@ class Run:
         # half run.
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         try:
-            self.plan.save(staging / PLAN)
+            if isinstance(self.plan, Terms):
+                (staging / TERMS).write_text(self.plan.to_json(), encoding="utf-8")
+            else:
+                self.plan.save(staging / PLAN)
             (staging / WEIGHTS).write_bytes(save_tensors(_separate(self.weights)))
             if include_diagnostics and self.diagnostics is not None:
                 (staging / DIAGNOSTICS).write_text(json.dumps(asdict(self.diagnostics)), encoding="utf-8")
@@ -152,10 +188,11 @@ class Run:
             raise
 
     def _to_json(self, staging: Path) -> str:
+        adaptive = isinstance(self.plan, Terms)
         content: dict[str, Any] = {
             "format": FORMAT,
-            "version": VERSION,
-            "plan_sha256": _sha256((staging / PLAN).read_bytes()),
+            "version": ADAPTIVE_VERSION if adaptive else VERSION,
+            "plan_sha256": _sha256((staging / (TERMS if adaptive else PLAN)).read_bytes()),
             "weights_sha256": _sha256((staging / WEIGHTS).read_bytes()),
             "ledger": {
                 "sample_rate": self.ledger.sample_rate.tolist(),
@@ -167,6 +204,8 @@ class Run:
             "seconds": self.seconds,
             "versions": dict(self.versions),
         }
+        if adaptive:
+            content |= {"clip_norm": list(self.clip_norm), "stopped": self.stopped}
         return json.dumps({**content, "sha256": _sha256(_canonical(content))}, indent=1)
 
     @classmethod
@@ -179,7 +218,8 @@ class Run:
         """
         source = Path(folder)
         content = _checked_content(source / RUN)
-        for name, key in ((PLAN, "plan_sha256"), (WEIGHTS, "weights_sha256")):
+        agreed = TERMS if content["version"] == ADAPTIVE_VERSION else PLAN
+        for name, key in ((agreed, "plan_sha256"), (WEIGHTS, "weights_sha256")):
             if _sha256(_read(source / name)) != content[key]:
                 raise FileRefused(
                     f"{source / name} must be the file that {RUN} was written with, got other bytes"
@@ -189,7 +229,7 @@ class Run:
             facts: dict[str, Any] = dict(content["guarantee"])
             facts["unit"] = check_unit(facts["unit"])
             run = cls(
-                plan=Plan.load(source / PLAN),
+                plan=_agreed(source / agreed),
                 ledger=ledger,
                 guarantee=Guarantee(**facts),
                 weights=load_tensors(_read(source / WEIGHTS)),
@@ -197,6 +237,8 @@ class Run:
                 seconds=content["seconds"],
                 versions=content["versions"],
                 diagnostics=_history(source / DIAGNOSTICS),
+                clip_norm=tuple(check_array("clip_norm", content.get("clip_norm", ()), above=0).tolist()),
+                stopped=str(content.get("stopped", "")),
             )
         except FileRefused:
             raise
@@ -204,7 +246,9 @@ class Run:
             raise FileRefused(
                 f"{source} must hold a run, got one that does not fit together ({error})"
             ) from error
-        if len(ledger) > run.plan.steps or ledger != run.plan.ledger.first(len(ledger)):
+        if isinstance(run.plan, Terms):
+            _check_terms(run.plan, run, source / RUN)
+        elif len(ledger) > run.plan.steps or ledger != run.plan.ledger.first(len(ledger)):
             raise FileRefused(
                 f"the ledger in {source / RUN} must be the beginning of its plan's, got another"
             )
@@ -270,10 +314,29 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
+def _agreed(path: Path) -> Plan | Terms:
+    if path.name == PLAN:
+        return Plan.load(path)
+    return Terms.from_json(_read(path).decode("utf-8", errors="replace"), source=str(path))
+
+
+def _check_terms(terms: Terms, run: Run, path: Path) -> None:
+    """The filter, asked again for everything that was released, must have granted it."""
+    if run.guarantee != terms.guarantee:
+        raise FileRefused(f"the guarantee in {path} must be its filter's budget, got {run.guarantee}")
+    if run.steps > terms.steps or bool((run.ledger.sample_rate != terms.sampling.sample_rate).any()):
+        raise FileRefused(f"the ledger in {path} must keep to its terms, got {run.ledger} under {terms}")
+    try:
+        terms.replay(run.ledger)
+    except AccountingError as error:
+        raise FileRefused(f"the ledger in {path} must be within its budget: {error}") from None
+
+
 KEYS = {"format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds"} | {
     "versions",
     "sha256",
 }
+ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
 
 
 def _checked_content(path: Path) -> dict[str, Any]:
@@ -284,15 +347,17 @@ def _checked_content(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise FileRefused(f'{path} must say format "{FORMAT}", got a foreign file')
     known: dict[str, Any] = content
-    if known.get("version") != VERSION:
+    given = known.get("version")
+    if given not in (VERSION, ADAPTIVE_VERSION):
         raise FileRefused(
-            f"{path} must be of version {VERSION}, got version={known.get('version')!r}. "
+            f"{path} must be of version {VERSION} or {ADAPTIVE_VERSION}, got version={given!r}. "
             "A newer decrescendo reads it"
         )
-    if known.keys() != KEYS:
-        odd = ", ".join(sorted(known.keys() ^ KEYS))
+    keys = ADAPTIVE_KEYS if given == ADAPTIVE_VERSION else KEYS
+    if known.keys() != keys:
+        odd = ", ".join(sorted(known.keys() ^ keys))
         raise FileRefused(
-            f"{path} must have exactly the entries of version {VERSION}, got a difference in {odd}"
+            f"{path} must have exactly the entries of version {given}, got a difference in {odd}"
         )
     checksum = known.pop("sha256")
     if checksum != _sha256(_canonical(known)):

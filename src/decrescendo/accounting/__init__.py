@@ -11,9 +11,20 @@ Accountant      Kind       For
 `Tcdp`          estimate   Zhang et al.'s baseline
 `GdpClt`        estimate   Du et al.'s central limit theorem: to reproduce the paper, never to promise
 ==============  =========  =========================================================================
+
+They judge noise that was fixed in advance. For noise that is decided as the run goes there are `filters`.
 """
 
 from decrescendo.accounting.concentrated import Tcdp, Zcdp, rho_of
+from decrescendo.accounting.filters import (
+    Filter,
+    GdpFilter,
+    Granted,
+    Refused,
+    RenyiFilter,
+    ZcdpFilter,
+    best_order,
+)
 from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
 from decrescendo.accounting.gdp import GdpClt, clt_mu, constant_mu
 from decrescendo.accounting.pld import Pld
@@ -31,6 +42,13 @@ __all__ = [
     "GdpClt",
     "Selection",
     "Trials",
+    "Filter",
+    "Granted",
+    "Refused",
+    "RenyiFilter",
+    "GdpFilter",
+    "ZcdpFilter",
+    "best_order",
     "clt_mu",
     "constant_mu",
     "delta_of",

@@ -23,7 +23,9 @@ from decrescendo.cli.options import (
 from decrescendo.errors import AccountingError, InvalidValue, check_real
 
 if TYPE_CHECKING:
+    from decrescendo.ledger import Ledger
     from decrescendo.plan import Plan
+    from decrescendo.terms import Terms
 
 
 @one_line_errors
@@ -81,8 +83,9 @@ def account_command(
     A CSV has one noise multiplier a line, or named columns noise_multiplier, sample_rate, count.
     """
     from decrescendo.report.judge import verdict_table, verdicts
-    from decrescendo.report.ledgers import read_ledger
+    from decrescendo.report.ledgers import filtered, read_ledger
 
+    promised = filtered(file)
     ledger, planned = read_ledger(file, sample_rate=sample_rate)
     at = planned if delta is None else delta
     if at is None:
@@ -90,17 +93,40 @@ def account_command(
     found = verdicts(ledger, at)
     if as_json:
         rows = [dataclasses.asdict(verdict) for verdict in found]
-        print_json({"steps": ledger.steps, "delta": at, "accountants": rows})
+        facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": rows}
+        if promised is not None:
+            facts["guarantee"] = guarantee_facts(promised)
+        print_json(facts)
         return
     out.print(verdict_table(found, ledger, at))
+    if promised is not None:
+        say(f"guarantee: {promised}")
+        err.print(
+            "[yellow]warning:[/yellow] this noise was decided on the way. The answers above are for noise fixed in "
+            "advance and guarantee nothing here: the filter's budget does"
+        )
 
 
 @one_line_errors
-def verify_command(file: Annotated[Path, typer.Argument(help="A plan file.")]) -> None:
-    """Judge a plan file's numbers again, here and with an independent library."""
+def verify_command(
+    file: Annotated[Path, typer.Argument(help="A plan file, or the folder of a run.")],
+) -> None:
+    """Judge a plan file's numbers again, here and with an independent library.
+
+    Of a run whose noise was decided on the way, ask its filter again for every release.
+    """
     from decrescendo.accounting import Pld
     from decrescendo.plan import Plan
 
+    if file.is_dir():
+        from decrescendo.run import PLAN, Run  # needs torch
+        from decrescendo.terms import Terms
+
+        run = Run.load(file)
+        if isinstance(run.plan, Terms):
+            _verify_terms(run.plan, run.ledger)
+            return
+        file = file / PLAN
     plan = Plan.load(file)
     with err.status("judging"):
         lower, upper = Pld().bracket(plan.ledger, plan.budget.delta)
@@ -114,6 +140,18 @@ def verify_command(file: Annotated[Path, typer.Argument(help="A plan file.")]) -
             f"the guarantee in {file} must not be below the true epsilon, which is at least {proved:.6g}, "
             f"got epsilon={plan.guarantee.epsilon:.6g}. Calibrate again"
         )
+    say("verified")
+
+
+def _verify_terms(terms: "Terms", ledger: "Ledger") -> None:
+    say(f"promised: {terms.guarantee}")
+    guard = terms.replay(ledger)
+    if guard is None:
+        raise AccountingError(
+            f"a filter must be one of this package to be asked again, got {terms.filter}. Ask where it came from"
+        )
+    share = guard.spent / guard.limit
+    say(f"{terms.filter} again: {ledger.steps} releases granted, {share:.4%} of the budget spent")
     say("verified")
 
 

@@ -113,7 +113,7 @@ def train_command(
     if folder is not None:
         run.save(folder)
     if as_json:
-        facts = plan_facts(run.plan) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}
+        facts = plan_facts(agreed) | {"steps_taken": run.steps, "guarantee": guarantee_facts(run.guarantee)}
         print_json({**facts, "metrics": dict(run.metrics), "seconds": run.seconds, "saved": folder})
         return
     nonfinite = sum(run.diagnostics.nonfinite) if run.diagnostics is not None else 0

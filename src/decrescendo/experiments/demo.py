@@ -16,6 +16,7 @@ from decrescendo.budget import Budget, rounded
 from decrescendo.calibration import calibrate
 from decrescendo.data import Dataset, digits, rows
 from decrescendo.evaluate import accuracy
+from decrescendo.experiments.pages.paired import Paired
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.tasks import Decay, cross_entropy, decay_scheduler
 from decrescendo.models import digits_cnn
@@ -215,14 +216,13 @@ def conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def _compare(by_name: Mapping[str, Sequence[float]], one: str, other: str) -> str:
-    differences = 100 * (np.array(by_name[one]) - np.array(by_name[other]))
-    gain = float(differences.mean())
-    words = f"{one} against {other}: {gain:+.1f} points"
-    if len(differences) < 2:
+    pairs = zip(by_name[one], by_name[other], strict=True)
+    found = Paired(tuple(100 * (a - b) for a, b in pairs))
+    words = f"{one} against {other}: {found.mean:+.1f} points"
+    if found.verdict == "one seed":
         return f"{words} from one seed, which decides nothing"
-    error = float(differences.std(ddof=1) / np.sqrt(len(differences)))
-    verdict = "a tie" if abs(gain) <= 2 * error else "better here" if gain > 0 else "worse here"
-    return f"{words}, standard error {error:.1f} over {len(differences)} paired seeds: {verdict}"
+    verdict = {"tie": "a tie", "better": "better here", "worse": "worse here"}[found.verdict]
+    return f"{words}, standard error {found.error:.1f} over {found.seeds} paired seeds: {verdict}"
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:

@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+from decrescendo.budget import Guarantee
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.ledger import Ledger, Release
 from decrescendo.plan import Plan
+from decrescendo.terms import Terms
 
 COLUMNS = ("noise_multiplier", "sample_rate", "count")
 
@@ -47,6 +49,19 @@ def read_ledger(
     if text.lstrip().startswith("["):
         return _from_json(path, text, sample_rate), None
     return _from_csv(path, text, sample_rate), None
+
+
+def filtered(path: str | os.PathLike[str]) -> Guarantee | None:
+    """The guarantee of a run whose noise was decided on the way; ``None`` for anything else.
+
+    Accountants judge noise that was fixed in advance: of such a run only its filter's budget is a guarantee.
+    """
+    if not Path(path).is_dir():
+        return None
+    from decrescendo.run import Run  # needs torch, which no other file does
+
+    run = Run.load(path)
+    return run.guarantee if isinstance(run.plan, Terms) else None
 
 
 def _check_rate_is_free(path: object, sample_rate: float | None) -> None:

@@ -1,0 +1,85 @@
+"""What a policy is shown, and what it answers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from torch import nn
+
+from decrescendo.clipping.clipped import check_clip_norm
+from decrescendo.errors import check_instance, check_real
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Noise and clipping of one step.
+
+    Args:
+        noise_multiplier: z >= 0, finite; zero is what every filter refuses.
+        clip_norm: C >= 1e-12, finite.
+
+    >>> Settings(noise_multiplier=1.5, clip_norm=1.0)
+    Settings(noise_multiplier=1.5, clip_norm=1.0)
+    """
+
+    noise_multiplier: float
+    clip_norm: float
+
+    def __post_init__(self) -> None:
+        noise = check_real("noise_multiplier", self.noise_multiplier, at_least=0)
+        clip = check_clip_norm("clip_norm", check_real("clip_norm", self.clip_norm, above=0))
+        object.__setattr__(self, "noise_multiplier", noise)
+        object.__setattr__(self, "clip_norm", clip)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """All that a policy is shown: what was released, and what follows from it. Nothing here is private.
+
+    The clipping's diagnostics, losses and batch sizes are not in it: they are private and free of noise, and a policy
+    that used them would release them.
+
+    Args:
+        past: settings of the steps taken, in order.
+        model: with the weights released by the last step; to be looked at, not changed.
+        share_left: of the filter's budget, in [0, 1].
+
+    >>> seen = Seen((Settings(2.0, 1.0), Settings(1.5, 1.0)), nn.Linear(1, 1), 0.25)
+    >>> seen.step
+    2
+    """
+
+    past: tuple[Settings, ...]
+    model: nn.Module
+    share_left: float
+    _smallest: Callable[[int], float] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_instance("model", self.model, nn.Module)
+        check_real("share_left", self.share_left, at_least=0, at_most=1)
+
+    @property
+    def step(self) -> int:
+        """Steps taken; 0 when a training begins."""
+        return len(self.past)
+
+    def smallest_noise_multiplier(self, steps: int = 1) -> float:
+        """The smallest noise multiplier with which ``steps`` more steps still fit; infinite if none does.
+
+        >>> Seen((), nn.Linear(1, 1), 1.0).smallest_noise_multiplier()
+        inf
+        """
+        return float("inf") if self._smallest is None else self._smallest(steps)
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Decides the next step from what was released; ``None`` ends the training.
+
+    Asked once before each step, first with ``seen.step == 0``: a policy that remembers starts afresh then. It must not
+    look at private data, nor at numbers computed from them without noise.
+    """
+
+    def __call__(self, seen: Seen, /) -> Settings | None:
+        """The next step's settings."""
+        ...
