@@ -1,6 +1,7 @@
 """Facts: every schedule found is the best there is, by closed forms, brute force, exact integrals, and rivals."""
 
 import math
+import time
 from typing import Any
 
 import numpy as np
@@ -237,7 +238,12 @@ def test_weights_twelve_orders_apart() -> None:
 def rivals(plan: dc.Plan, weight: np.ndarray, rho: float) -> dict[str, float]:
     """Their sums over the plan's, each calibrated to the plan's own budget."""
     clip = plan.clip_norm
-    shapes = {"uniform": dc.constant(1.0), "growing mu": dc.growing_mu(rho), "sqrt(C)": dc.from_clip(clip)}
+    shapes = {
+        "uniform": dc.constant(1.0),
+        "growing mu": dc.growing_mu(rho),
+        "sqrt(C)": dc.from_clip(clip),
+        "small mu": dc.curvature(clip, weight),
+    }
     return {
         name: noise_cost(
             dc.calibrate(plan.budget, plan.sampling, steps=plan.steps, privacy=shape, clip=clip), weight
@@ -247,11 +253,16 @@ def rivals(plan: dc.Plan, weight: np.ndarray, rho: float) -> dict[str, float]:
     }
 
 
-def drawn(rng: np.random.Generator, most: int) -> tuple[dc.Plan, np.ndarray, float]:
-    """A problem of the kinds people have (learning rates, influences, clip curves) or random, and its plan."""
+def drawn(seed: int, most: int) -> tuple[dc.Plan, np.ndarray, float]:
+    """A problem of the kinds people have (learning rates, influences, clip curves) or random; its plan; a rho_mu.
+
+    Half of the rho_mu are those of the growing mu that fits the plan best, the hardest of that kind to beat.
+    """
+    rng = np.random.default_rng(seed)
     steps = int(rng.integers(2, most))
     u = np.arange(1, steps + 1) / steps
-    rate = [np.ones(steps), 1 - (u - 1 / steps), (1 + np.cos(math.pi * (u - 1 / steps))) / 2][rng.integers(3)]
+    before = u - 1 / steps
+    rate = [np.ones(steps), 1 - before, (1 + np.cos(math.pi * before)) / 2][rng.integers(3)]
     weight = rate**2 * np.exp(rng.uniform(-6, 6) * u)
     if rng.random() < 0.3:
         weight = np.exp(rng.uniform(-4, 4, steps))
@@ -259,27 +270,42 @@ def drawn(rng: np.random.Generator, most: int) -> tuple[dc.Plan, np.ndarray, flo
     p = math.exp(rng.uniform(math.log(1e-3), math.log(0.9)))
     budget = dc.Budget(math.exp(rng.uniform(math.log(0.2), math.log(8.0))), 10 ** rng.uniform(-8, -4))
     plan = allocate(budget, dc.PoissonSampling(10**6, 10**6 * p), steps=steps, weight=weight, clip=clip)
-    return plan, weight, math.exp(rng.uniform(-1.5, 1.5))
+    rho = math.exp(rng.uniform(-1.5, 1.5))
+    if seed % 2:
+        rho = math.exp(-np.polyfit(u, np.log(plan.noise_multiplier), 1)[0])
+    return plan, weight, rho
 
 
-# What one calibration may leave of its budget unspent, and how wide a certificate is, as noise.
+# Certified epsilons end within 1e-4 of the budget: equal epsilon means equal up to this, as noise variance.
 TOLERANCE = 5e-4
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(20))
 def test_never_worse_than_the_usual_schedules(seed: int) -> None:
-    plan, weight, rho = drawn(np.random.default_rng(seed), most=12)
-    assert plan.guarantee.epsilon <= plan.budget.epsilon
+    plan, weight, rho = drawn(seed, most=12)
+    assert 0.999 * plan.budget.epsilon < plan.guarantee.epsilon <= plan.budget.epsilon
     for name, ratio in rivals(plan, weight, rho).items():
         assert ratio > 1 - TOLERANCE, name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5, 205))
+@pytest.mark.parametrize("seed", range(100, 300))
 def test_never_worse_than_the_usual_schedules_at_length(seed: int) -> None:
-    plan, weight, rho = drawn(np.random.default_rng(seed), most=400)
+    plan, weight, rho = drawn(seed, most=400)
     for name, ratio in rivals(plan, weight, rho).items():
         assert ratio > 1 - TOLERANCE, name
+
+
+@pytest.mark.slow
+def test_five_thousand_steps_in_half_a_minute() -> None:
+    steps = 5000
+    rate = (1 + np.cos(math.pi * np.arange(steps) / steps)) / 2
+    started = time.process_time()
+    budget, sampling = dc.Budget(1.2, 1e-6), dc.PoissonSampling(60_000, 250)
+    plan = allocate(budget, sampling, steps=steps, weight=rate**2, clip=dc.constant(1.0))
+    assert time.process_time() - started < 30
+    even = dc.calibrate(budget, sampling, steps=steps, privacy=dc.constant(1.0), clip=dc.constant(1.0))
+    assert noise_cost(plan, rate**2) < 0.8 * noise_cost(even, rate**2)
 
 
 @settings(max_examples=20, deadline=None)

@@ -24,6 +24,8 @@ _LEAST_SHARE = 1e-3
 # Rivals whose sum is this close to the best one are certified too: certificates are a thousandth of epsilon wide.
 _TIE = 4e-3
 _SAME = 0.01  # shapes that differ by less than this in log mu count as one
+_NEAR = 0.05  # a solution this close (in log mu) to the run its table was made for stands
+_TABLES = 6
 _MARGIN = 0.7  # how far beyond the first guess the price table reaches in log mu
 
 
@@ -138,7 +140,7 @@ def _contenders(
     found = np.log(_scaled(np.maximum(clt(a, total), least), budget, sampling))
     floor = min(float(found.max()), math.log(least))
     wide = [_MARGIN, _MARGIN]
-    for _ in range(4):
+    for _ in range(_TABLES):
         low, high = max(float(found.min()) - wide[0], floor), float(found.max()) + wide[1]
         low, high = min(low, math.log(LARGEST_MU) - 0.5), min(high, math.log(LARGEST_MU))
         prices = Prices.of(
@@ -148,12 +150,14 @@ def _contenders(
             mu_low=math.exp(low),
             mu_high=math.exp(high),
         )
-        found = solve(a, np.clip(found, low, high), prices, goal)
+        before = np.clip(found, low, high)
+        found = solve(a, before, prices, goal)
         short = (
             found.min() < low + 1e-6 and low > floor,
             found.max() > high - 1e-6 and high < math.log(LARGEST_MU),
         )
-        if not any(short):
+        # A table is exact near the run that it was made for.
+        if not any(short) and float(np.abs(found - before).max()) < _NEAR:
             break
         wide = [margin * 2 if cut else margin for margin, cut in zip(wide, short, strict=True)]
     best = float(np.sum(a * np.exp(-2 * found)))

@@ -20,6 +20,7 @@ from decrescendo.accounting.pld.prices import Prices
 
 _ROUNDS = 60
 _STANDS = 1e-11  # relative gain of a round below which the solution stands
+_SLOW = 1e-7  # and below which it is helped along
 _EDGE = 1e-9
 
 
@@ -131,36 +132,51 @@ def _one_mixture(
     *,
     share: float,
 ) -> Float[np.ndarray, " steps"]:
-    """A fixed point of prices and answers; each round is accepted only if it lowers the sum."""
+    """A fixed point of prices and answers; each round is accepted only if it lowers the sum.
+
+    Where the price is not convex in 1/mu^2 an answer may lie beyond a hill. Then mu_t goes up the logarithm of the
+    rate of exchange instead: the sum falls that way unless the rates are equal.
+    """
     nodes = prices.log_mu
     log_a = np.log(a)
+    reach = float(nodes[-1] - nodes[0])
 
-    def moved(
-        x: Float[np.ndarray, " steps"], towards: Float[np.ndarray, " steps"], by: float
-    ) -> Float[np.ndarray, " steps"]:
-        mixed = x + by * (towards - x)
-        reach = float(nodes[-1] - nodes[0])
+    def scaled(x: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
         return at_limit(
-            lambda shift: np.clip(mixed + shift, nodes[0], nodes[-1]), prices, log_delta, -reach, reach
+            lambda shift: np.clip(x + shift, nodes[0], nodes[-1]), prices, log_delta, -reach, reach
         )
 
-    x = moved(start, start, 0.0)
-    now = _utility(a, x)
+    def moved(
+        x: Float[np.ndarray, " steps"], by: Float[np.ndarray, " steps"], least: float
+    ) -> Float[np.ndarray, " steps"]:
+        """The first of x + by, x + by/2, .. with a smaller sum; x if none has."""
+        share = 1.0
+        while share >= least:
+            y = scaled(x + share * by)
+            if _utility(a, y) < _utility(a, x):
+                return y
+            share /= 2
+        return x
+
+    x = scaled(start)
     for _ in range(_ROUNDS):
-        answer = _answers(nodes, prices.slopes(x, share))
+        before = _utility(a, x)
+        slopes = prices.slopes(x, share)
+        answer = _answers(nodes, slopes)
         low, high = float(answer[0][0] - log_a.max()), float(answer[0][-1] - log_a.min())
         y = at_limit(
             lambda rate, answer=answer: np.interp(log_a + rate, *answer), prices, log_delta, low, high
         )
-        by = 1.0
-        after = _utility(a, y)
-        while after >= now and by > 1e-3:
-            by /= 2
-            y = moved(x, y, by)
-            after = _utility(a, y)
-        if after >= now * (1 - _STANDS):
-            return y if after < now else x
-        x, now = y, after
+        if _utility(a, y) >= before:
+            y = moved(x, y - x, least=0.1)
+        if _utility(a, y) >= before * (1 - _SLOW):
+            # With a cost of mu^2 the rate falls with the fourth power of mu: a quarter is Newton's step.
+            log_slope = np.interp(x, nodes, np.log(np.maximum(slopes, 1e-300)))
+            rates = log_a - 2 * x - log_slope
+            y = moved(y, (rates - np.average(rates, weights=np.exp(log_slope))) / 4, least=1e-3)
+        if _utility(a, y) >= before * (1 - _STANDS):
+            return y
+        x = y
     return x
 
 

@@ -30,6 +30,7 @@ from decrescendo.ledger import Ledger
 _SPACING = 0.04  # of nodes, in log mu
 _KAPPA = 0.05
 _SMOOTHING = 1e-3
+_WINDOWS = 2
 _BLOCK = 1 << 22
 
 
@@ -66,7 +67,7 @@ class Prices:
         masses, change = masses_above(dots, np.exp(x)).q, masses_change(dots, np.exp(x))
         found: list[Direct] = []
         for direction in DIRECTIONS:
-            grid = choose_grid([whole], direction, epsilon, delta, smoothing=_SMOOTHING * epsilon)
+            grid = _widened(choose_grid([whole], direction, epsilon, delta, smoothing=_SMOOTHING * epsilon))
             sums, slopes = _sums(step, direction, grid, masses), _sums(step, direction, grid, change)
             # Any branch will do as long as it does not jump between nodes.
             phi = np.where(sums == -1, 1e-15, 1 + sums)
@@ -145,6 +146,14 @@ class Direct:
         # Real rows times complex tables, as real tables of twice the width: BLAS has no mixed product.
         both = value @ self.log_phi.view(np.float64) + slope @ self.change.view(np.float64)
         return both.view(np.complex128)
+
+
+def _widened(grid: Grid) -> Grid:
+    """More frequencies, closer together: aliases stay small for runs that lose more than the one the grid is for."""
+    window = grid.window * _WINDOWS
+    return replace(
+        grid, window=window, v=2 * math.pi / window * np.arange(math.ceil(_WINDOWS * grid.v.size))
+    )
 
 
 def _hermite(
