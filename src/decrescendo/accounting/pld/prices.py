@@ -24,7 +24,7 @@ from decrescendo.accounting.gaussian import log_delta
 from decrescendo.accounting.pld.inversion import Grid, choose_grid
 from decrescendo.accounting.pld.sandwich import losses, masses_above, masses_change, place_dots
 from decrescendo.accounting.pld.segments import build_nodes, mixtures_above
-from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, Waves
+from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, Waves, log_mgf
 from decrescendo.ledger import Ledger
 
 _SPACING = 0.04  # of nodes, in log mu
@@ -79,7 +79,13 @@ class Prices:
             kernel[0] /= 2
             found.append(
                 Direct(
-                    grid, epsilon, x, np.ascontiguousarray(logs), np.ascontiguousarray(slopes / phi), kernel
+                    grid,
+                    epsilon,
+                    log_mgf([whole], direction, grid.c) - grid.c * epsilon,
+                    x,
+                    np.ascontiguousarray(logs),
+                    np.ascontiguousarray(slopes / phi),
+                    kernel,
                 )
             )
         return cls(tuple(found))
@@ -106,36 +112,46 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """One direction: log phi and its derivative in log mu, nodes by frequencies, and what multiplies M."""
+    """One direction: log phi and its derivative in log mu, nodes by frequencies, and what multiplies M.
+
+    ``usual`` is log M(c) exp(-c epsilon), a bound of log delta, of the run that the grid was chosen for.
+    """
 
     grid: Grid
     epsilon: float
+    usual: float
     log_mu: Float[np.ndarray, " k"]
     log_phi: Complex[np.ndarray, "k f"]
     change: Complex[np.ndarray, "k f"]
     kernel: Complex[np.ndarray, " f"]
 
     def log_delta(self, log_mu: Float[np.ndarray, " steps"]) -> float:
-        """log delta(epsilon); a delta too small for this grid counts as 1e-300."""
+        """log delta(epsilon); -690 or 0 for runs that spend so little, or so much, that the grid cannot tell."""
         return self._log_delta(self._log_m(log_mu))
 
     def slopes(self, log_mu: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " k"]:
         """d log delta / d log mu_t at every node."""
         logs = self._log_m(log_mu)
         weight = np.exp(logs - logs[0].real) * self.kernel
-        scale = logs[0].real - self.grid.c * self.epsilon - self._log_delta(logs)
-        return math.exp(scale) * self._step * np.real(self.change @ weight)
+        scale = self._chernoff(logs) - self._log_delta(logs)
+        return math.exp(min(scale, 600.0)) * self._step * np.real(self.change @ weight)
+
+    def _chernoff(self, logs: Complex[np.ndarray, " f"]) -> float:
+        """log M(c) exp(-c epsilon): the size of every term, a bound of log delta, and rising in every mu."""
+        return float(logs[0].real) - self.grid.c * self.epsilon
 
     def _log_delta(self, logs: Complex[np.ndarray, " f"]) -> float:
-        scale = logs[0].real - self.grid.c * self.epsilon  # of every term; they are kept relative to it
-        if (
-            logs[0].real < 1
-        ):  # M is close to 1: the law of a mechanism that says nothing is known in closed form
+        scale = self._chernoff(logs)
+        if logs[0].real < 1:
+            # M is close to 1: the law of a mechanism that says nothing is known in closed form.
             silent = float(np.exp(log_delta(self.epsilon, self.grid.m)))
             terms = np.asarray(expm1(logs)) * math.exp(-self.grid.c * self.epsilon)
-            return math.log(max(self._step * float(np.sum(np.real(terms * self.kernel))) + silent, 1e-300))
-        total = self._step * float(np.sum(np.real(np.exp(logs - logs[0].real) * self.kernel)))
-        return scale + math.log(total) if total > 0 else -690.0
+            total, scale = self._step * float(np.sum(np.real(terms * self.kernel))) + silent, 0.0
+        else:
+            total = self._step * float(np.sum(np.real(np.exp(logs - logs[0].real) * self.kernel)))
+        if total > 0:
+            return min(scale + math.log(total), 0.0)
+        return 0.0 if self._chernoff(logs) > self.usual else -690.0  # all that is left of the sum is rounding
 
     @property
     def _step(self) -> float:
