@@ -167,9 +167,7 @@ class Direct:
 def _widened(grid: Grid) -> Grid:
     """More frequencies, closer together: aliases stay small for runs that lose more than the one the grid is for."""
     window = grid.window * _WINDOWS
-    return replace(
-        grid, window=window, v=2 * math.pi / window * np.arange(math.ceil(_WINDOWS * grid.v.size))
-    )
+    return replace(grid, window=window, v=2 * math.pi / window * np.arange(math.ceil(_WINDOWS * grid.v.size)))
 
 
 def _hermite(
