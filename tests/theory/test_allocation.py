@@ -85,7 +85,7 @@ def one_step(eps: np.ndarray, z: float, p: float, direction: str) -> np.ndarray:
 
 def two_steps(eps: float, z: np.ndarray, p: float) -> float:
     """delta(eps) of two steps: the first integrated over its outcome, the second in closed form."""
-    x = np.linspace(-12 * z[0], 1 + 12 * z[0], 20_001)
+    x = np.linspace(-12 * z[0], 1 + 12 * z[0], 8_001)
     q = np.exp(-((x / z[0]) ** 2) / 2)
     n = np.exp(-(((x - 1) / z[0]) ** 2) / 2)
     loss = np.log(1 - p + p * np.exp((2 * x - 1) / (2 * z[0] ** 2)))
@@ -329,6 +329,7 @@ def test_noise_cost_is_the_sum_it_says(weight: np.ndarray) -> None:
     ("changes", "error", "words"),
     [
         ({"accountant": Rdp()}, InvalidType, "Take the shape from Pld"),
+        ({"accountant": "Pld"}, InvalidType, "accountant must be"),
         ({"weight": [1.0, 0.0]}, InvalidValue, r"must be > 0 at every step, got values\[1\]=0.0"),
         ({"weight": [1.0, math.inf]}, InvalidValue, "must be > 0"),
         ({"weight": [1.0]}, InvalidValue, "one value a step"),

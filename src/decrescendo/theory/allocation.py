@@ -83,6 +83,7 @@ def allocate(
     check_instance("sampling", sampling, PoissonSampling)
     count = check_integer("steps", steps, at_least=1)
     judge: Accountant = Pld() if accountant is None else accountant
+    check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
     clips, q = evaluate("clip", clip, count), evaluate("weight", weight, count)
     root = np.sqrt(q / q.max()) * (clips / clips.max())
     a = np.maximum(root, 1e-150) ** 2
@@ -98,11 +99,10 @@ def allocate(
     if isinstance(judge, Gaussian) or (isinstance(judge, Pld) and full):
         return certified(squares(a))
     if not isinstance(judge, Pld):
-        name = judge.name if isinstance(judge, Accountant) else type(judge).__name__
         raise InvalidType(
-            f"accountant must be Pld, Gaussian, GdpClt or Zcdp, whose budgets can be divided step by step, got {name}. "
-            f"Take the shape from Pld, allocate(..), and scale it: calibrate(.., privacy=1 / plan.noise_multiplier, "
-            f"accountant={name}())"
+            "accountant must be Pld, Gaussian, GdpClt or Zcdp, whose budgets can be divided step by step, got "
+            f"{judge.name}. Take the shape from Pld, allocate(..), and scale it: "
+            f"calibrate(.., privacy=1 / plan.noise_multiplier, accountant={judge.name}())"
         )
     if np.ptp(np.log(a)) < 1e-12:
         return certified(np.ones(count))  # by symmetry
@@ -134,32 +134,8 @@ def _contenders(
     clips: Float[np.ndarray, " steps"],
 ) -> list[Float[np.ndarray, " steps"]]:
     """The best mu_t by the price table, and those of its simple rivals that are too close for estimates to tell."""
-    rate, goal = sampling.sample_rate, math.log(budget.delta)
-    total = (mu_of(budget.epsilon, budget.delta) / rate) ** 2
-    least = math.sqrt(_LEAST_SHARE * math.log1p(total / a.size))
-    found = np.log(_scaled(np.maximum(clt(a, total), least), budget, sampling))
-    floor = min(float(found.max()), math.log(least))
-    wide = [_MARGIN, _MARGIN]
-    for _ in range(_TABLES):
-        low, high = max(float(found.min()) - wide[0], floor), float(found.max()) + wide[1]
-        low, high = min(low, math.log(LARGEST_MU) - 0.5), min(high, math.log(LARGEST_MU))
-        prices = Prices.of(
-            Ledger.of(np.exp(-found), rate),
-            budget.epsilon,
-            budget.delta,
-            mu_low=math.exp(low),
-            mu_high=math.exp(high),
-        )
-        before = np.clip(found, low, high)
-        found = solve(a, before, prices, goal)
-        short = (
-            found.min() < low + 1e-6 and low > floor,
-            found.max() > high - 1e-6 and high < math.log(LARGEST_MU),
-        )
-        # A table is exact near the run that it was made for.
-        if not any(short) and float(np.abs(found - before).max()) < _NEAR:
-            break
-        wide = [margin * 2 if cut else margin for margin, cut in zip(wide, short, strict=True)]
+    found, prices = _search(budget, sampling, a)
+    goal, (low, high) = math.log(budget.delta), prices.log_mu[[0, -1]]
     best = float(np.sum(a * np.exp(-2 * found)))
     kept = [found]
     u = curves.progress(a.size)
@@ -177,6 +153,34 @@ def _contenders(
         if close and all(np.ptp(x - other) > _SAME for other in kept):
             kept.append(x)
     return [np.exp(x) for x in kept]
+
+
+def _search(
+    budget: Budget, sampling: PoissonSampling, a: Float[np.ndarray, " steps"]
+) -> tuple[Float[np.ndarray, " steps"], Prices]:
+    """log mu_t of the smallest sum by estimates, and the price table that says so, made for a run close to it."""
+    rate, goal = sampling.sample_rate, math.log(budget.delta)
+    total = (mu_of(budget.epsilon, budget.delta) / rate) ** 2
+    least = math.sqrt(_LEAST_SHARE * math.log1p(total / a.size))
+    found = np.log(_scaled(np.maximum(clt(a, total), least), budget, sampling))
+    floor, ceiling = min(float(found.max()), math.log(least)), math.log(LARGEST_MU)
+    below = above = _MARGIN
+    tables = 0
+    while True:
+        low, high = max(float(found.min()) - below, floor), float(found.max()) + above
+        low, high = min(low, ceiling - 0.5), min(high, ceiling)
+        start = np.clip(found, low, high)
+        ledger = Ledger.of(np.exp(-found), rate)
+        prices = Prices.of(ledger, budget.epsilon, budget.delta, mu_low=math.exp(low), mu_high=math.exp(high))
+        found = solve(a, start, prices, goal)
+        tables += 1
+        short_below = found.min() < low + 1e-6 and low > floor
+        short_above = found.max() > high - 1e-6 and high < ceiling
+        # A table is exact near the run that it was made for.
+        stands = not short_below and not short_above and float(np.abs(found - start).max()) < _NEAR
+        if stands or tables == _TABLES:
+            return found, prices
+        below, above = below * (2 if short_below else 1), above * (2 if short_above else 1)
 
 
 def _scaled(

@@ -55,7 +55,7 @@ def clt(a: Float[np.ndarray, " steps"], total: float) -> Float[np.ndarray, " ste
     root = np.sqrt(a / a.max())
 
     def squared(log_rate: float) -> Float[np.ndarray, " steps"]:
-        return 2 * np.real(lambertw(math.exp(log_rate) * root))
+        return np.asarray(2 * np.real(lambertw(math.exp(log_rate) * root)), dtype=np.float64)
 
     def gap(log_rate: float) -> float:
         x = squared(log_rate)
