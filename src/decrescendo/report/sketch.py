@@ -26,7 +26,7 @@ def sketch(
 
     >>> print("\\n".join(sketch([1.0, 1.5, 2.0, 1.0], title="noise", height=2)))
     noise
-    2 ┤ ▁█
+    2 ┤  █
     1 ┤▁██▁
       step 1 to 4
     """
