@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from decrescendo.noise import NoisyMean, privatise
     from decrescendo.optim import AdamBC, apply
     from decrescendo.plan import Plan
-    from decrescendo.rng import Streams
+    from decrescendo.rng import Secure, Streams
     from decrescendo.run import Run
     from decrescendo.sampling import PoissonSampling
     from decrescendo.schedule import Schedule
@@ -65,7 +65,7 @@ _HOMES = {
     "ledger": ("Release", "Ledger"),
     "plan": ("Plan",),
     "calibration": ("calibrate", "calibrate_selection"),
-    "rng": ("Streams",),
+    "rng": ("Streams", "Secure"),
     "noise": ("NoisyMean", "privatise"),
     "optim": ("apply", "AdamBC"),
     "evaluate": ("accuracy",),
@@ -80,7 +80,7 @@ __all__ = [
     "Curve", "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu",
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
     "time_noise_decay", "polynomial_noise_decay",
-    "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams",
+    "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
     "NoisyMean", "privatise", "apply", "AdamBC", "accuracy", "Run", "train", "Trainer",
 ]  # fmt: skip
 

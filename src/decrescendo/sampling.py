@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
+from decrescendo.rng import SecureStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,27 @@ class PoissonSampling:
         """Probability p that one record is in one batch, in (0, 1]."""
         return self.expected_batch_size / self.dataset_size
 
-    def batches(self, steps: int, rng: np.random.Generator) -> Iterator[Int[np.ndarray, " batch"]]:
+    def batches(
+        self, steps: int, rng: np.random.Generator | SecureStream
+    ) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield ``steps`` batches of record indices, ascending; a batch may be empty and must still be taken.
 
         A batch is drawn as a binomial size and then a uniform subset of that size, which is the same law as one
-        coin a record and costs the size of the batch instead of the size of the data set.
+        coin a record and costs the size of the batch instead of the size of the data set. A `rng.SecureStream`
+        throws a coin a record.
 
         >>> sampling = PoissonSampling(dataset_size=5, expected_batch_size=1)
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
         [[], [], [2, 3], []]
         """
-        check_instance("rng", rng, np.random.Generator)
+        if not isinstance(rng, (np.random.Generator, SecureStream)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidType(
+                f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
+                "Streams(seed).numpy('sampling') makes the one, SecureStream.fresh() the other"
+            )
         for _ in range(check_integer("steps", steps)):
+            if isinstance(rng, SecureStream):
+                yield rng.subset(self.dataset_size, self.sample_rate)
+                continue
             size = int(rng.binomial(self.dataset_size, self.sample_rate))
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))

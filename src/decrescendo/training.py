@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -17,11 +18,11 @@ from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.data.rows import Rows, rows
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.ledger import Ledger, Release
-from decrescendo.noise import privatise
+from decrescendo.noise import NoiseStream, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress, Spending, bar
-from decrescendo.rng import Streams
+from decrescendo.rng import Secure, SecureStream, Streams
 from decrescendo.run import History, Run, cpu_weights, judged
 from decrescendo.sampling import PoissonSampling
 from decrescendo.spent import Spent
@@ -52,7 +53,8 @@ class Trainer:
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
         plan: the noise multiplier and clip norm of every step; or an `Adaptive`, which decides them on the way.
         optimizer: any ``torch.optim`` optimiser over the model's parameters.
-        seed: whole number >= 0, as sensitive as the data; its streams "sampling" and "noise" are used.
+        seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
+            whole number >= 0, as sensitive as the data; its streams "sampling" and "noise" are used.
         settings: of the clipping engine; they cannot change a guarantee.
 
     Guarantee:
@@ -98,7 +100,7 @@ class Trainer:
         plan: Plan | Adaptive,
         optimizer: torch.optim.Optimizer,
         *,
-        seed: int,
+        seed: int | Secure,
         settings: EngineSettings | None = None,
     ) -> None:
         if not isinstance(plan, Adaptive):
@@ -112,13 +114,11 @@ class Trainer:
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
-        streams = Streams(seed)
         self._source: _Source = Steered(plan, model) if isinstance(plan, Adaptive) else _Planned(plan)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings())
-        self._sampling = streams.numpy("sampling")
-        self._noise = streams.torch("noise")
+        self._sampling, self._noise = _streams(seed)
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         # Frozen parameters may be many times what is trained: a checksum instead of a copy.
         self._frozen = {name: _checksum(value) for name, value in _frozen(model)}
@@ -282,6 +282,15 @@ class Trainer:
                 )
 
 
+def _streams(seed: int | Secure) -> tuple[np.random.Generator | SecureStream, NoiseStream]:
+    """Of batches and of noise."""
+    if isinstance(seed, Secure):
+        root = SecureStream.fresh()
+        return root.child("sampling"), root.child("noise")
+    streams = Streams(seed)
+    return streams.numpy("sampling"), streams.torch("noise")
+
+
 @runtime_checkable
 class _Source(Protocol):
     """Where the settings of each step come from, and what may be promised for them."""
@@ -403,7 +412,7 @@ def train(
     plan: Plan | Adaptive,
     optimizer: torch.optim.Optimizer,
     *,
-    seed: int,
+    seed: int | Secure,
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
     progress: bool = False,
@@ -419,9 +428,9 @@ def train(
         plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
             refuses, the training ends and ``run.stopped`` says so.
         optimizer: any ``torch.optim`` optimiser.
-        seed: whole number >= 0; there is no default. As sensitive as the data, and not saved. Two trainings
-            on the same data with one seed draw the same noise, which the difference of their weights cancels:
-            publish at most one of them.
+        seed: `Secure()` for weights that leave the house; there is no default. Or a whole number >= 0, for
+            experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
+            the same noise, which the difference of their weights cancels: publish at most one of them.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
             scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
             on the diagnostics, which are private and noise-free.

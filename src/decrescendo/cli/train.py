@@ -1,6 +1,5 @@
 """The command that trains a task."""
 
-import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,7 @@ from decrescendo.cli.options import (
 )
 from decrescendo.cli.plans import guarantee_facts, make_plan, plan_facts
 from decrescendo.errors import InvalidValue
+from decrescendo.rng import Secure
 
 
 @one_line_errors
@@ -47,7 +47,9 @@ def train_command(
     lr_decay: Annotated[Decay, typer.Option(help="Learning rate constant or falling to zero.")] = Decay.NONE,
     seed: Annotated[
         int | None,
-        typer.Option(help="As sensitive as the data. Default: drawn from the operating system, and said."),
+        typer.Option(
+            help="For repeatable experiments; as sensitive as the data. Default: noise that nobody can predict."
+        ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
@@ -94,16 +96,16 @@ def train_command(
         )
     if threads is not None:
         torch.set_num_threads(threads)
-    drawn = seed is None
-    used = secrets.randbits(63) if seed is None else seed
     if not as_json:
         say(agreed.describe())
-    if drawn:
-        err.print(f"seed {used}, drawn from the operating system; as sensitive as the data, and not saved")
+    if seed is not None:
+        err.print(
+            f"seed {seed}: whoever knows it knows the noise. For weights that leave the house give none"
+        )
     run = train_task(
         chosen,
         agreed,
-        seed=used,
+        seed=Secure() if seed is None else seed,
         optimizer=None if optimizer is None else optimizer.value,
         learning_rate=lr,
         momentum=momentum,

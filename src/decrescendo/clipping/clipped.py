@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
 # Any pytree (dicts, tuples, lists, nested) whose leaves are tensors with one row an example.
@@ -176,7 +177,12 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
         InvalidValue: nothing to train, or a parameter that is not real floating point.
     """
     check_instance("model", model, nn.Module)
-    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    return trainable_of(Inventory.of(model))
+
+
+def trainable_of(held: Inventory) -> dict[str, nn.Parameter]:
+    """The same of what a model holds."""
+    found = {name: parameter for name, parameter in held.parameters.items() if parameter.requires_grad}
     if not found:
         raise InvalidValue(
             "model must have at least one parameter with requires_grad=True, got none. "

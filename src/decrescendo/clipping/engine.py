@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -21,7 +21,9 @@ from decrescendo.clipping.clipped import (
     empty_sum,
     norm_accumulator,
     trainable,
+    trainable_of,
 )
+from decrescendo.clipping.inventory import Inventory, Mode
 from decrescendo.clipping.means import Choice, Means
 from decrescendo.clipping.memory import (
     Peak,
@@ -40,8 +42,6 @@ from decrescendo.clipping.weighing import joint_norms, loss_sum, weights_of
 from decrescendo.errors import InvalidValue, OutOfMemory, check_instance, check_integer
 
 T = TypeVar("T")
-# Which modules are in training mode: dropout, statistics, whatever else a model does differently then.
-Mode: TypeAlias = tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +153,16 @@ class Engine:
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""
         limit = check_clip_norm("clip_norm", clip_norm)
-        parameters = trainable(self._model)
+        held = Inventory.of(self._model)
+        parameters = trainable_of(held)
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
             return empty_sum(parameters, limit, precise=self._settings.precise)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
-        for sums, seen in self._in_parts(batch, rows, lambda part, size: self._clipped(part, size, limit)):
+        for sums, seen in self._in_parts(
+            batch, rows, held, lambda part, size: self._clipped(part, size, limit)
+        ):
             diagnostics += seen
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
@@ -167,10 +170,10 @@ class Engine:
 
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
-        parameters = trainable(self._model)
+        held = Inventory.of(self._model)
         rows = count_rows(batch)
-        dtype = norm_accumulator(parameters)
-        parts = self._in_parts(batch, rows, lambda part, size: self._norms(part, size).to(dtype))
+        dtype = norm_accumulator(trainable_of(held))
+        parts = self._in_parts(batch, rows, held, lambda part, size: self._norms(part, size).to(dtype))
         norms = list(parts)
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
@@ -213,14 +216,16 @@ class Engine:
             )
         self_check(self._model, self._loss, batch, self._hints, self._means)
 
-    def _in_parts(self, batch: Batch, rows: int, work: Callable[[Batch, int], T]) -> Iterator[T]:
+    def _in_parts(
+        self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]
+    ) -> Iterator[T]:
         """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
-        start, key = 0, signature(self._model, batch)
-        device = next(iter(trainable(self._model).values())).device
+        start, key = 0, signature(held, batch)
+        device = next(iter(trainable_of(held).values())).device
         while start < rows:
             size = self._sizes.next(key, rows - start)
             part = batch if size == rows else slice_rows(batch, start, start + size)
-            states = RandomStates.of(self._model)
+            states = RandomStates.of(held)
             found: list[T] = []
             failure = ""
             try:
@@ -274,14 +279,15 @@ class Engine:
 
     def _pass(self, batch: Batch, rows: int) -> Pass:
         """One recorded pass, of a form that the self-check has accepted."""
-        many, mode = rows > 1, self._mode()
+        held = Inventory.of(self._model)
+        many, mode = rows > 1, held.mode
         if not any(key[:2] == (many, mode) for key in self._accepted):
             self._accept(slice_rows(batch, 0, check_rows(rows)))
         # (The form is not known before the pass: what any accepted form lacks is watched.)
         watched = frozenset[int]().union(
             *(lacks for key, lacks in self._accepted.items() if key[:2] == (many, mode))
         )
-        states = RandomStates.of(self._model)
+        states = RandomStates.of(held)
         done = self._run(batch, rows, watched)
         lacks = self._accepted.get((many, mode, done.form))
         if lacks is None or lacks & done.awake:
@@ -292,7 +298,7 @@ class Engine:
         return done
 
     def _mode(self) -> Mode:
-        return tuple(module.training for module in self._model.modules())
+        return Inventory.of(self._model).mode
 
     def _run(self, batch: Batch, rows: int, watched: frozenset[int]) -> Pass:
         return run(self._model, self._loss, batch, rows, self._hints, self._means, watched)

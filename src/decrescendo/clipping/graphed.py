@@ -25,6 +25,7 @@ from decrescendo.clipping.clipped import (
     trainable,
 )
 from decrescendo.clipping.engine import Engine, EngineSettings
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Signature, signature
 from decrescendo.clipping.passes import Form, Pass, run
 from decrescendo.clipping.precision import full_precision
@@ -104,7 +105,7 @@ class GraphedEngine:
             tuple((name, p.data_ptr(), p.dtype) for name, p in trainable(self._model).items()),
             tuple(module.training for module in self._model.modules()),
         ))  # fmt: skip
-        key = (signature(self._model, batch), place)
+        key = (signature(Inventory.of(self._model), batch), place)
         if key not in self._programs:
             if self._engine.undecided:
                 return None

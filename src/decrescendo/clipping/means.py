@@ -118,13 +118,13 @@ def bucket(batch: int) -> int:
     return batch.bit_length()
 
 
-def chunks(batch: int, elements: int) -> Iterator[slice]:
-    """Slices of the batch whose temporaries, ``elements`` an example, fit a `CHUNK`; equal up to one example.
+def chunks(batch: int, elements: int, most: int = CHUNK) -> Iterator[slice]:
+    """Slices of the batch whose temporaries, ``elements`` an example, are at most ``most``; equal up to one example.
 
     >>> [(part.start, part.stop) for part in chunks(5, CHUNK // 2)]
     [(0, 1), (1, 3), (3, 5)]
     """
-    count = max(1, -(-batch * elements // CHUNK))
+    count = max(1, -(-batch * elements // most))
     edges = [batch * index // min(count, batch) for index in range(min(count, batch) + 1)]
     for start, stop in itertools.pairwise(edges):
         yield slice(start, stop)

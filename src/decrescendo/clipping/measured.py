@@ -33,6 +33,7 @@ class Measured:
     bad: Bool[Tensor, " batch"] | None = None
     whole: dict[str, Float[Tensor, "batch *shape"]] = field(default_factory=dict)
     precise: bool = False
+    closed: dict[str, list[Part]] | None = None
 
     @property
     def narrow(self) -> bool:
@@ -42,7 +43,7 @@ class Measured:
 
     def squared_norms(self) -> dict[str, Float[Tensor, " batch"]]:
         """|g_i|^2 for each parameter, by name."""
-        closed = self._closed()
+        closed = self._find_closed()
         self._materialise({name for name in self.parameters if name not in closed})
         found: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
@@ -61,7 +62,7 @@ class Measured:
 
     def weighted_sums(self, weights: Float[Tensor, " batch"]) -> dict[str, Tensor]:
         """sum_i w_i g_i for each parameter, by name."""
-        closed = self._closed()
+        closed = self._find_closed()
         found: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
             local = weights.to(parameter.device)
@@ -85,10 +86,15 @@ class Measured:
             for part in self.parts
         ]
         whole = {name: _zeroed(gradient, bad) for name, gradient in self.whole.items()}
-        return replace(self, parts=parts, bad=bad, whole=whole)
+        return replace(self, parts=parts, bad=bad, whole=whole, closed=None)
 
-    def _closed(self) -> dict[str, list[Part]]:
+    def _find_closed(self) -> dict[str, list[Part]]:
         """Parameters whose contributions are theirs alone, up to a reshaping, and few enough for closed forms."""
+        if self.closed is None:
+            self.closed = self._sort()
+        return self.closed
+
+    def _sort(self) -> dict[str, list[Part]]:
         self._merge()
         by_root: dict[str, list[Part]] = {}
         for part in self.parts:

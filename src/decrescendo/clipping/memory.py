@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import Batch
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidValue
 
 # What memory depends on, apart from the number of rows: shapes and dtypes of a row, and the model's mode. Never values.
@@ -51,8 +52,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-def signature(model: nn.Module, batch: Batch) -> Signature:
-    """What the memory of a pass over some rows of ``batch`` depends on, without their number."""
+def signature(held: Inventory, batch: Batch) -> Signature:
+    """What the memory of a model's pass over some rows of ``batch`` depends on, without their number."""
     leaves: list[object] = []
 
     def look(rows: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ def signature(model: nn.Module, batch: Batch) -> Signature:
         return rows
 
     map_rows(look, batch)
-    return (*leaves, model.training, sum(p.requires_grad for p in model.parameters()))
+    return (*leaves, held.mode[0], sum(p.requires_grad for p in held.parameters.values()))
 
 
 @dataclass(slots=True)
@@ -249,14 +250,14 @@ class RandomStates:
     cuda: dict[int, Tensor]
 
     @classmethod
-    def of(cls, model: nn.Module) -> "RandomStates":
-        """As they are now."""
-        devices = sorted({p.device.index or 0 for p in model.parameters() if p.device.type == "cuda"})
+    def of(cls, held: Inventory) -> "RandomStates":
+        """As they are now, of the devices of these parameters."""
+        devices = sorted({p.device.index or 0 for p in held.parameters.values() if p.is_cuda})
         return cls(torch.get_rng_state(), {index: torch.cuda.get_rng_state(index) for index in devices})
 
-    def are_now(self, model: nn.Module) -> bool:
+    def are_now(self, held: Inventory) -> bool:
         """Whether nothing was drawn since."""
-        now = RandomStates.of(model)
+        now = RandomStates.of(held)
         return torch.equal(self.cpu, now.cpu) and all(
             torch.equal(state, now.cuda[index]) for index, state in self.cuda.items()
         )

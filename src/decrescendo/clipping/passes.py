@@ -12,8 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable
+from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.recording import Decision, Recorder, Use
@@ -65,11 +66,11 @@ def forward(
     model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
 ) -> Forward:
     """Run ``loss(model, batch)`` and record each use of a trainable parameter."""
-    parameters = trainable(model)
-    buffers = dict(model.named_buffers())
-    constants = frozenset(map(id, (*buffers.values(), *model.parameters())))
+    held = Inventory.of(model)
+    parameters = trainable_of(held)
+    constants = frozenset(map(id, (*held.buffers.values(), *held.parameters.values())))
     recorder = Recorder(parameters, constants, rows, hints, means.fresh())
-    with torch.enable_grad(), eager(), unchanged(model), recorder:
+    with torch.enable_grad(), eager(), unchanged(model, held), recorder:
         losses = loss(model, batch)
     losses = check_losses(losses, rows)
     reached = check_coverage(losses, recorder.uses, parameters)
@@ -136,15 +137,17 @@ def _pass(seen: Forward, rows: int, gradients: list[Tensor | None], *, precise: 
 
 
 @contextmanager
-def unchanged(model: nn.Module) -> Generator[None]:
+def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     """Refuse a forward pass that writes to a buffer or a parameter: what it keeps of the data leaves without noise.
+
+    ``held`` is what the model holds on entry.
 
     Writes through ``.data`` are not seen here; `training.Trainer` compares values.
     """
-    before = _tensors(model)
+    before = _tensors(held)
     versions = {name: tensor._version for name, tensor in before.items()}
     yield
-    after = _tensors(model)
+    after = _tensors(Inventory.of(model))
     changed = sorted(
         name
         for name in before.keys() | after.keys()
@@ -157,8 +160,8 @@ def unchanged(model: nn.Module) -> Generator[None]:
         )
 
 
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {**dict(model.named_buffers()), **dict(model.named_parameters())}
+def _tensors(held: Inventory) -> dict[str, Tensor]:
+    return {**held.buffers, **held.parameters}
 
 
 def eager() -> AbstractContextManager[object]:

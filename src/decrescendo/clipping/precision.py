@@ -49,9 +49,12 @@ def full_precision() -> Generator[None]:
     switches behind it), and an ``autocast`` round the whole training loop. The model's own forward and backward pass
     is left as the user set it: there they define the function, here they would only blur a sum.
     """
-    with ExitStack() as stack:
-        stack.enter_context(exact_products())
-        for device in _DEVICES:
-            if torch.is_autocast_enabled(device):
+    on = [device for device in _DEVICES if torch.is_autocast_enabled(device)]
+    with exact_products():
+        if not on:
+            yield
+            return
+        with ExitStack() as stack:
+            for device in on:
                 stack.enter_context(torch.autocast(device, enabled=False))
-        yield
+            yield

@@ -1,7 +1,7 @@
 """Seeing every use of a trainable parameter in a forward pass, without touching the model."""
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -389,13 +389,15 @@ def unaliased(output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     return torch.ops.aten._unsafe_view.default(output, list(output.shape))
 
 
-def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
+def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """All tensors among the arguments, through lists and tuples."""
-    for value in (*args, *kwargs.values()):
+    found: list[Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, Tensor):
-            yield value
+            found.append(value)
         elif isinstance(value, (list, tuple)):
-            yield from tensors_in(cast("list[Any]", value), {})
+            found += tensors_in(cast("list[Any]", value), {})
+    return found
 
 
 def name_of(func: Callable[..., Any]) -> str:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping.batches import count_rows, map_rows, select_rows
 from decrescendo.clipping.clipped import Batch, Loss
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.memory import RandomStates
@@ -294,9 +295,9 @@ def _check_alone(
         exchanged = torch.where(kept, index, chosen[index % len(chosen)])
         # The same random numbers for the same shapes: a model with dropout is compared with itself.
         with random_state_kept(model):
-            before = RandomStates.of(model)
+            before = RandomStates.of(Inventory.of(model))
             losses, others = looked.at(select_rows(batch, exchanged), seen.decisions)
-            drew = drew or not before.are_now(model)
+            drew = drew or not before.are_now(Inventory.of(model))
         _compare(whole[chosen], losses[chosen], "the other rows were exchanged", computed)
         _compare_norms(norms, others, chosen, computed)
     chosen = index[:half]

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.recording import Use
-from decrescendo.clipping.rules.rule import Absorbing
+from decrescendo.clipping.rules.rule import is_absorbing
 from decrescendo.errors import UnsupportedModel
 
 
@@ -35,7 +35,7 @@ class Arrival:
         self.fired = True
         gradient = gradients[self.use.edge.output_nr]
         kernel = self.use.kernel
-        if gradient is None or not isinstance(kernel, Absorbing):
+        if gradient is None or not is_absorbing(kernel):
             return
         d = arrived(self.use, gradient, precise=self.precise)
         # The model's backward pass has the precision that its user set; what is made of it here has all of it.
@@ -69,7 +69,7 @@ def stream(
         alone = all(
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
-        if alone and index not in watched and isinstance(use.kernel, Absorbing) and _leads_to(use, nodes):
+        if alone and index not in watched and is_absorbing(use.kernel) and _leads_to(use, nodes):
             arrival = found[index] = Arrival(use, precise)
             handles.append(use.edge.node.register_prehook(arrival))
     try:

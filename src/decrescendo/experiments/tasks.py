@@ -1,5 +1,6 @@
 """Image tasks with their data, model and the paper's settings, and one function that trains any of them."""
 
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -25,6 +26,7 @@ from decrescendo.models import digits_cnn, imdb_mlp, infinite_cnn, name_lstm, pa
 from decrescendo.optim import AdamBC
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
+from decrescendo.rng import Secure
 from decrescendo.run import Run
 from decrescendo.training import train
 
@@ -202,7 +204,7 @@ def train_task(
     task: Task,
     plan: Plan,
     *,
-    seed: int,
+    seed: int | Secure,
     optimizer: str | None = None,
     learning_rate: float | None = None,
     momentum: float = 0.0,
@@ -215,7 +217,7 @@ def train_task(
     Args:
         task: from `find_task`.
         plan: for as many rows as the task has.
-        seed: whole number >= 0; as sensitive as the data.
+        seed: whole number >= 0, as sensitive as the data; or `Secure()`.
         optimizer: a key of `OPTIMIZERS`; the task's by default.
         learning_rate: > 0; the task's by default.
         momentum: in [0, 1), for sgd.
@@ -223,7 +225,7 @@ def train_task(
         callback: called after each step.
         progress: draw a progress bar on standard error.
     """
-    data, model = task.load(), task.build(PAPER, seed)
+    data, model = task.load(), task.build(PAPER, secrets.randbits(63) if isinstance(seed, Secure) else seed)
     rate = task.learning_rate if learning_rate is None else learning_rate
     chosen = make_optimizer(model, optimizer or task.optimizer, rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)

@@ -1,14 +1,17 @@
 """One step of any ``torch.optim`` optimiser on a noisy mean: the only way gradients reach the weights."""
 
+import functools
 import inspect
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
-from decrescendo.clipping.clipped import trainable
+from decrescendo.clipping.clipped import trainable_of
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.noise import NoisyMean
-from decrescendo.optim.noise_aware import NoiseAware
+from decrescendo.optim.noise_aware import as_noise_aware
 
 
 def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -40,10 +43,12 @@ def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) 
     (0.5, None)
     """
     check_instance("noisy", noisy, NoisyMean, "privatise(clipped, ...) makes one from a ClippedSum")
-    parameters = trainable(model)
-    _check_optimizer(optimizer, model, parameters)
+    check_instance("model", model, nn.Module)
+    held = Inventory.of(model)
+    parameters = trainable_of(held)
+    _check_optimizer(optimizer, held, parameters)
     _check_names(noisy, parameters)
-    told = optimizer if isinstance(optimizer, NoiseAware) else None
+    told = as_noise_aware(optimizer)
     if told is not None and noisy.noise_std is None:
         raise InvalidValue(
             f"the noise of a mean must be known to {type(optimizer).__name__}, got noise_std=None. "
@@ -81,12 +86,11 @@ def _check_names(noisy: NoisyMean, parameters: dict[str, nn.Parameter]) -> None:
 
 
 def _check_optimizer(
-    optimizer: torch.optim.Optimizer, model: nn.Module, parameters: dict[str, nn.Parameter]
+    optimizer: torch.optim.Optimizer, model: Inventory, parameters: dict[str, nn.Parameter]
 ) -> None:
     check_instance("optimizer", optimizer, torch.optim.Optimizer)
     kind = type(optimizer).__name__
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    if _needs_closure(type(optimizer).step):
         raise InvalidType(
             f"optimizer must step on a given gradient, got {kind}, which evaluates the loss again by a "
             "closure. "
@@ -97,7 +101,7 @@ def _check_optimizer(
             f"optimizer must take dense gradients, got {kind}: noise is dense. Use torch.optim.Adam"
         )
     held = {id(tensor): tensor for group in optimizer.param_groups for tensor in group["params"]}
-    everything = {id(parameter): name for name, parameter in model.named_parameters()}
+    everything = {id(parameter): name for name, parameter in model.parameters.items()}
     strangers = sum(key not in everything for key in held)
     if strangers:
         raise InvalidValue(
@@ -120,3 +124,9 @@ def _check_optimizer(
             f"frozen parameters must have .grad None, got a gradient on {stale}. "
             "The optimiser would step on it; call optimizer.zero_grad()"
         )
+
+
+@functools.lru_cache(maxsize=64)
+def _needs_closure(step: Callable[..., object]) -> bool:
+    closure = inspect.signature(step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty

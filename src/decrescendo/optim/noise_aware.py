@@ -13,3 +13,11 @@ class NoiseAware(Protocol):
     def expect_noise(self, std: float | None) -> None:
         """The next gradient has independent Gaussian noise of this ``std`` on every coordinate; ``None``: unknown."""
         ...
+
+
+def as_noise_aware(optimizer: object) -> NoiseAware | None:
+    """``optimizer`` where it wants to be told, else ``None``."""
+    # (Asking a protocol takes long, and most optimisers have nothing of the kind.)
+    if getattr(optimizer, "expect_noise", None) is None:
+        return None
+    return optimizer if isinstance(optimizer, NoiseAware) else None

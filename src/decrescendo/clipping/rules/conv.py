@@ -22,16 +22,24 @@ from decrescendo.clipping.rules.linear import product_norms
 from decrescendo.clipping.rules.patches import (
     Geometry,
     copies_runs_of_places,
+    has_strips,
     patch_grams,
     unfold,
     unfold_places,
+    unfold_strips,
 )
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
+
+# Elements of the patches that are copied at once for products: half a chunk, as the products lie in the cache too.
+_PATCHES = CHUNK // 2
 
 
 @dataclass(slots=True)
 class ConvKernel:
-    """A convolution; ``inputs`` (batch * k, channels, *places), with k > 1 where examples are folded."""
+    """A convolution; ``inputs`` (batch * k, channels, *places), with k > 1 where examples are folded.
+
+    Patches are copied by `unfold_places` where that is quicker (``by_places``).
+    """
 
     roles: tuple[str, ...]
     parameters: tuple[Tensor, ...]
@@ -41,7 +49,8 @@ class ConvKernel:
     shape: tuple[int, ...]
     geometry: Geometry
     means: Means
-    product: Float[Tensor, "batch groups outputs patch"] | None = field(default=None)
+    by_places: bool
+    product: Float[Tensor, "strips batch outputs columns"] | None = field(default=None)
     biases: Float[Tensor, "batch channels_out"] | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
@@ -67,7 +76,7 @@ class ConvKernel:
             kept = d.new_empty(shape) if self._replaces(d) else self.means.take(shape, d)
             if kept is not None:
                 self.product = self._products(d, kept)
-                return square_rows(kept)
+                return _squares(kept)
         return self._norms(method, d)
 
     def _replaces(self, d: Tensor) -> bool:
@@ -78,7 +87,7 @@ class ConvKernel:
             biases = self._bias(d)
             return weights.to(biases.dtype) @ biases
         if self.product is not None:
-            return self._oriented(weigh(self.product, weights))
+            return self._oriented(_weighed(self.product, weights))
         return self._sum(d, weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
@@ -89,7 +98,9 @@ class ConvKernel:
     def without(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
         images = rows.repeat_interleave(self.inputs.shape[0] // self.batch)
         inputs = zero_rows(self.inputs, images)
-        product = None if self.product is None else zero_rows(self.product, rows)
+        product = self.product
+        if product is not None:
+            product = product.masked_fill(rows.reshape(1, -1, 1, 1), 0)
         biases = None if self.biases is None else zero_rows(self.biases, rows)
         return ConvKernel(
             self.roles,
@@ -100,6 +111,7 @@ class ConvKernel:
             self.shape,
             self.geometry,
             self.means,
+            self.by_places,
             product,
             biases,
         )
@@ -116,29 +128,33 @@ class ConvKernel:
     def _method(self, d: Tensor) -> str:
         """By which form norms and sums are fastest: see `_norms`; "keep" also keeps the product."""
         geometry, groups = self.geometry, self.geometry.groups
-        weight = torch.Size(self.shape).numel()
-        patch = torch.Size(self.shape[1:]).numel()
+        weight = math.prod(self.shape)
+        patch = math.prod(self.shape[1:])
         places = d[0].numel() // self.shape[0]
         # Moving a number costs about as much as eight multiplications.
         product, unfolded = places * weight, 8 * places * patch * groups
         gram = places * places * (patch * groups + self.shape[0])
         cost = {"twice": 2.0 * product + unfolded, "gram": float(gram + unfolded + product)}
         if self._replaces(d) or self.batch * weight * d.element_size() <= self.means.left:
-            cost["keep"] = product + unfolded + 16.0 * weight
-        pixels = torch.Size(self._padded_places()).numel()
+            copied = (
+                unfolded / (self.geometry.kernel[0] // self.geometry.stride[0])
+                if self._strips() > 1
+                else unfolded
+            )
+            cost["keep"] = product + copied + 16.0 * weight
+        pixels = math.prod(self._padded_places())
         if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
             sums = 8 * pixels * pixels * self.geometry.kernel[0]
             cost["pixels"] = float(
                 pixels * pixels * self.shape[1] + sums + places * places * self.shape[0] + product
             )
-        ones = torch.ones(self.batch, dtype=d.dtype, device=d.device)
-
         kept: list[Tensor] = []
 
         def run(method: str) -> object:
+            ones = torch.ones(self.batch, dtype=d.dtype, device=d.device)
             if method == "keep":
                 kept[:] = [self._products(d, kept[0] if kept else None)]
-                return square_rows(kept[0]), weigh(kept[0], ones)
+                return _squares(kept[0]), _weighed(kept[0], ones)
             return self._norms(method, d), self._sum(d, ones)
 
         key = ("conv", self.shape, tuple(self.inputs.shape[1:]), geometry, d.dtype, bucket(self.batch))
@@ -154,9 +170,9 @@ class ConvKernel:
     def _norms(self, method: str, d: Tensor) -> Float[Tensor, " batch"]:
         """|g_i|^2 by products ("keep", "twice"), Gram matrices of patches ("gram"), or of pixels ("pixels")."""
         places = d[0].numel() // self.shape[0]
-        patch = torch.Size(self.shape[1:]).numel() * self.geometry.groups
+        patch = math.prod(self.shape[1:]) * self.geometry.groups
         if method == "pixels":
-            pixels = torch.Size(self._padded_places()).numel()
+            pixels = math.prod(self._padded_places())
             parts = chunks(self.batch, pixels * pixels)
             return torch.cat([self._pixel_norms(d, part) for part in parts])
         norms: list[Tensor] = []
@@ -181,29 +197,40 @@ class ConvKernel:
         return norms_of_grams(first, second, lengths, sizes, slack_of(self.inputs))
 
     def _product_shape(self) -> tuple[int, int, int, int]:
-        groups = self.geometry.groups
-        return self.batch, groups, self.shape[0] // groups, torch.Size(self.shape[1:]).numel()
+        strips = self._strips()
+        return strips, self.batch, self.shape[0], math.prod(self.shape[1:]) // strips
 
     def _products(
         self, d: Tensor, found: Tensor | None = None
-    ) -> Float[Tensor, "batch groups outputs patch"]:
-        """g_i, its patch in the order of `_sides`; written to ``found`` if there is one."""
-        batch, groups, outputs, patch = self._product_shape()
-        found = (
-            torch.empty(batch, groups, outputs, patch, dtype=d.dtype, device=d.device)
-            if found is None
-            else found
-        )
-        flat = found.reshape(batch * groups, outputs, patch)
-        for part in chunks(batch, d[0].numel() // self.shape[0] * patch * groups):
+    ) -> Float[Tensor, "strips batch outputs columns"]:
+        """g_i, its patch in the order of `_sides` or cut into strips; written to ``found`` if there is one."""
+        shape, groups = self._product_shape(), self.geometry.groups
+        found = torch.empty(shape, dtype=d.dtype, device=d.device) if found is None else found
+        strips, batch, outputs, columns = shape
+        if strips > 1:
+            for part in chunks(batch, d[0].numel() // outputs * columns, _PATCHES):
+                left = d[part].reshape(part.stop - part.start, outputs, -1)
+                rights = unfold_strips(self.inputs[part].to(d.dtype), self.geometry)
+                for strip, right in enumerate(rights):
+                    torch.bmm(left, right, out=found[strip, part])
+            return found
+        flat = found.reshape(batch * groups, outputs // groups, columns)
+        for part in chunks(batch, d[0].numel() // outputs * columns * groups, _PATCHES):
             torch.bmm(*self._sides(d, part), out=flat[part.start * groups : part.stop * groups])
         return found
+
+    def _strips(self) -> int:
+        """Into how many strips the kernel is cut for products that are kept; 1: not at all."""
+        geometry = self.geometry
+        if self._copies() > 1 or self.by_places or not has_strips(geometry, self.inputs.shape[1]):
+            return 1
+        return geometry.kernel[0] // geometry.stride[0]
 
     def _sides(self, d: Tensor, part: slice) -> tuple[Tensor, Tensor]:
         """Output gradients (rows * groups, outputs, places) and patches (rows * groups, places, patch)."""
         copies, groups, rows = self._copies(), self.geometry.groups, part.stop - part.start
         images = self.inputs[part.start * copies : part.stop * copies].to(d.dtype)
-        if self._channels_last():
+        if self.by_places:
             right = unfold_places(images, self.geometry)
             right = right.reshape(rows, -1, right.shape[-1])
         else:
@@ -216,18 +243,13 @@ class ConvKernel:
         left = d[part].reshape(rows, copies, groups, outputs, -1)
         return left.permute(0, 2, 3, 1, 4).reshape(rows * groups, outputs, -1), right
 
-    def _channels_last(self) -> bool:
-        width = (self._padded_places()[-1] - self.geometry.reach(-1)) // self.geometry.stride[-1] + 1
-        return not copies_runs_of_places(self.inputs, self.geometry, width)
-
-    def _oriented(self, gradient: Float[Tensor, "*batch groups outputs patch"]) -> Tensor:
-        """A gradient whose patch has the order of `_sides`, in the shape of the weight."""
-        batch = gradient.shape[:-3]
-        if not self._channels_last():
+    def _oriented(self, gradient: Float[Tensor, "strips *batch outputs columns"]) -> Tensor:
+        """A gradient as `_products` has it, in the shape of the weight."""
+        batch = gradient.shape[1:-2]
+        if gradient.shape[0] == 1 and not self.by_places:
             return gradient.reshape(*batch, *self.shape)
-        return gradient.reshape(*batch, self.shape[0], *self.shape[2:], self.shape[1]).movedim(
-            -1, len(batch) + 1
-        )
+        rows = gradient.movedim(0, -2).reshape(*batch, self.shape[0], *self.shape[2:], self.shape[1])
+        return rows.movedim(-1, len(batch) + 1)
 
     def _sum(self, d: Tensor, weights: Tensor) -> Tensor:
         """sum_i w_i g_i as torch's weight gradient of the weighted output gradients."""
@@ -248,6 +270,16 @@ class ConvKernel:
             )  # fmt: skip
             total = cast("Tensor", found[1]) if part.start == 0 else total + cast("Tensor", found[1])
         return total
+
+
+def _squares(product: Float[Tensor, "strips batch outputs columns"]) -> Float[Tensor, " batch"]:
+    return square_rows(product.flatten(0, 1)).reshape(product.shape[0], -1).sum(0)
+
+
+def _weighed(
+    product: Float[Tensor, "strips batch outputs columns"], weights: Float[Tensor, " batch"]
+) -> Float[Tensor, "strips outputs columns"]:
+    return torch.stack([weigh(strip, weights) for strip in product])
 
 
 def _spread(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
@@ -300,6 +332,7 @@ def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         shape=tuple(weight.shape),
         geometry=geometry,
         means=call.means,
+        by_places=not copies_runs_of_places(images, geometry, call.output[-1]),
     )
 
 

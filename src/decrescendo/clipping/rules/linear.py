@@ -74,6 +74,8 @@ class LinearKernel:
     shared: SharedGram | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
+    # |d_i|^2 of one position: the bias's, and a factor of the weight's.
+    lengths: Tensor | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         if slot not in self.squares:
@@ -90,11 +92,12 @@ class LinearKernel:
         return done
 
     def _squared_norms(self, slot: int, d: Tensor) -> Tensor:
+        single = d.shape[1] == 1
         if self.roles[slot] == "bias":
-            return square_rows(self._bias(d))
+            return self._lengths(d) if single else square_rows(self._bias(d))
         a = self.inputs.to(d.dtype)
-        if a.shape[1] == 1:
-            return square_rows(a) * square_rows(d)
+        if single:
+            return square_rows(a) * self._lengths(d)
         method = self._method(a, d)
         if method == "gram":
             if self.shared is not None and a.shape[0] * a.shape[1] ** 2 <= CHUNK:
@@ -105,6 +108,11 @@ class LinearKernel:
             self.product = torch.bmm(d.transpose(1, 2), a, out=kept)
             return square_rows(kept)
         return _product_norms(a, d, slack_of(self.inputs))
+
+    def _lengths(self, d: Tensor) -> Float[Tensor, " batch"]:
+        if self.lengths is None:
+            self.lengths = square_rows(d)
+        return self.lengths
 
     def _room(self, shape: tuple[int, ...], d: Tensor) -> Tensor | None:
         """Memory for the product: what it replaces, if that is more, or out of the means."""

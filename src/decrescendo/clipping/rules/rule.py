@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -107,6 +107,17 @@ class Absorbing(Kernel, Protocol):
         ...
 
 
+def is_absorbing(kernel: Kernel) -> TypeGuard[Absorbing]:
+    """Whether ``kernel`` has `Absorbing.absorb`; asked once a class, as asking a protocol takes long."""
+    kind = type(kernel)
+    if kind not in _ABSORBING:
+        _ABSORBING[kind] = isinstance(kernel, Absorbing)
+    return _ABSORBING[kind]
+
+
+_ABSORBING: dict[type, bool] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How an operation is turned into a `Kernel`.
@@ -166,7 +177,7 @@ def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
     count, wide = flat.shape[1], norm_dtype(flat.device)
     if flat.dtype == torch.float64:
         squares = torch.linalg.vector_norm(flat, dim=1).square()
-        return squares * (1 + (count + 4) * _UNIT[torch.float64]) + count * 2.0**-1022
+        return squares.mul_(1 + (count + 4) * _UNIT[torch.float64]).add_(count * 2.0**-1022)
     if count <= _BLOCK:
         squares = torch.linalg.vector_norm(flat, dim=1).square().to(wide)
     else:
@@ -175,4 +186,4 @@ def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
         squares = blocks.square().to(wide).sum(1)
         if whole < count:
             squares += torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
-    return squares * (1 + (min(count, _BLOCK) + 4) * _UNIT[torch.float32]) + count * _TINY
+    return squares.mul_(1 + (min(count, _BLOCK) + 4) * _UNIT[torch.float32]).add_(count * _TINY)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules.conv import ConvKernel
-from decrescendo.clipping.rules.patches import Geometry
+from decrescendo.clipping.rules.patches import Geometry, copies_runs_of_places
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 
@@ -71,6 +71,7 @@ class TransposedKernel:
                 self.shape,
                 self.geometry,
                 self.means,
+                by_places=not copies_runs_of_places(images, self.geometry, self.inputs.shape[-1]),
             )
         return self.mirror
 
