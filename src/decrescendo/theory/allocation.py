@@ -19,10 +19,10 @@ from decrescendo.sampling import PoissonSampling
 from decrescendo.theory.lagrange import at_limit, clt, disjoint_epochs, solve, squares
 
 # Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a
-# wider range costs accounting time, and this at most 0.1 % of the budget.
-_LEAST_SHARE = 1e-3
-# Rivals whose sum is this close to the best one are certified too: certificates are a thousandth of epsilon wide.
-_TIE = 4e-3
+# wider range costs accounting time, and this at most 0.3 % of the budget.
+_LEAST_SHARE = 3e-3
+# Rivals whose sum is this close to the best one are certified too: estimates are that good, and certification is slow.
+_TIE = 1e-3
 _SAME = 0.01  # shapes that differ by less than this in log mu count as one
 _NEAR = 0.05  # a solution this close (in log mu) to the run its table was made for stands
 _TABLES = 6

@@ -132,7 +132,7 @@ class Direct:
     def slopes(self, log_mu: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " k"]:
         """d log delta / d log mu_t at every node."""
         logs = self._log_m(log_mu)
-        weight = np.exp(logs - logs[0].real) * self.kernel
+        weight = _relative(logs) * self.kernel
         scale = self._chernoff(logs) - self._log_delta(logs)
         return math.exp(min(scale, 600.0)) * self._step * np.real(self.change @ weight)
 
@@ -148,7 +148,7 @@ class Direct:
             terms = np.asarray(expm1(logs)) * math.exp(-self.grid.c * self.epsilon)
             total, scale = self._step * float(np.sum(np.real(terms * self.kernel))) + silent, 0.0
         else:
-            total = self._step * float(np.sum(np.real(np.exp(logs - logs[0].real) * self.kernel)))
+            total = self._step * float(np.sum(np.real(_relative(logs) * self.kernel)))
         if total > 0:
             return min(scale + math.log(total), 0.0)
         return 0.0 if self._chernoff(logs) > self.usual else -690.0  # all that is left of the sum is rounding
@@ -162,6 +162,12 @@ class Direct:
         # Real rows times complex tables, as real tables of twice the width: BLAS has no mixed product.
         both = value @ self.log_phi.view(np.float64) + slope @ self.change.view(np.float64)
         return both.view(np.complex128)
+
+
+def _relative(logs: Complex[np.ndarray, " f"]) -> Complex[np.ndarray, " f"]:
+    """M(c + iv)/M(c), which is at most 1: more is an error of interpolation, for runs far from the grid's own."""
+    change = logs - logs[0].real
+    return np.exp(np.minimum(change.real, 0.0) + 1j * change.imag)
 
 
 def _widened(grid: Grid) -> Grid:
