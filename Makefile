@@ -12,7 +12,7 @@ help:  ## what can be made
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tasks,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tasks,federated,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
@@ -42,7 +42,7 @@ format: $(STAMP)  ## rewrite in the house style
 
 lock:  ## resolve the newest versions again into constraints.txt
 	rm -rf .lock && $(PYTHON) -m venv .lock
-	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[tasks,dev]'
+	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[tasks,federated,dev]'
 	.lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .lock
 

@@ -13,7 +13,10 @@ import decrescendo as dc
 
 ROOMS = (
     "decrescendo",
-    *(f"decrescendo.{room}" for room in ("accounting", "clipping", "data", "models", "steering")),
+    *(
+        f"decrescendo.{room}"
+        for room in ("accounting", "clipping", "data", "models", "steering", "federated")
+    ),
 )
 PUBLIC = [(room, name) for room in ROOMS for name in importlib.import_module(room).__all__]
 # Seams and aliases have nothing to run; downloads must not happen in an example.

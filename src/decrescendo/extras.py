@@ -12,7 +12,9 @@ PACKAGE_OF = {
     "wordfreq": "wordfreq",
     "PIL": "pillow",
     "optuna": "optuna",
+    "flwr": "flwr",
 }
+EXTRA_OF = {"flwr": "federated"}
 
 
 def require(module: str) -> ModuleType:
@@ -31,7 +33,8 @@ def require(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = PACKAGE_OF.get(module.split(".")[0], module)
+        top = module.split(".")[0]
+        package, extra = PACKAGE_OF.get(top, module), EXTRA_OF.get(top, "tasks")
         raise MissingExtra(
-            f'{package} must be installed for this, got no such package. Run pip install "decrescendo[tasks]"'
+            f'{package} must be installed for this, got no such package. Run pip install "decrescendo[{extra}]"'
         ) from error

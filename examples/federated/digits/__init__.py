@@ -1,0 +1,1 @@
+"""A Flower project with decrescendo; see README.md."""

@@ -1,0 +1,47 @@
+"""The server: a plan, an optimiser, a journal; the rounds are `decrescendo.federated.flower.drive`."""
+
+import secrets
+from pathlib import Path
+
+from flwr.app import Context
+from safetensors.torch import save_file
+
+from decrescendo.federated import Outcome, Placement, Server
+from decrescendo.federated.flower import Deployment, server_app
+from decrescendo.plan import Plan
+from digits.task import accuracy, make_model, make_optimizer
+
+
+def build(context: Context) -> Deployment:
+    """The server of this run; with the same folder, a run that was killed goes on."""
+    config = context.run_config
+    model = make_model()
+    server = Server(
+        model,
+        Plan.load(Path(str(config["plan"]))),
+        make_optimizer(model),
+        # As sensitive as the data. Where the journal has begun, its streams are used instead.
+        seed=secrets.randbits(128),
+        placement=Placement(str(config["placement"])),
+        name=str(config["name"]),
+        journal=Path(str(config["folder"])) / "journal",
+    )
+    return Deployment(
+        server,
+        round_timeout=float(config["round-timeout"]),
+        start_timeout=float(config["start-timeout"]),
+    )
+
+
+def finished(context: Context, outcome: Outcome) -> None:
+    """What may be published: the weights, and the statement."""
+    folder = Path(str(context.run_config["folder"]))
+    save_file(dict(outcome.weights), folder / "weights.safetensors")
+    model = make_model()
+    model.load_state_dict(dict(outcome.weights))
+    text = f"{outcome.statement()}\naccuracy on public digits: {accuracy(model):.3f}\n"
+    (folder / "statement.txt").write_text(text)
+    print(text)
+
+
+app = server_app(build, finished)

@@ -1,0 +1,111 @@
+"""Who has which records: a number of clients, and how to get the records of some of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+from decrescendo.clipping import Batch
+from decrescendo.clipping.batches import count_rows
+from decrescendo.data.rows import Rows, rows
+from decrescendo.errors import InvalidValue, check_integer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """The records of some clients, one client after another.
+
+    Args:
+        rows: all of their records; ``None`` if they have none.
+        counts: how many each has, in the order of the clients, >= 0.
+
+    >>> import torch
+    >>> Records(torch.zeros(3, 2), np.array([1, 0, 2])).counts.sum()
+    np.int64(3)
+    """
+
+    rows: Batch | None
+    counts: Int[np.ndarray, " clients"]
+
+    def __post_init__(self) -> None:
+        found = 0 if self.rows is None else count_rows(self.rows)
+        if (len(self.counts) and int(self.counts.min()) < 0) or int(self.counts.sum()) != found:
+            raise InvalidValue(
+                f"records must be as many as counts says, got {found} rows for {int(self.counts.sum())}"
+            )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clients:
+    """A number of clients, and how to get the records of some: nothing is kept for each client.
+
+    Args:
+        count: clients, numbered from 0.
+        take: from ascending client numbers (never none) to their `Records`. It may compute them, as
+            `data.InfiniteMnist` does, so that memory does not depend on the number of clients.
+
+    >>> import torch
+    >>> clients = Clients.equal(torch.arange(6.0).reshape(6, 1), records=2)
+    >>> clients.count, clients.take(np.array([0, 2])).rows.flatten().tolist()
+    (3, [0.0, 1.0, 4.0, 5.0])
+    """
+
+    count: int
+    take: Callable[[Int[np.ndarray, " clients"]], Records]
+
+    def __post_init__(self) -> None:
+        check_integer("count", self.count, at_least=1)
+
+    @classmethod
+    def one_record(cls, data: object) -> "Clients":
+        """Client i has row i of ``data`` (`Rows`, or whatever `data.rows.rows` takes).
+
+        >>> import torch
+        >>> Clients.one_record(torch.zeros(5, 2)).count
+        5
+        """
+        return cls.equal(data, records=1)
+
+    @classmethod
+    def equal(cls, data: object, records: int) -> "Clients":
+        """Client i has rows i m .. (i + 1) m - 1, m = ``records``; m must divide the number of rows."""
+        table, each = _table(data), check_integer("records", records, at_least=1)
+        if table.count % each:
+            raise InvalidValue(
+                f"records must divide the {table.count} rows of the data, got records={each}. Use ranges"
+            )
+
+        def take(clients: Int[np.ndarray, " clients"]) -> Records:
+            indices = (clients[:, None] * each + np.arange(each)).reshape(-1)
+            return Records(table.take(indices), np.full(len(clients), each))
+
+        return cls(table.count // each, take)
+
+    @classmethod
+    def ranges(cls, data: object, offsets: Int[np.ndarray, " bounds"]) -> "Clients":
+        """Client i has rows ``offsets[i]`` .. ``offsets[i + 1] - 1``; some may have none.
+
+        Args:
+            data: see `one_record`.
+            offsets: ascending, from 0 to the number of rows; one more than there are clients.
+
+        >>> import torch
+        >>> Clients.ranges(torch.zeros(5, 2), np.array([0, 2, 2, 5])).take(np.array([1, 2])).counts
+        array([0, 3])
+        """
+        table = _table(data)
+        if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != table.count or (np.diff(offsets) < 0).any():
+            raise InvalidValue(f"offsets must ascend from 0 to {table.count}, the rows of the data")
+
+        def take(clients: Int[np.ndarray, " clients"]) -> Records:
+            starts, counts = offsets[clients], offsets[clients + 1] - offsets[clients]
+            within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+            indices = np.repeat(starts, counts) + within
+            return Records(table.take(indices) if len(indices) else None, counts)
+
+        return cls(len(offsets) - 1, take)
+
+
+def _table(data: object) -> Rows:
+    return data if isinstance(data, Rows) else rows(data)

@@ -1,0 +1,202 @@
+"""The clipped sum of a whole cohort at once: what `update.client_update` and `clip_update` do one by one."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss
+from decrescendo.clipping.batches import map_rows, select_rows, slice_rows
+from decrescendo.clipping.clipped import accumulator, check_loss, trainable
+from decrescendo.errors import UnsupportedModel
+from decrescendo.federated.clients import Records
+from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
+
+# Numbers of one chunk of updates, unless the settings say how many clients go at once.
+_CHUNK = 2**22
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """Some clients with up to m records each: leaves of shape (clients, m, ...), and how many are real."""
+
+    rows: Batch
+    counts: Int[Tensor, " clients"]
+    width: int
+
+    def weights(self, start: int, stop: int) -> Float[Tensor, "clients slice"]:
+        """1 / n for each of a client's n records in a slice of places, 0 for padding."""
+        places = torch.arange(start, stop, device=self.counts.device)
+        real = (places < self.counts[:, None]).to(torch.get_default_dtype())
+        return real / real.sum(1, keepdim=True).clamp_min(1)
+
+
+def folded(records: Records, device: torch.device) -> Iterator[Folded]:
+    """Clients in groups of like size, padded to the next power of two unless all of a group are equal.
+
+    Padding repeats the client's own first record, with weight 0: what one client holds never touches another's
+    update, not even by 0 times infinity. Clients without records are left out: their update is zero.
+    """
+    if records.rows is None:
+        return
+    counts = records.counts
+    starts = np.cumsum(counts) - counts
+    sizes = np.where(counts > 0, 2 ** np.ceil(np.log2(np.maximum(counts, 1))), 0).astype(np.int64)
+    for size in np.unique(sizes[sizes > 0]):
+        members = np.flatnonzero(sizes == size)
+        width = int(counts[members].max())
+        if len(members) < len(counts) or int(counts[members].min()) < width:
+            width = int(size) if int(counts[members].min()) < width else width
+            places = np.arange(width)
+            inside = np.where(places < counts[members, None], places, 0)
+            index = torch.from_numpy((starts[members, None] + inside).reshape(-1))
+            rows = select_rows(records.rows, index)
+        else:
+            rows = records.rows
+        shape = (len(members), width)
+        rows = map_rows(lambda leaf, shape=shape: leaf.to(device).reshape(*shape, *leaf.shape[1:]), rows)
+        yield Folded(rows, torch.from_numpy(counts[members]).to(device), width)
+
+
+class CohortSum:
+    """Clipped sums over cohorts: one gradient a client by the engine, or several local steps by vmap.
+
+    Args:
+        model: with the weights of the round; left as it is.
+        loss: ``loss(model, batch)`` returns one loss a record.
+        local: see `update.client_update`.
+        settings: of the engine; ``microbatch_size`` counts clients.
+
+    Guarantee:
+        as `Engine`'s, with clients for examples. Local steps: each client's part is clipped in float64.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, local: LocalSteps | None, settings: EngineSettings
+    ) -> None:
+        check_loss(loss)
+        self._model, self._loss, self._local, self._settings = model, loss, local, settings
+        self._single = Engine(model, loss, settings)
+        self._many = Engine(model, _mean_loss(loss), settings)
+        self._stepper = _Stepper(model, loss)
+
+    def clipped_sum(self, records: Records | None, clip_norm: float) -> ClippedSum:
+        """The sum of the clients' updates, each clipped to ``clip_norm``; ``None`` is an empty cohort."""
+        device = next(iter(trainable(self._model).values())).device
+        total = self._single.clipped_sum(None, clip_norm)
+        if records is None:
+            return total
+        idle = int((records.counts == 0).sum())
+        parts = [self._part(group, clip_norm) for group in folded(records, device)]
+        if len(parts) == 1 and not idle:
+            return parts[0]
+        gradients, seen = dict(total.gradients), Diagnostics(idle, 0, 0, 0.0)
+        for part in parts:
+            seen += part.diagnostics
+            gradients = {name: gradients[name] + value for name, value in part.gradients.items()}
+        return ClippedSum(gradients, clip_norm, seen)
+
+    def _part(self, group: Folded, clip_norm: float) -> ClippedSum:
+        if self._local is not None:
+            return self._local_part(group, self._local, clip_norm)
+        if group.width == 1:
+            return self._single.clipped_sum(map_rows(lambda leaf: leaf.squeeze(1), group.rows), clip_norm)
+        return self._many.clipped_sum((group.rows, group.weights(0, group.width)), clip_norm)
+
+    def _local_part(self, group: Folded, local: LocalSteps, clip_norm: float) -> ClippedSum:
+        size = sum(parameter.numel() for parameter in trainable(self._model).values())
+        chunk = self._settings.microbatch_size or max(8, _CHUNK // size)
+        total: dict[str, Tensor] = {}
+        seen = Diagnostics(0, 0, 0, 0.0)
+        for start in range(0, len(group.counts), chunk):
+            stop = min(start + chunk, len(group.counts))
+            part = Folded(slice_rows(group.rows, start, stop), group.counts[start:stop], group.width)
+            updates = self._stepper.updates(part, local)
+            sums, diagnostics = clip_rows(updates, clip_norm)
+            seen += diagnostics
+            total = sums if not total else {name: total[name] + value for name, value in sums.items()}
+        return ClippedSum(total, clip_norm, seen)
+
+
+def clip_rows(updates: Mapping[str, Tensor], clip_norm: float) -> tuple[dict[str, Tensor], Diagnostics]:
+    """The sum of clipped updates, given one a row, in float64; rows that are not finite count as zero.
+
+    >>> sums, seen = clip_rows({"w": torch.tensor([[3.0, 4.0], [0.3, 0.0], [float("nan"), 0.0]])}, 1.0)
+    >>> sums["w"], seen.clipped, seen.nonfinite
+    (tensor([0.9000, 0.8000], dtype=torch.float64), 1, 1)
+    """
+    wide = {name: value.double().flatten(1) for name, value in updates.items()}
+    norms = torch.stack([value.square().sum(1) for value in wide.values()]).sum(0).sqrt()
+    counted = torch.isfinite(norms)
+    target = clip_norm * (1 - CLIENT_MARGIN)
+    factors = torch.where(counted & (norms > target), target / norms, counted.double())
+    sums = {
+        name: (factors @ torch.where(counted[:, None], value, 0.0)).reshape(updates[name].shape[1:])
+        for name, value in wide.items()
+    }
+    clipped = int((counted & (norms > clip_norm)).sum())
+    return sums, Diagnostics(len(norms), len(norms) - int(counted.sum()), clipped, 0.0)
+
+
+def _mean_loss(loss: Loss) -> Loss:
+    def mean(model: nn.Module, batch: Any) -> Tensor:
+        rows, weights = batch
+        losses = loss(model, map_rows(lambda leaf: leaf.flatten(0, 1), rows))
+        return (losses.reshape(weights.shape) * weights).sum(1)
+
+    return mean
+
+
+class _Loss(nn.Module):
+    """The loss as a module, so that torch can call it with other parameters."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self._loss = loss
+
+    def forward(self, rows: Batch) -> Tensor:
+        """One loss a record."""
+        return self._loss(self.model, rows)
+
+
+class _Stepper:
+    """Local SGD of many clients at once: the first step from common weights, the others from each client's own."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        self._model, self._caller = model, _Loss(model, loss)
+
+    def updates(self, group: Folded, local: LocalSteps) -> dict[str, Tensor]:
+        start = {name: p.detach() for name, p in trainable(self._model).items()}
+        now: dict[str, Tensor] = {}
+        for first, last in local.slices(group.width):
+            rows = map_rows(lambda leaf, a=first, b=last: leaf[:, a:b], group.rows)
+            found = self._gradients(now or start, None if not now else 0, rows, group.weights(first, last))
+            before = now or start
+            now = {name: before[name] - local.learning_rate * found[name] for name in start}
+        return {
+            name: start[name].to(accumulator(start[name].dtype)) - now[name].to(accumulator(now[name].dtype))
+            for name in start
+        }
+
+    def _gradients(
+        self, parameters: dict[str, Tensor], axis: int | None, rows: Batch, weights: Tensor
+    ) -> dict[str, Tensor]:
+        def mean(values: dict[str, Tensor], records: Batch, weight: Tensor) -> Tensor:
+            named = {f"model.{name}": value for name, value in values.items()}
+            return (torch.func.functional_call(self._caller, named, (records,)) * weight).sum()
+
+        try:
+            each = torch.func.vmap(torch.func.grad(mean), in_dims=(axis, 0, 0), randomness="different")
+            return each(parameters, rows, weights)
+        except RuntimeError as error:
+            if not any(word in str(error) for word in ("vmap", "functorch", "transform")):
+                raise
+            raise UnsupportedModel(
+                "the model must be one that torch.func.vmap can run for many clients at once, got: "
+                f"{str(error).splitlines()[0]}. Use update.client_update and Server, one client at a time"
+            ) from error

@@ -1,0 +1,191 @@
+"""What guards the clients of one node: their limits, their memory, their secret, and the plans they agreed to."""
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from torch import Tensor
+
+from decrescendo.errors import FileRefused, InvalidValue, check_integer
+from decrescendo.federated.flower.wire import Agreement, Proposal, spans_of
+from decrescendo.federated.messages import Round, run_id
+from decrescendo.federated.placement import Placement
+from decrescendo.federated.policy import Memory, Policy
+from decrescendo.federated.update import prepare
+from decrescendo.plan import Plan
+from decrescendo.rng import Streams
+
+FILE = "keeper-private.sqlite"
+_TABLES = """
+create table if not exists secret (one integer primary key check (one = 1), seed text not null);
+create table if not exists plans (run text primary key, plan text not null, placement text not null);
+create table if not exists memory (client integer primary key, content text not null);
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """Who answers a round, and who does not and why."""
+
+    clients: tuple[int, ...]
+    declined: tuple[tuple[int, str], ...]
+
+
+@final
+class Keeper:
+    """Stands between the clients of a node and whatever a server asks of them.
+
+    A round is answered only if its plan was shown and agreed to before, the round is the plan's to the last digit, the
+    client lives here, and its `Policy` and `Memory` allow it. What was answered is on disk before the reply leaves.
+
+    Args:
+        folder: of this node alone; it must outlive the processes (Flower starts one for each message). A node that
+            loses it starts a new life: its clients' limits are counted anew, and what they answered is forgotten.
+        clients: the numbers of the clients that live here.
+        policy: the limits of each of them.
+        seed: of the clients' noise; ``None`` (usual) draws 256 bits from the system, once.
+
+    Guarantee:
+        a client adds noise to a round of a run at most once, so that no two replies can be subtracted; at most
+        ``policy.max_rounds`` rounds are answered; no round outside of the policy or of the agreed plan is.
+
+    Edge cases:
+        a node that was killed after it noted a round and before it answered has wasted that round.
+        a round without the client's own noise (SERVER) may be answered again under the same number: a restarted server
+        does it again; it counts again.
+
+    Raises:
+        InvalidValue: a folder that cannot be written, or another seed than the one it was begun with.
+        FileRefused: a damaged folder.
+
+    >>> import tempfile
+    >>> from decrescendo.federated.policy import Policy
+    >>> keeper = Keeper(tempfile.mkdtemp(), range(5), Policy(1.0, 0.5, max_rounds=9))
+    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.SERVER, 0.0)
+    >>> keeper.admit(asked, [0]).declined
+    ((0, 'the plan of run ab was never shown to this node'),)
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        clients: Sequence[int],
+        policy: Policy,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if not clients:
+            raise InvalidValue("a node must host at least one client, got none")
+        for client in (clients[0], clients[-1]):
+            check_integer("client", client)
+        self._clients = frozenset(clients)
+        self._spans = spans_of(clients)
+        self._policy = policy
+        self._file = Path(folder) / FILE
+        try:
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.close(os.open(self._file, os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError as error:
+            raise InvalidValue(
+                f"folder must be one that can be written, got {str(folder)!r} ({error.strerror})"
+            ) from None
+        with self._open() as store:
+            store.executescript(_TABLES)
+            drawn = str(secrets.randbits(256) if seed is None else check_integer("seed", seed))
+            store.execute("insert or ignore into secret values (1, ?)", (drawn,))
+            kept = int(store.execute("select seed from secret").fetchone()[0])
+        if seed is not None and kept != seed:
+            raise InvalidValue(
+                "a keeper must go on with the seed it began with, got another one. Its clients' noise is drawn from it"
+            )
+        self._secret = Streams(kept)
+
+    def agree(self, proposal: Proposal) -> Agreement:
+        """Look at a whole plan before its first round; note it if every round of it can be allowed.
+
+        Of SHARES the client's own share is not known yet: it is looked at in each round.
+        """
+        plan, policy = proposal.plan, self._policy
+        run = run_id(plan, proposal.placement, proposal.name)
+        if self._spans[-1][1] > plan.sampling.dataset_size:
+            return Agreement(run, (), f"the plan has {plan.sampling.dataset_size} clients, more live here")
+        for index in {int(plan.clip_norm.argmax()), int(plan.noise_multiplier.argmin())}:
+            asked = _planned(plan, proposal.placement, run, index)
+            reason = policy.refusal(asked, Memory())
+            if reason is not None:
+                return Agreement(run, (), f"round {index + 1} of the plan: {reason}")
+        with self._open() as store:
+            agreed = (run, plan.to_json(), proposal.placement.value)
+            store.execute("insert or ignore into plans values (?, ?, ?)", agreed)
+        return Agreement(run, self._spans)
+
+    def admit(self, asked: Round, clients: Sequence[int]) -> Admitted:
+        """Who of ``clients`` answers this round, and why the others do not; the former is noted before it returns."""
+        allowed: list[int] = []
+        declined: list[tuple[int, str]] = []
+        with self._open() as store:
+            store.execute("begin immediate")
+            general = self._deviation(store, asked)
+            for client in dict.fromkeys(clients):
+                memory = _remembered(store, client)
+                if general is None and client not in self._clients:
+                    reason = f"client {client} does not live here"
+                else:
+                    reason = general or self._policy.refusal(asked, memory)
+                if reason is None:
+                    content = memory.after(asked).to_json()
+                    store.execute("insert or replace into memory values (?, ?)", (client, content))
+                    allowed.append(client)
+                else:
+                    declined.append((client, reason))
+            store.execute("commit")
+        return Admitted(tuple(allowed), tuple(declined))
+
+    def prepare(self, client: int, update: Mapping[str, Tensor], asked: Round) -> dict[str, Tensor]:
+        """What may leave of an admitted client's update: clipped, with its share of the noise."""
+        return prepare(update, asked, self._secret.child(client))
+
+    def _deviation(self, store: sqlite3.Connection, asked: Round) -> str | None:
+        """How the round differs from the plan that was agreed to."""
+        found = store.execute("select plan, placement from plans where run = ?", (asked.run,)).fetchone()
+        if found is None:
+            return f"the plan of run {asked.run[:12]} was never shown to this node"
+        plan = Plan.from_json(found[0], source="the agreed plan")
+        # Else a server could have LOCAL agreed to, and then ask for replies without noise.
+        if asked.placement.value != found[1]:
+            return f"the agreed placement is {found[1]}, the server asks for {asked.placement}"
+        if asked.rounds != plan.steps:
+            return f"the plan has {plan.steps} rounds, the server says {asked.rounds}"
+        c = float(plan.clip_norm[asked.number - 1])
+        z = float(plan.noise_multiplier[asked.number - 1])
+        if (asked.clip_norm, asked.noise_multiplier) != (c, z):
+            return (
+                f"round {asked.number} of the plan has clip_norm {c:g} and noise_multiplier {z:g}, "
+                f"the server asks for {asked.clip_norm:g} and {asked.noise_multiplier:g}"
+            )
+        return None
+
+    @contextmanager
+    def _open(self) -> Generator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self._file, timeout=60, isolation_level=None)) as store:
+                store.execute("pragma synchronous = full")
+                yield store
+        except sqlite3.Error as error:
+            raise FileRefused(f"{self._file} must be a keeper's file, got: {error}. It is damaged") from error
+
+
+def _planned(plan: Plan, placement: Placement, run: str, index: int) -> Round:
+    c, z = float(plan.clip_norm[index]), float(plan.noise_multiplier[index])
+    # The largest share that SHARES can ask for is all of the noise; of the actual one each round tells.
+    return Round(run, index + 1, plan.steps, c, z, placement, placement.share_std(z * c, 1))
+
+
+def _remembered(store: sqlite3.Connection, client: int) -> Memory:
+    found = store.execute("select content from memory where client = ?", (client,)).fetchone()
+    return Memory() if found is None else Memory.from_json(found[0])

@@ -1,0 +1,263 @@
+"""What travels between the server app and the client apps, as records of Flower; read as if a stranger had sent it.
+
+One message goes to a node in a round, for all of its members together, and one comes back: updates of its clients are
+stacked, one row a client, so the number of objects on the wire does not grow with the clients of a node.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from torch import Tensor
+
+from decrescendo.errors import FileRefused
+from decrescendo.federated.flower.arrays import to_arrays, to_tensors
+from decrescendo.federated.messages import Round
+from decrescendo.federated.placement import Placement
+from decrescendo.plan import Plan
+
+TRAIN, AGREE = "train", "query.agree"
+_WEIGHTS, _ROUND, _COHORT, _UPDATES, _ANSWER, _PLAN, _HOSTS = (
+    "weights",
+    "round",
+    "cohort",
+    "updates",
+    "answer",
+    "plan",
+    "hosts",
+)
+_Record = TypeVar("_Record", ArrayRecord, ConfigRecord)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ask:
+    """A round for the members that live on one node.
+
+    Args:
+        round: what is asked.
+        clients: which of the node's clients are in the cohort.
+        weights: what the updates start from.
+    """
+
+    round: Round
+    clients: tuple[int, ...]
+    weights: Mapping[str, Tensor]
+
+    def to_content(self) -> RecordDict:
+        """As records.
+
+        >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.SERVER, 0.0)
+        >>> Ask.from_content(Ask(asked, (3, 5), {"w": torch.zeros(1)}).to_content()).clients
+        (3, 5)
+        """
+        return RecordDict(
+            {
+                _WEIGHTS: to_arrays(self.weights),
+                _ROUND: ConfigRecord(dict(self.round.to_config())),
+                _COHORT: ConfigRecord({"clients": list(self.clients)}),
+            }
+        )
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> "Ask":
+        """What `to_content` gave, or `FileRefused`."""
+        asked = Round.from_config(dict(_record(content, _ROUND, ConfigRecord)))
+        clients = _whole(_record(content, _COHORT, ConfigRecord), "clients")
+        return cls(asked, tuple(clients), to_tensors(_record(content, _WEIGHTS, ArrayRecord)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What one node says for its clients.
+
+    Args:
+        run: the run it answers.
+        round: the number of the round it answers.
+        updates: one a client that takes part, in the order they came; a client may be named twice by a bad node.
+        declined: clients that do not, with the reason.
+    """
+
+    run: str
+    round: int
+    updates: tuple[tuple[int, Mapping[str, Tensor]], ...]
+    declined: tuple[tuple[int, str], ...] = ()
+
+    def to_content(self) -> RecordDict:
+        """As records: one stack of rows a parameter.
+
+        >>> answer = Answer("ab", 1, ((3, {"w": torch.zeros(2)}),), ((5, "no"),))
+        >>> again = Answer.from_content(answer.to_content())
+        >>> again.updates[0][0], again.declined
+        (3, ((5, 'no'),))
+        """
+        names = list(self.updates[0][1]) if self.updates else []
+        stacks = {name: torch.stack([update[name] for _, update in self.updates]) for name in names}
+        facts = ConfigRecord(
+            {
+                "run": self.run,
+                "round": self.round,
+                "clients": [client for client, _ in self.updates],
+                "declined": [client for client, _ in self.declined],
+                "reasons": [reason for _, reason in self.declined],
+            }
+        )
+        return RecordDict({_UPDATES: to_arrays(stacks), _ANSWER: facts})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> "Answer":
+        """What `to_content` gave.
+
+        Raises:
+            FileRefused: it cannot be read. What can be read may still be wrong; `Server.receive` judges it.
+        """
+        facts = _record(content, _ANSWER, ConfigRecord)
+        clients = _whole(facts, "clients")
+        stacks = to_tensors(_record(content, _UPDATES, ArrayRecord)) if clients else {}
+        for name, stack in stacks.items():
+            if not stack.ndim or len(stack) != len(clients):
+                raise FileRefused(
+                    f"updates must have a row for each of the {len(clients)} clients, got {name} of "
+                    f"{tuple(stack.shape)}"
+                )
+        rows = [{name: stack[row] for name, stack in stacks.items()} for row in range(len(clients))]
+        declined, reasons = _whole(facts, "declined"), _texts(facts, "reasons")
+        if len(declined) != len(reasons):
+            raise FileRefused(f"each client that declines must say why, got {len(reasons)} reasons")
+        return cls(
+            _text(facts, "run"),
+            _number(facts, "round"),
+            tuple(zip(clients, rows, strict=True)),
+            tuple(zip(declined, reasons, strict=True)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The whole run, shown to every node before its first round.
+
+    Args:
+        plan: what is decided.
+        placement: who adds the noise.
+        name: the public name that tells runs of one plan apart.
+    """
+
+    plan: Plan
+    placement: Placement
+    name: str
+
+    def to_content(self) -> RecordDict:
+        """As records; the plan as its own JSON.
+
+        >>> from decrescendo.plan import _EXAMPLE
+        >>> proposal = Proposal(Plan.from_json(_EXAMPLE), Placement.SERVER, "first")
+        >>> Proposal.from_content(proposal.to_content()) == proposal
+        True
+        """
+        facts: dict[str, str] = {
+            "plan": self.plan.to_json(),
+            "placement": self.placement.value,
+            "name": self.name,
+        }
+        return RecordDict({_PLAN: ConfigRecord(dict(facts))})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> "Proposal":
+        """What `to_content` gave, or `FileRefused`."""
+        facts = _record(content, _PLAN, ConfigRecord)
+        plan = Plan.from_json(_text(facts, "plan"), source="the proposed plan")
+        try:
+            return cls(plan, Placement(_text(facts, "placement")), _text(facts, "name"))
+        except ValueError as error:
+            raise FileRefused(f"a proposal must name a placement, got {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A node's answer to a proposal.
+
+    Args:
+        run: the run it speaks of.
+        spans: the clients it hosts, as (first, stop) with ``stop`` excluded; none if it refuses.
+        refused: why it refuses; "" where it agrees.
+    """
+
+    run: str
+    spans: tuple[tuple[int, int], ...]
+    refused: str = ""
+
+    def to_content(self) -> RecordDict:
+        """As records.
+
+        >>> Agreement.from_content(Agreement("ab", ((0, 5), (8, 9))).to_content()).spans
+        ((0, 5), (8, 9))
+        """
+        facts = ConfigRecord(
+            {
+                "run": self.run,
+                "first": [first for first, _ in self.spans],
+                "stop": [stop for _, stop in self.spans],
+                "refused": self.refused,
+            }
+        )
+        return RecordDict({_HOSTS: facts})
+
+    @classmethod
+    def from_content(cls, content: RecordDict) -> "Agreement":
+        """What `to_content` gave, or `FileRefused`."""
+        facts = _record(content, _HOSTS, ConfigRecord)
+        first, stop = _whole(facts, "first"), _whole(facts, "stop")
+        if len(first) != len(stop):
+            raise FileRefused(f"each span must have two ends, got {len(first)} and {len(stop)}")
+        return cls(_text(facts, "run"), tuple(zip(first, stop, strict=True)), _text(facts, "refused"))
+
+
+def spans_of(clients: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Client numbers as few (first, stop) spans.
+
+    >>> spans_of([0, 1, 2, 7, 5, 6])
+    ((0, 3), (5, 8))
+    """
+    spans: list[tuple[int, int]] = []
+    for client in sorted(set(clients)):
+        if spans and spans[-1][1] == client:
+            spans[-1] = (spans[-1][0], client + 1)
+        else:
+            spans.append((client, client + 1))
+    return tuple(spans)
+
+
+def _record(content: RecordDict, name: str, kind: type[_Record]) -> _Record:
+    found = content.get(name)
+    if not isinstance(found, kind):
+        raise FileRefused(f"a message must have the {kind.__name__} {name!r}, got {type(found).__name__}")
+    return found
+
+
+def _whole(facts: ConfigRecord, name: str) -> list[int]:
+    found = facts.get(name)
+    if not isinstance(found, list) or not all(type(value) is int for value in found):
+        raise FileRefused(f"{name} must be a list of whole numbers, got {type(found).__name__}")
+    return cast("list[int]", found)
+
+
+def _texts(facts: ConfigRecord, name: str) -> list[str]:
+    found = facts.get(name)
+    if not isinstance(found, list) or not all(isinstance(value, str) for value in found):
+        raise FileRefused(f"{name} must be a list of texts, got {type(found).__name__}")
+    return cast("list[str]", found)
+
+
+def _text(facts: ConfigRecord, name: str) -> str:
+    found = facts.get(name)
+    if not isinstance(found, str):
+        raise FileRefused(f"{name} must be a text, got {type(found).__name__}")
+    return found
+
+
+def _number(facts: ConfigRecord, name: str) -> int:
+    found = facts.get(name)
+    if type(found) is not int:
+        raise FileRefused(f"{name} must be a whole number, got {type(found).__name__}")
+    return found

@@ -1,0 +1,152 @@
+"""The server's state on disk: written before anything of a round can be seen, read when the server starts again."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
+
+FORMAT, VERSION = "decrescendo-federated-journal", 1
+HEAD, LOCK = "journal-private.json", "journal.lock"
+_KEYS = {"format", "version", "facts", "tensors", "tensors_sha256"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One state: facts that fit JSON, and tensors by name."""
+
+    facts: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+
+class Journal:
+    """A folder with the last state, replaced as a whole: a kill at any moment leaves the old state or the new one.
+
+    What is in it is as secret as the seed: the states of the noise streams tell past and future noise. Files are
+    readable by their owner only.
+
+    Args:
+        folder: made if it is not there. Whoever opens it holds it until their process ends: two servers that went on
+            from one state would release two different sums under the same noise. A copy of the folder is not held:
+            never go on from a backup.
+
+    Raises:
+        InvalidValue: it cannot be written, or another server holds it.
+
+    >>> import tempfile
+    >>> journal = Journal(Path(tempfile.mkdtemp()) / "run")
+    >>> journal.read() is None
+    True
+    >>> journal.write(Entry({"round": 1}, {}))
+    >>> journal.read().facts
+    {'round': 1}
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._folder = Path(folder)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidValue(
+                f"journal must be a folder that can be written, got {str(folder)!r} ({error.strerror})"
+            ) from None
+        self._lock = FileLock(self._folder / LOCK, mode=0o600, blocking=False)
+        try:
+            self._lock.acquire()
+        except Timeout:
+            raise InvalidValue(
+                f"a journal must have one server, got {str(folder)!r} held by another. End that one first: two would "
+                "release different sums with the same noise"
+            ) from None
+
+    def close(self) -> None:
+        """Let another server have the folder, as the end of this process would."""
+        self._lock.release()
+
+    def write(self, entry: Entry) -> None:
+        """Replace the state; when this returns, it is on disk.
+
+        Raises:
+            PlanViolation: after `close`.
+        """
+        if not self._lock.is_locked:
+            raise PlanViolation(
+                "a journal must be held to be written, got one that was let go. Start the server again from its folder"
+            )
+        content = save_tensors({name: tensor.contiguous() for name, tensor in entry.tensors.items()})
+        digest = hashlib.sha256(content).hexdigest()
+        # A name of its own: the head that is still there must find its own tensors until it is replaced.
+        name = f"state-{digest[:16]}.safetensors"
+        self._put(name, content)
+        head = {
+            "format": FORMAT,
+            "version": VERSION,
+            "facts": dict(entry.facts),
+            "tensors": name,
+            "tensors_sha256": digest,
+        }
+        text = json.dumps({**head, "sha256": _digest(head)}, allow_nan=False)
+        self._put(HEAD, text.encode())
+        for old in self._folder.glob("state-*.safetensors"):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+
+    def read(self) -> Entry | None:
+        """The last state; ``None`` if there is none yet.
+
+        Raises:
+            FileRefused: damaged, foreign or newer: a run whose ledger cannot be read must not go on.
+        """
+        head = self._folder / HEAD
+        if not head.exists():
+            return None
+        try:
+            content = json.loads(head.read_bytes())
+            if not isinstance(content, dict) or content.get("format") != FORMAT:
+                raise FileRefused(f'{head} must say format "{FORMAT}", got a foreign file')
+            if content.get("version") != VERSION:
+                raise FileRefused(f"{head} must be of version {VERSION}, got {content.get('version')!r}")
+            checksum = content.pop("sha256", None)
+            if content.keys() != _KEYS or checksum != _digest(content):
+                raise FileRefused(f"{head} must match its own checksum, got other content")
+            stored = (self._folder / str(content["tensors"])).read_bytes()
+            if hashlib.sha256(stored).hexdigest() != content["tensors_sha256"]:
+                raise FileRefused(
+                    f"{content['tensors']} must be the file that {HEAD} speaks of, got other bytes"
+                )
+            return Entry(content["facts"], load_tensors(stored))
+        except FileRefused:
+            raise
+        except (OSError, ValueError, SafetensorError) as error:
+            raise FileRefused(
+                f"{head} and its tensors must be readable, got {error}. It is damaged"
+            ) from error
+
+    def _put(self, name: str, content: bytes) -> None:
+        temporary = self._folder / f".{name}.tmp"
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, self._folder / name)
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _digest(head: Mapping[str, Any]) -> str:
+    canonical = json.dumps(head, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,79 @@
+"""What a finished federated training is, and what may be said of it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from decrescendo.budget import Guarantee
+from decrescendo.errors import InvalidValue
+from decrescendo.federated.placement import Placement
+from decrescendo.federated.verdict import RoundReport
+from decrescendo.ledger import Ledger
+from decrescendo.plan import Plan
+from decrescendo.run import Run
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """A finished federated training.
+
+    Args:
+        plan: what was decided before the start.
+        placement: who added the noise.
+        ledger: what was spent, aborted rounds included. In LOCAL the releases have sample rate 1.
+        guarantee: of the weights, a client: the plan's accountant-checked one in SERVER and SHARES; in LOCAL that of
+            a client that answered every round. See `Placement` for whom it protects against.
+        against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
+        secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
+        weights: the trained state dict, on the CPU.
+        reports: what happened in each round since this process started; private.
+        seconds: wall-clock time since this process started.
+
+    >>> from decrescendo.plan import _EXAMPLE
+    >>> plan = Plan.from_json(_EXAMPLE)
+    >>> outcome = Outcome(plan, Placement.SERVER, plan.ledger, plan.guarantee, None, {})
+    >>> print(outcome.statement().splitlines()[1])
+    The server is trusted with every reply; the guarantee holds against whoever sees the models it releases.
+    """
+
+    plan: Plan
+    placement: Placement
+    ledger: Ledger
+    guarantee: Guarantee
+    against_server: Guarantee | None
+    weights: Mapping[str, Tensor]
+    reports: tuple[RoundReport, ...] = ()
+    seconds: float = 0.0
+    secure_sum: bool = True
+
+    @property
+    def steps(self) -> int:
+        """Rounds spent."""
+        return self.ledger.steps
+
+    def statement(self) -> str:
+        """What is promised, and against whom."""
+        lines = [str(self.guarantee), self.placement.threat]
+        if self.placement is Placement.SHARES and not self.secure_sum:
+            lines.append("There was no secure aggregation here: the server saw every reply by itself.")
+        if self.against_server is not None:
+            lines.append(f"Against the server, for a client that answers every round: {self.against_server}")
+        lines.append(
+            'The unit is a client as the plan counts them. Where clients are not independent people ("one client" '
+            "may hold a copy of what another holds), `federated.units` says what else is hidden, and how far."
+        )
+        return "\n".join(lines)
+
+    def to_run(self) -> Run:
+        """The same as a `decrescendo.run.Run`, which can be saved.
+
+        Raises:
+            InvalidValue: LOCAL, whose ledger is not a part of its plan's.
+        """
+        if self.placement is Placement.LOCAL:
+            raise InvalidValue(
+                "a Run must keep its plan's promise, got the placement local, which promises something else. "
+                "Save its weights with the text of statement()"
+            )
+        return Run(self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds)

@@ -1,0 +1,153 @@
+"""A federated run in one process: a million clients of few records, whole cohorts at once."""
+
+import os
+import time
+from collections.abc import Callable, Collection
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from decrescendo.clipping import ClippedSum, EngineSettings, Loss
+from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance
+from decrescendo.federated.clients import Clients
+from decrescendo.federated.cohort import CohortSum
+from decrescendo.federated.messages import Round
+from decrescendo.federated.outcome import Outcome
+from decrescendo.federated.placement import Placement
+from decrescendo.federated.rounds import Opened, Rounds
+from decrescendo.federated.update import LocalSteps, share_of_noise
+from decrescendo.federated.verdict import RoundReport, Verdict
+from decrescendo.plan import Plan
+from decrescendo.progress import Callback, Progress
+from decrescendo.rng import Streams
+from decrescendo.spent import Spent
+
+# Who of a cohort does not answer, from the round's number and the cohort.
+Dropouts = Callable[[int, tuple[int, ...]], Collection[int]]
+
+
+def client_streams(seed: int, client: int) -> Streams:
+    """The secret streams of one simulated client; a deployed one has a seed of its own instead.
+
+    >>> client_streams(0, 1) == client_streams(0, 2)
+    False
+    """
+    return Streams(seed).child(0).child(client)
+
+
+def simulate(
+    model: nn.Module,
+    loss: Loss,
+    clients: Clients,
+    plan: Plan,
+    optimizer: torch.optim.Optimizer,
+    *,
+    seed: int,
+    placement: Placement,
+    local: LocalSteps | None = None,
+    dropouts: Dropouts | None = None,
+    name: str = "",
+    journal: str | os.PathLike[str] | None = None,
+    callback: Callback | None = None,
+    settings: EngineSettings | None = None,
+) -> Outcome:
+    """Train ``model`` in place by ``plan`` over simulated clients: what `Server` does, without messages.
+
+    Args:
+        model: moved in place.
+        loss: ``loss(model, batch)`` returns one loss a record; a client's loss is the mean of its records'.
+        clients: as many as the plan's ``dataset_size``.
+        plan: of `Unit.CLIENT`.
+        optimizer: of the server, any ``torch.optim`` optimiser.
+        seed: whole number >= 0; the streams "sampling" and "noise" of the server, and all clients'
+            (`client_streams`). Who knows it knows all noise.
+        placement: in SHARES and LOCAL each member's noise is drawn from its own stream, as a deployed client would;
+            that is slow. The models of SHARES have the same law as those of SERVER, so simulate SERVER to study
+            them; what LOCAL costs cannot be had cheaper.
+        local: ``None`` for one gradient a client (FedSGD), else several steps of local SGD.
+        dropouts: who of a cohort does not answer; ``None`` for nobody. May depend on anything but the updates: then
+            the dropouts themselves say something, as in real life, that no guarantee covers.
+        name, journal: as in `Server`.
+        callback: called after each round with a `Progress`, as in `training.train`.
+        settings: of the clipping engine; ``microbatch_size`` counts clients.
+
+    Guarantee:
+        as `Server`'s. For the same seed, survivors and records the weights are those of a `Server` that is fed with
+        the replies one by one, up to rounding.
+
+    Raises:
+        InvalidValue: another number of clients than the plan's.
+        UnsupportedModel: examples that see each other (across clients), buffers that training changes.
+
+    >>> from decrescendo.budget import Budget, Unit
+    >>> from decrescendo.calibration import calibrate
+    >>> from decrescendo.curves import constant
+    >>> from decrescendo.sampling import PoissonSampling
+    >>> plan = calibrate(Budget(2.0, 1e-3, Unit.CLIENT), PoissonSampling(50, 10), steps=2,
+    ...     privacy=constant(1.0), clip=constant(1.0))
+    >>> model = nn.Linear(1, 1)
+    >>> loss = lambda model, batch: (model(batch) - 1).square().sum(dim=1)
+    >>> clients = Clients.equal(torch.ones(100, 1), records=2)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> outcome = simulate(model, loss, clients, plan, optimizer, seed=0, placement=Placement.SERVER)
+    >>> outcome.ledger == plan.ledger
+    True
+    """
+    check_instance("clients", clients, Clients)
+    check_instance("plan", plan, Plan)
+    if clients.count != plan.sampling.dataset_size:
+        raise InvalidValue(
+            f"clients must be the plan's {plan.sampling.dataset_size}, got {clients.count}. "
+            "The sample rate was calibrated for that number: make a plan for these clients"
+        )
+    cohorts = CohortSum(model, loss, local, settings or EngineSettings())
+    rounds = Rounds(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
+    buffers = {key: buffer.detach().clone() for key, buffer in model.named_buffers()}
+    spent, start = Spent(plan.ledger, plan.budget.delta), time.monotonic()
+    reports: list[RoundReport] = []
+    try:
+        while not rounds.done:
+            opened = rounds.open()
+            away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
+            present = [client for client in opened.cohort if client not in away]
+            records = clients.take(np.array(present, dtype=np.int64)) if present else None
+            clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
+            if present and not reports:  # comparing large buffers in every round would cost
+                _check_buffers(model, buffers)
+            rounds.release(_noised(clipped, opened.round, present, seed), len(present), clipped.diagnostics)
+            reports.append(_report(opened, len(present)))
+            if callback is not None:
+                seconds = time.monotonic() - start
+                if callback(Progress(rounds.spent, plan.steps, seconds, clipped.diagnostics, spent)):
+                    break
+    finally:
+        rounds.stop()  # whatever ends this, the next call may go on
+    _check_buffers(model, buffers)
+    return rounds.finish(tuple(reports))
+
+
+def _noised(clipped: ClippedSum, asked: Round, present: list[int], seed: int) -> dict[str, Tensor]:
+    """The sum with the noise that its members have added themselves."""
+    if asked.share_std == 0:
+        return dict(clipped.gradients)
+    total = {name: value.cpu().double() for name, value in clipped.gradients.items()}
+    shapes = {name: value.shape for name, value in total.items()}
+    for client in present:
+        for name, noise in share_of_noise(shapes, asked, client_streams(seed, client)).items():
+            total[name] += noise
+    return total
+
+
+def _report(opened: Opened, present: int) -> RoundReport:
+    verdicts = {Verdict.ACCEPTED: present} if present else {}
+    return RoundReport(opened.round.number, len(opened.cohort), verdicts)
+
+
+def _check_buffers(model: nn.Module, before: dict[str, Tensor]) -> None:
+    for name, buffer in model.named_buffers():
+        if name not in before or not torch.equal(before[name], buffer):
+            raise UnsupportedModel(
+                f"buffers must not change in training, got a change of {name}. It holds statistics of "
+                "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
+            )

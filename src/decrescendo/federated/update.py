@@ -1,0 +1,176 @@
+"""What a client computes: its update, clipped by itself, with its share of the noise if it has one."""
+
+import copy
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.clipping.batches import count_rows, slice_rows
+from decrescendo.clipping.clipped import Batch, Loss, accumulator, check_clip_norm, trainable
+from decrescendo.errors import InvalidValue, check_integer, check_real
+from decrescendo.federated.messages import Round
+from decrescendo.federated.summing import norm_of
+from decrescendo.rng import Streams
+
+# The client stays further below C than the server asks for (`summing.MARGIN`), so that no honest reply is re-clipped.
+CLIENT_MARGIN = 2.0**-20
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSteps:
+    """Several steps of plain SGD at the client; its update is the way gone, w_0 - w_k.
+
+    Args:
+        learning_rate: > 0, of the client.
+        epochs: >= 1, passes over the client's records, in their order.
+        batch_size: >= 1 records a step; ``None`` for all of them.
+
+    >>> LocalSteps(0.1, epochs=2).batch_size is None
+    True
+    """
+
+    learning_rate: float
+    epochs: int = 1
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "learning_rate", check_real("learning_rate", self.learning_rate, above=0))
+        check_integer("epochs", self.epochs, at_least=1)
+        if self.batch_size is not None:
+            check_integer("batch_size", self.batch_size, at_least=1)
+
+    def slices(self, records: int) -> Iterator[tuple[int, int]]:
+        """First and last record (exclusive) of each step.
+
+        >>> list(LocalSteps(0.1, epochs=2, batch_size=2).slices(3))
+        [(0, 2), (2, 3), (0, 2), (2, 3)]
+        """
+        size = self.batch_size or max(records, 1)
+        for _ in range(self.epochs):
+            for start in range(0, records, size):
+                yield start, min(start + size, records)
+
+
+def client_update(
+    model: nn.Module, loss: Loss, records: Batch | None, local: LocalSteps | None = None
+) -> dict[str, Tensor]:
+    """The update of a client with these records, not clipped yet: the direction that the model is moved against.
+
+    Args:
+        model: with the weights of this round; left as it is, its buffers too: what one client's records leave in
+            them (running statistics) must not reach the update of the next client.
+        loss: ``loss(model, batch)`` returns one loss a record.
+        records: the client's own; ``None`` or no rows give a zero update.
+        local: ``None`` for one gradient of the mean loss (FedSGD, Du et al. Algorithm 5), else several local steps,
+            each on the mean loss of its records.
+
+    Returns:
+        one tensor for each trainable parameter, by name, at least float32.
+
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = model.weight.data.fill_(0.0)
+    >>> loss = lambda model, batch: (model(batch) - 1).square().squeeze(1) / 2
+    >>> client_update(model, loss, torch.tensor([[1.0], [3.0]]))["weight"]
+    tensor([[-2.]])
+    """
+    parameters = trainable(model)
+    rows = 0 if records is None else count_rows(records)
+    if rows == 0:
+        return {name: torch.zeros_like(p, dtype=accumulator(p.dtype)) for name, p in parameters.items()}
+    if local is None and next(model.buffers(), None) is None:
+        return _gradient(model, loss, records)
+    worker = copy.deepcopy(model)
+    if local is None:
+        return _gradient(worker, loss, records)
+    for start, stop in local.slices(rows):
+        found = _gradient(worker, loss, slice_rows(records, start, stop))
+        with torch.no_grad():
+            for name, parameter in trainable(worker).items():
+                parameter.sub_(found[name].to(parameter), alpha=local.learning_rate)
+    with torch.no_grad():
+        end = trainable(worker)
+        return {
+            name: p.detach().to(accumulator(p.dtype)) - end[name].detach().to(accumulator(p.dtype))
+            for name, p in parameters.items()
+        }
+
+
+def _gradient(model: nn.Module, loss: Loss, records: Batch) -> dict[str, Tensor]:
+    parameters = trainable(model)
+    with torch.enable_grad():
+        mean = loss(model, records).mean()
+        found = torch.autograd.grad(mean, list(parameters.values()), materialize_grads=True)
+    return {
+        name: gradient.to(accumulator(gradient.dtype))
+        for name, gradient in zip(parameters, found, strict=True)
+    }
+
+
+def clip_update(update: Mapping[str, Tensor], clip_norm: float) -> dict[str, Tensor]:
+    """``update`` min(1, C / |update|), computed in float64 and rounded down; zeros where it is not finite.
+
+    Guarantee:
+        the joint norm of what is returned, in the dtypes it came in, is at most C.
+
+    >>> clip_update({"w": torch.tensor([3.0, 4.0])}, 1.0)["w"]
+    tensor([0.6000, 0.8000])
+    """
+    target = check_clip_norm("clip_norm", clip_norm) * (1 - CLIENT_MARGIN)
+    norm = norm_of(update)
+    if not norm < float("inf"):
+        return {name: torch.zeros_like(tensor) for name, tensor in update.items()}
+    if norm <= target:
+        return dict(update)
+    return {name: tensor.double().div(norm).mul(target).to(tensor.dtype) for name, tensor in update.items()}
+
+
+def share_of_noise(shapes: Mapping[str, torch.Size], asked: Round, secret: Streams) -> dict[str, Tensor]:
+    """N(0, share_std^2) on every coordinate, in float64, from the client's stream of this run and round.
+
+    The same run and round give the same noise: `policy.Memory` sees to it that a round is answered once.
+
+    >>> from decrescendo.federated.placement import Placement
+    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.LOCAL, 2.0)
+    >>> share_of_noise({"w": torch.Size([2])}, asked, Streams(5))["w"].shape
+    torch.Size([2])
+    """
+    digest = hashlib.sha256(f"{asked.run}:{asked.number}".encode()).digest()
+    generator = secret.child(int.from_bytes(digest, "big")).torch("noise")
+    return {
+        name: torch.randn(shapes[name], dtype=torch.float64, generator=generator).mul_(asked.share_std)
+        for name in sorted(shapes)
+    }
+
+
+def prepare(update: Mapping[str, Tensor], asked: Round, secret: Streams | None) -> dict[str, Tensor]:
+    """What leaves the client: ``update`` clipped to C_t, with the client's share of noise.
+
+    Args:
+        update: from `client_update`.
+        asked: the round, accepted by the client's `Policy` and noted in its `Memory`.
+        secret: the client's own streams, from a seed that nobody else knows; ``None`` where it adds no noise (SERVER).
+
+    Returns:
+        tensors for `messages.Reply`, on the CPU: in the dtypes of ``update`` without noise, in float64 with it.
+
+    Raises:
+        InvalidValue: noise is asked for, and there is no stream for it.
+
+    >>> from decrescendo.federated.placement import Placement
+    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.SERVER, 0.0)
+    >>> prepare({"w": torch.tensor([3.0, 4.0])}, asked, None)["w"]
+    tensor([0.6000, 0.8000])
+    """
+    clipped = {name: tensor.detach().cpu() for name, tensor in clip_update(update, asked.clip_norm).items()}
+    if asked.share_std == 0:
+        return clipped
+    if secret is None:
+        raise InvalidValue(
+            f"a client must have a secret stream to add its noise ({asked.placement}), got None. "
+            "Give it Streams of a seed of its own, from secrets.randbits(128)"
+        )
+    noise = share_of_noise({name: tensor.shape for name, tensor in clipped.items()}, asked, secret)
+    return {name: tensor.double() + noise[name] for name, tensor in clipped.items()}

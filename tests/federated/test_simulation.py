@@ -1,0 +1,252 @@
+"""Whole cohorts at once are the same as replies one by one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from decrescendo.budget import Unit
+from decrescendo.clipping import EngineSettings
+from decrescendo.data.rows import Rows
+from decrescendo.errors import InvalidValue, UnsupportedModel
+from decrescendo.federated import (
+    Clients,
+    LocalSteps,
+    Outcome,
+    Placement,
+    Records,
+    Reply,
+    Server,
+    client_streams,
+    client_update,
+    prepare,
+    simulate,
+)
+from decrescendo.federated.simulation import Dropouts
+from decrescendo.models import paper_cnn
+from decrescendo.training import train
+
+from .conftest import CLIENTS, adam, loss, make_model, make_plan, momentum, records, sgd
+
+SEED = 5
+RAGGED = np.array([0, 0, 3, 4, 9, 9, *range(10, 10 + CLIENTS - 6), 60])
+POPULATIONS: dict[str, Callable[[], Clients]] = {
+    "one record": lambda: Clients.one_record(records()),
+    "three records": lambda: Clients.equal(records(3 * CLIENTS), records=3),
+    "ragged": lambda: Clients.ranges(records(60), RAGGED),
+}
+LOCAL = {
+    "gradient": None,
+    "epochs": LocalSteps(0.3, epochs=2),
+    "minibatches": LocalSteps(0.3, epochs=2, batch_size=2),
+}
+
+
+def drop_odd(number: int, cohort: tuple[int, ...]) -> list[int]:
+    """Odd clients drop out of odd rounds, everybody of round 2."""
+    return list(cohort) if number == 2 else [client for client in cohort if number % 2 and client % 2]
+
+
+def one_by_one(
+    clients: Clients,
+    placement: Placement,
+    local: LocalSteps | None,
+    dropouts: Dropouts | None,
+    build: Any = sgd,
+) -> Outcome:
+    model = make_model()
+    server = Server(model, make_plan(), build(model), seed=SEED, placement=placement)
+    while not server.done:
+        opened = server.open()
+        away = () if dropouts is None else dropouts(opened.round.number, opened.cohort)
+        for client in reversed(opened.cohort):
+            if client in away:
+                continue
+            update = client_update(model, loss, clients.take(np.array([client])).rows, local)
+            sent = prepare(update, opened.round, client_streams(SEED, client))
+            assert server.receive(Reply(client, opened.round.number, opened.round.run, sent)).verdict.taken
+        server.close()
+    return server.finish()
+
+
+@pytest.mark.parametrize("population", POPULATIONS)
+@pytest.mark.parametrize("local", LOCAL)
+@pytest.mark.parametrize("placement", list(Placement))
+def test_simulation_is_the_server_fed_one_by_one(population: str, local: str, placement: Placement) -> None:
+    clients = POPULATIONS[population]()
+    model = make_model()
+    found = simulate(
+        model,
+        loss,
+        clients,
+        make_plan(),
+        adam(model),
+        seed=SEED,
+        placement=placement,
+        local=LOCAL[local],
+        dropouts=drop_odd,
+    )
+    expected = one_by_one(clients, placement, LOCAL[local], drop_odd, adam)
+    assert found.ledger == expected.ledger
+    assert [r.missing for r in found.reports] == [r.missing for r in expected.reports]
+    assert found.guarantee == expected.guarantee
+    assert found.against_server == expected.against_server
+    for name, weight in found.weights.items():
+        torch.testing.assert_close(weight, expected.weights[name], rtol=0, atol=1e-6)
+    assert any(r.taken for r in found.reports)
+
+
+def test_one_record_clients_are_central_training_bit_for_bit() -> None:
+    central, federated = make_model(), make_model()
+    train(central, loss, records(), make_plan(unit=Unit.EXAMPLE), momentum(central), seed=SEED)
+    clients = Clients.one_record(records())
+    outcome = simulate(
+        federated, loss, clients, make_plan(), momentum(federated), seed=SEED, placement=Placement.SERVER
+    )
+    for name, weight in central.state_dict().items():
+        assert torch.equal(weight, outcome.weights[name])
+    assert outcome.to_run().ledger == make_plan().ledger
+
+
+@pytest.mark.parametrize("local", LOCAL)
+def test_many_records_of_a_convolutional_network(local: str) -> None:
+    """The paper's CNN, clients with three images: folded into the engine, or stepped by vmap."""
+    inputs = torch.randn(12, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    clients = Clients.equal((inputs, torch.arange(12) % 10), records=3)
+    plan = make_plan([1.0], [0.5], clients=4, cohort=4)
+    weights: list[torch.Tensor] = []
+    steps = LOCAL[local]
+    model = paper_cnn(0)
+    simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.SERVER, local=steps)
+    weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    model = paper_cnn(0)
+    server = Server(model, plan, sgd(model), seed=SEED, placement=Placement.SERVER)
+    opened = server.open()
+    for client in opened.cohort:
+        update = client_update(model, loss, clients.take(np.array([client])).rows, steps)
+        server.receive(Reply(client, 1, opened.round.run, prepare(update, opened.round, None)))
+    server.close()
+    weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("local", LOCAL)
+def test_a_client_that_is_not_finite_touches_nobody_else(local: str) -> None:
+    """Not by its padding either: the sum is that of the others."""
+    inputs, targets = records(60)
+    plan = make_plan([1.0], [0.5], cohort=CLIENTS)
+    clean = Clients.ranges((inputs, targets), RAGGED)
+    spoiled = inputs.clone()
+    spoiled[4:9] = torch.tensor([float("nan"), float("inf"), 1e38])  # client 3
+
+    def found(clients: Clients, dropouts: Dropouts | None) -> torch.Tensor:
+        model = make_model()
+        simulate(
+            model,
+            loss,
+            clients,
+            plan,
+            sgd(model),
+            seed=SEED,
+            placement=Placement.SERVER,
+            local=LOCAL[local],
+            dropouts=dropouts,
+        )
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    without = found(clean, lambda number, cohort: [3])
+    torch.testing.assert_close(
+        found(Clients.ranges((spoiled, targets), RAGGED), None), without, rtol=0, atol=1e-6
+    )
+    assert not torch.allclose(found(clean, None), without, rtol=0, atol=1e-6)
+
+
+def test_chunks_of_clients_change_nothing() -> None:
+    weights: list[torch.Tensor] = []
+    for size in (None, 2):
+        model = make_model()
+        simulate(
+            model,
+            loss,
+            POPULATIONS["ragged"](),
+            make_plan(),
+            sgd(model),
+            seed=SEED,
+            placement=Placement.SERVER,
+            local=LocalSteps(0.3, epochs=2),
+            settings=EngineSettings(microbatch_size=size),
+        )
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(weights[0], weights[1], rtol=0, atol=1e-6)
+
+
+def test_records_are_asked_for_by_cohort_only() -> None:
+    """A population that is computed: nothing is kept for each of ten million clients."""
+    asked: list[int] = []
+
+    def take(indices: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(len(indices))
+        inputs = torch.from_numpy(np.stack([np.sin(indices * k) for k in (1, 2, 3)], 1)).float()
+        return inputs, torch.from_numpy(indices % 2)
+
+    model = make_model()
+    plan = make_plan(clients=10_000_000, cohort=8)
+    clients = Clients.equal(Rows(20_000_000, take), records=2)
+    outcome = simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.SERVER)
+    assert sum(asked) == 2 * sum(report.cohort for report in outcome.reports) < 200
+
+
+def test_simulation_is_refused_where_it_must_be() -> None:
+    model = make_model()
+    with pytest.raises(InvalidValue, match="clients must be the plan's 40, got 20"):
+        simulate(
+            model,
+            loss,
+            Clients.one_record(records(20)),
+            make_plan(),
+            sgd(model),
+            seed=0,
+            placement=Placement.SERVER,
+        )
+    mixing = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    for local in LOCAL.values():
+        with pytest.raises(UnsupportedModel):
+            simulate(
+                mixing,
+                loss,
+                POPULATIONS["three records"](),
+                make_plan(),
+                sgd(mixing),
+                seed=0,
+                placement=Placement.SERVER,
+                local=local,
+            )
+
+
+def test_an_early_end_is_judged_by_the_whole_plan() -> None:
+    model = make_model()
+    outcome = simulate(
+        model,
+        loss,
+        Clients.one_record(records()),
+        make_plan(),
+        sgd(model),
+        seed=SEED,
+        placement=Placement.SERVER,
+        callback=lambda progress: progress.step == 2,
+    )
+    assert outcome.steps == 2
+    assert outcome.ledger == make_plan().ledger.first(2)
+    assert outcome.guarantee.epsilon == pytest.approx(make_plan().guarantee.epsilon)
+
+
+def test_records_must_be_what_they_say() -> None:
+    with pytest.raises(InvalidValue, match="as many as counts says"):
+        Records(torch.zeros(3, 1), np.array([1, 1]))
+    with pytest.raises(InvalidValue, match="must divide"):
+        Clients.equal(torch.zeros(5, 1), records=2)
+    with pytest.raises(InvalidValue, match="ascend"):
+        Clients.ranges(torch.zeros(5, 1), np.array([0, 3, 2, 5]))

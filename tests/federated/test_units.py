@@ -1,0 +1,98 @@
+"""The epsilon of somebody who is behind several clients."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom, norm
+
+from decrescendo.accounting import Pld
+from decrescendo.accounting.gaussian import epsilon_of
+from decrescendo.data.infinite import sources
+from decrescendo.errors import AccountingError, InvalidValue
+from decrescendo.federated.units import group_epsilon, most_clients
+from decrescendo.ledger import Ledger
+
+
+def exact(m: int, p: float, z: float, delta: float) -> float:
+    """One release, by quadrature of both hockey-stick integrals: the smallest epsilon that covers delta."""
+    x = np.linspace(-12 * z, m + 12 * z, 400_001)
+    step = x[1] - x[0]
+    mixed = sum(binom.pmf(j, m, p) * norm.pdf(x, j, z) for j in range(m + 1))
+    plain = norm.pdf(x, 0, z)
+
+    def worst(epsilon: float) -> float:
+        remove = np.maximum(mixed - math.exp(epsilon) * plain, 0).sum() * step
+        return max(remove, np.maximum(plain - math.exp(epsilon) * mixed, 0).sum() * step)
+
+    low, high = 0.0, 50.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if worst(middle) > delta else (low, middle)
+    return high
+
+
+@pytest.mark.parametrize(("m", "p", "z"), [(1, 0.1, 1.0), (3, 0.1, 2.0), (5, 0.05, 1.5)])
+def test_one_release_is_the_integral_of_the_mixture(m: int, p: float, z: float) -> None:
+    found = group_epsilon(Ledger.of([z], p), 1e-4, m)
+    truth = exact(m, p, z, 1e-4)
+    assert found.kind == "upper"
+    assert truth * (1 - 1e-4) <= found.value <= truth * 1.02
+
+
+def test_one_client_is_the_plan_and_all_drawn_is_a_gaussian() -> None:
+    ledger = Ledger.of(np.linspace(2.0, 1.5, 30), 0.05)
+    lower, upper = Pld().bracket(ledger, 1e-5)
+    assert lower <= group_epsilon(ledger, 1e-5, 1, values=30).value <= upper * 1.02
+    # Everybody takes part: m clients are one of sensitivity m.
+    whole = group_epsilon(Ledger.of([4.0] * 5, 1.0), 1e-5, 3).value
+    truth = epsilon_of(1e-5, 3 * math.sqrt(5) / 4.0)
+    assert truth * (1 - 1e-4) <= whole <= truth * 1.02
+
+
+def test_it_grows_with_the_group_and_when_clients_stay() -> None:
+    ledger = Ledger.of([2.0] * 20, 0.05)
+    one, three, stays = (
+        group_epsilon(ledger, 1e-5, 1).value,
+        group_epsilon(ledger, 1e-5, 3).value,
+        group_epsilon(ledger, 1e-5, 3, replaced=True).value,
+    )
+    assert one < three < stays
+    assert stays >= 2 * three * 0.999  # the halves have a smaller delta
+
+
+def test_edges() -> None:
+    assert group_epsilon(Ledger(), 1e-5, 3).value == 0
+    assert group_epsilon(Ledger.of([1.0, 0.0], 0.1), 1e-5, 3).value == math.inf
+    with pytest.raises(AccountingError, match="one sample rate"):
+        group_epsilon(Ledger.of([1.0], 0.1) + Ledger.of([1.0], 0.2), 1e-5, 3)
+    with pytest.raises(InvalidValue, match="delta must be >= 1e-11"):
+        group_epsilon(Ledger.of([1.0], 0.1), 1e-12, 3)
+    # So little noise that nothing is left to promise when updates are replaced.
+    assert group_epsilon(Ledger.of([0.2] * 2, 0.1), 1e-5, 2, replaced=True).value == math.inf
+
+
+def test_replaced_updates_are_two_halves_with_their_deltas() -> None:
+    """Against dp-accounting's own mixture: (e, d) twice is (2 e, (1 + exp(e)) d)."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    m, p, z, delta = 2, 0.1, 2.0, 1e-5
+    theirs = pld.from_mixture_gaussian_mechanism(
+        z, [0.0, 1.0, 2.0], binom.pmf([0, 1, 2], m, p).tolist(), value_discretization_interval=1e-3
+    ).self_compose(4)
+    half = group_epsilon(Ledger.of([z] * 4, p), delta, m, replaced=True).value / 2
+    for shift, holds in ((0.01, True), (-0.01, False)):
+        covered = (1 + math.exp(half + shift)) * theirs.get_delta_for_epsilon(half + shift) <= delta
+        assert covered == holds
+
+
+@pytest.mark.parametrize(
+    ("rows", "records", "expected"), [(250_000, 1, 5), (500_000, 1, 9), (500_000, 10, 9)]
+)
+def test_clients_behind_a_source_digit(rows: int, records: int, expected: int) -> None:
+    numbers = np.arange(rows)
+    assert most_clients(sources(10_000 + numbers), numbers // records) == expected
+
+
+def test_a_client_that_holds_several_records_of_one_person_counts_once() -> None:
+    assert most_clients(np.array([1, 1, 1, 2, 2]), np.array([0, 0, 1, 1, 1])) == 2
