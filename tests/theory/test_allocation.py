@@ -198,6 +198,19 @@ def test_the_clt_is_asked_for_its_own_optimum_and_stays_an_estimate() -> None:
     assert plan.guarantee.kind == "estimate"
 
 
+def test_a_search_gone_wrong_costs_utility_and_never_privacy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever mu the estimates lead to, the plan is what the ordinary calibration certifies."""
+    wild = [np.array([5.0, 1.0, 0.2]), np.array([1e-3, 1e-3, 2.0])]
+    monkeypatch.setattr("decrescendo.theory.allocation._contenders", lambda *_: wild)
+    sampling = dc.PoissonSampling(1000, 50)
+    plan = allocate(BUDGET, sampling, steps=3, weight=[1.0, 2.0, 3.0], clip=dc.constant(1.0))
+    lower, upper = Pld().bracket(plan.ledger, BUDGET.delta)
+    assert (plan.guarantee.epsilon_lower, plan.guarantee.epsilon) == (lower, upper)
+    assert 0.999 < upper <= 1.0
+    mu = 1 / plan.noise_multiplier
+    assert any(mu / mu[0] == pytest.approx(shape / shape[0]) for shape in wild)
+
+
 def test_weights_that_cancel_the_clip_curve_give_even_noise() -> None:
     clip = dc.sensitivity_decay(1.0, rho_c=4.0)
     weight = lambda u: 1 / clip(u) ** 2  # noqa: E731
