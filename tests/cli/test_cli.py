@@ -174,6 +174,8 @@ def test_no_noise_costs_infinity_in_valid_json(invoke: Invoke, tmp_path: Path) -
     assert facts(result)["accountants"][0]["bound"]["value"] == "inf"
 
 
+OPTIMAL = [*SMALL, "--schedule", "optimal"]
+
 BAD: dict[str, tuple[list[Any], str]] = {
     "epsilon": (["plan", *SMALL, "--epsilon", -1], "epsilon must be > 0"),
     "delta": (["plan", *SMALL, "--delta", 1.5], "delta must be"),
@@ -194,6 +196,17 @@ BAD: dict[str, tuple[list[Any], str]] = {
         ["train", "digits", "--plan", "PLAN", "--seed", 1, "--optimizer", "adam", "--momentum", 0.5],
         "momentum must be 0 with adam",
     ),
+    "not optimal": (["plan", *SMALL, "--lr-schedule", "cosine"], "must come with --schedule optimal"),
+    "curvature alone": (["plan", *OPTIMAL, "--curvature", 0.1], "got only --curvature"),
+    "lr alone": (["plan", *OPTIMAL, "--lr", 0.1], "got only --lr"),
+    "too curved": (["plan", *OPTIMAL, "--curvature", 5, "--lr", 0.5], "must be below 1"),
+    "noise momentum": (["plan", *OPTIMAL, "--momentum", 1], "momentum must be"),
+    "two influences": (["plan", *OPTIMAL, "--influence-growth", 2, "--momentum", 0.9], "must come alone"),
+    "growth": (["plan", *OPTIMAL, "--influence-growth", 0], "influence_growth must be > 0"),
+    "short influence": (["plan", *OPTIMAL, "--influence", "z.json"], "a weight for each of the 4 steps"),
+    "broken influence": (["plan", *OPTIMAL, "--influence", "broken.json"], "one number a line"),
+    "text influence": (["plan", *OPTIMAL, "--influence", "text.csv"], "one number a line"),
+    "missing influence": (["plan", *OPTIMAL, "--influence", "nowhere.json"], "nowhere.json"),
     "save": (["plan", *SMALL, "--save", "nowhere/plan.json"], "folder that exists"),
     "plot": (["plan", *SMALL, "--plot", "nowhere/plan.png"], "folder that exists"),
     "out in a file": (

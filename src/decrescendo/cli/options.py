@@ -2,6 +2,7 @@
 compares them."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -69,6 +70,30 @@ RhoMu = Annotated[
     float, typer.Option(help="growing-mu, dynamic, noise decays: mu grows by this factor over the run.")
 ]
 RhoC = Annotated[float, typer.Option(help="sensitivity-decay, dynamic, optimal: the clip norm falls by it.")]
+LrSchedule = Annotated[
+    Decay | None,
+    typer.Option(help="optimal: how the learning rate of the run will fall; the noise follows it."),
+]
+Lr = Annotated[float | None, typer.Option(help="optimal, with --curvature: the first learning rate.")]
+Curvature = Annotated[
+    float | None,
+    typer.Option(
+        help="optimal: smallest curvature (PL constant) of the loss; early noise is then forgotten."
+    ),
+]
+Momentum = Annotated[float | None, typer.Option(help="optimal: momentum in [0, 1).")]
+Influence = Annotated[
+    Path | None,
+    typer.Option(
+        help="optimal: file of weights, one a step, on the variance of the noise; JSON list or lines."
+    ),
+]
+InfluenceGrowth = Annotated[
+    float | None,
+    typer.Option(
+        help="optimal: noise of the last step weighs so many times that of the first, exponentially between."
+    ),
+]
 Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]
 RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.

@@ -8,12 +8,19 @@ import typer
 
 from decrescendo.budget import rounded
 from decrescendo.cli.app import err, one_line_errors, out, print_json, say
+from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
     AsJson,
+    Curvature,
     Delta,
     Epochs,
+    Influence,
+    InfluenceGrowth,
+    Lr,
+    LrSchedule,
+    Momentum,
     RhoC,
     RhoMu,
     Schedule,
@@ -23,8 +30,10 @@ from decrescendo.cli.options import (
 from decrescendo.errors import AccountingError, InvalidValue, check_real
 
 if TYPE_CHECKING:
+    from decrescendo.budget import Budget
     from decrescendo.ledger import Ledger
     from decrescendo.plan import Plan
+    from decrescendo.sampling import PoissonSampling
     from decrescendo.terms import Terms
 
 
@@ -40,6 +49,12 @@ def plan_command(
     clip: Annotated[float, typer.Option(help="Clip norm C_0 of one example's gradient.")] = 1.0,
     rho_mu: RhoMu = RHO_MU,
     rho_c: RhoC = RHO_C,
+    lr_schedule: LrSchedule = None,
+    lr: Lr = None,
+    curvature: Curvature = None,
+    momentum: Momentum = None,
+    influence: Influence = None,
+    influence_growth: InfluenceGrowth = None,
     save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the schedules into this PNG file.")] = None,
     as_json: AsJson = False,
@@ -48,23 +63,49 @@ def plan_command(
 
     Example: decrescendo plan --epsilon 1.2 --delta 1e-6 --dataset-size 60000 --batch 250 --epochs 20
     --schedule dynamic --clip 1.5 --save plan.json
+
+    With --schedule optimal the noise follows from what is known of the training: --lr-schedule, --curvature with --lr,
+    --momentum, or weights of your own.
     """
     for option, path in (("--save", save), ("--plot", plot)):
         if path is not None and not path.parent.is_dir():  # asked before the work, not after it
             raise InvalidValue(f"{option} must name a file in a folder that exists, got {str(path)!r}")
-    made = make_plan(
-        epsilon, delta, dataset_size, batch, steps, epochs, schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c
-    )
+    known = Known(lr_schedule, lr, curvature, momentum, influence, influence_growth)
+    known.check(schedule)
+    advice: Advice | None = None
+    if known.anything:
+        setting = make_setting(epsilon, delta, dataset_size, batch, steps, epochs)
+        advice = advise(*setting, known, clip=clip, rho_c=rho_c)
+        made = advice.plan
+    else:
+        made = make_plan(
+            epsilon,
+            delta,
+            dataset_size,
+            batch,
+            steps,
+            epochs,
+            schedule,
+            clip=clip,
+            rho_mu=rho_mu,
+            rho_c=rho_c,
+        )
     if save is not None:
         made.save(save)
     if plot is not None:
         from decrescendo.report.figure import draw_schedules
 
-        draw_schedules({(schedule or Schedule.DYNAMIC).value: made}, plot)
+        shown = {(schedule or Schedule.DYNAMIC).value: made}
+        if advice is not None:
+            shown["uniform"] = advice.uniform
+        draw_schedules(shown, plot)
     if as_json:
-        print_json({**plan_facts(made), "saved": save, "plot": plot})
+        more = {} if advice is None else advice.facts()
+        print_json({**plan_facts(made), **more, "saved": save, "plot": plot})
         return
     say(made.describe())
+    if schedule is Schedule.OPTIMAL:
+        say_optimal(made, advice)
     for path in filter(None, (save, plot)):
         say(f"written: {path}")
 
@@ -169,25 +210,37 @@ def make_plan(
     rho_c: float,
 ) -> "Plan":
     """The plan that the options of `plan` and `train` describe."""
-    from decrescendo.budget import Budget
     from decrescendo.calibration import calibrate
     from decrescendo.experiments.schedules import schedule_curves
-    from decrescendo.sampling import PoissonSampling
 
-    sampling = PoissonSampling(dataset_size, batch)
-    budget = Budget(epsilon, 1 / (10 * dataset_size) if delta is None else delta)
-    if steps is not None and epochs is None:
-        total = steps
-    elif epochs is not None and steps is None:
-        total = max(1, round(check_real("epochs", epochs, above=0) / sampling.sample_rate))
-    else:
-        given = "neither" if steps is None else "both"
-        raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
+    budget, sampling, total = make_setting(epsilon, delta, dataset_size, batch, steps, epochs)
     name = (schedule or Schedule.DYNAMIC).value
     passes = max(1, round(total * sampling.sample_rate))
     privacy, norms = schedule_curves(name, clip=clip, rho_mu=rho_mu, rho_c=rho_c, epochs=passes)
     with err.status("calibrating"):
         return calibrate(budget, sampling, steps=total, privacy=privacy, clip=norms)
+
+
+def make_setting(
+    epsilon: float,
+    delta: float | None,
+    dataset_size: int,
+    batch: float,
+    steps: int | None,
+    epochs: float | None,
+) -> "tuple[Budget, PoissonSampling, int]":
+    """Budget, sampling and number of steps that the options describe."""
+    from decrescendo.budget import Budget
+    from decrescendo.sampling import PoissonSampling
+
+    sampling = PoissonSampling(dataset_size, batch)
+    budget = Budget(epsilon, 1 / (10 * dataset_size) if delta is None else delta)
+    if steps is not None and epochs is None:
+        return budget, sampling, steps
+    if epochs is not None and steps is None:
+        return budget, sampling, max(1, round(check_real("epochs", epochs, above=0) / sampling.sample_rate))
+    given = "neither" if steps is None else "both"
+    raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
 
 
 def guarantee_facts(guarantee: Any) -> dict[str, Any]:

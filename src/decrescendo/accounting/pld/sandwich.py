@@ -109,6 +109,14 @@ def masses_above(dots: Dots, mu: Float[np.ndarray, " k"]) -> Masses:
     return _masses(dots, excess(dots.e, mu))
 
 
+def masses_change(dots: Dots, mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n_plus_1"]:
+    """The derivative of the masses under Q of `masses_above` in log mu, by d(delta)/d(mu) = phi(e/mu - mu/2)."""
+    m = mu[:, None]
+    rise = m / math.sqrt(2 * math.pi) * np.exp(-((dots.e / m - m / 2) ** 2) / 2)
+    slopes = np.diff(rise, axis=1, prepend=0.0) / dots.y_steps
+    return np.concatenate([slopes[:, :1], np.diff(slopes, axis=1, append=0.0)], axis=1)
+
+
 def masses_below(
     dots: Dots,
     mu: Float[np.ndarray, " k"],

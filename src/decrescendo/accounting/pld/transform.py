@@ -87,7 +87,7 @@ def _transform(
             part.mixtures.counts[:, None],
             part.mixtures.largest[:, None],
         )
-        waves = _Waves.of(part, direction, c, sign * v)
+        waves = Waves.of(part, direction, c, sign * v)
         base, difference = (
             waves.sums(mixtures.base),
             waves.sums(mixtures.difference) if largest.any() else 0.0,
@@ -118,7 +118,7 @@ def _transform(
 
 
 @dataclass(frozen=True, slots=True)
-class _Waves:
+class Waves:
     """exp(s l_j) - 1 at the losses (times y_j where P is the first law), split so that nothing cancels.
 
     With the weight exp(a) at v = 0 and the phase x = v l: exp(a + ix) - 1 = expm1(a) - exp(a) (2 sin^2(x/2) - i sin x).
@@ -134,7 +134,7 @@ class _Waves:
     sine: Float[np.ndarray, "n f"]
 
     @classmethod
-    def of(cls, part: Part, direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> "_Waves":
+    def of(cls, part: Part, direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> "Waves":
         power = 1 + c if direction == "remove" else -c
         finite = np.isfinite(part.losses)
         if direction == "add":
@@ -189,7 +189,7 @@ class Cumulants:
             counts = mixtures.counts[occupied]
             mean = mixtures.power_sums[occupied, 1] / counts
             masses = mixtures.base[occupied] + mean[:, None] * mixtures.difference[occupied]
-            waves = _Waves.of(part, self.direction, c, np.zeros(1))
+            waves = Waves.of(part, self.direction, c, np.zeros(1))
             loss = sign * waves.loss
             with np.errstate(
                 over="ignore", invalid="ignore", divide="ignore"

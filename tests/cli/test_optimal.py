@@ -1,0 +1,122 @@
+"""Facts: the optimal schedule follows what is known of the training, shows itself, and says what it rests on."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import decrescendo as dc
+from decrescendo.cli.optimal import Known
+from decrescendo.cli.options import Decay
+from decrescendo.experiments.tasks import decay_scheduler
+from decrescendo.plan import Plan
+from decrescendo.theory.allocation import allocate, noise_cost
+from decrescendo.theory.weights import noise_weights
+
+from .conftest import SMALL, Invoke, facts
+
+OPTIMAL = ["plan", *SMALL, "--schedule", "optimal", "--rho-c", "1"]
+BUDGET, SAMPLING = dc.Budget(2.0, 1e-5), dc.PoissonSampling(1438, 200)
+
+
+def known(**options: Any) -> Known:
+    given: dict[str, Any] = dict.fromkeys(
+        ("lr_schedule", "lr", "curvature", "momentum", "influence", "influence_growth")
+    )
+    return Known(**(given | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "weight"),
+    [
+        ({"lr_schedule": Decay.COSINE}, [(1 + math.cos(math.pi * t / 4)) ** 2 for t in range(4)]),
+        ({"lr_schedule": Decay.LINEAR}, [16, 9, 4, 1]),
+        ({"curvature": 0.5, "lr": 1.5}, [1, 4, 16, 64]),
+        ({"momentum": 0.9}, noise_weights([1.0] * 4, momentum=0.9)),
+        ({"influence_growth": 16}, [1, 2, 4, 8]),
+    ],
+)
+def test_options_are_the_weights_they_describe(options: dict[str, Any], weight: Any) -> None:
+    found = known(**options).weights(4)
+    assert found / found.max() == pytest.approx(np.array(weight) / max(weight))
+
+
+@pytest.mark.parametrize("decay", Decay)
+def test_the_rate_is_that_of_the_schedulers_of_training(decay: Decay) -> None:
+    sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=2.0)
+    scheduler, rates = decay_scheduler(sgd, decay.value, 6), []
+    for _ in range(6):
+        rates.append(scheduler.get_last_lr()[0])
+        sgd.step()
+        scheduler.step()
+    assert known(lr_schedule=decay).weights(6) == pytest.approx(noise_weights(rates))
+
+
+@pytest.mark.parametrize("text", ["[1, 5, 2, 7]", "1\n5\n2\n7\n", "\ufeff1 5 2 7"])
+def test_a_file_of_weights_may_be_a_list_or_lines(tmp_path: Path, text: str) -> None:
+    (tmp_path / "q").write_text(text, encoding="utf-8")
+    assert known(influence=tmp_path / "q").weights(4).tolist() == [1, 5, 2, 7]
+
+
+def test_the_plan_is_the_best_for_what_is_known(invoke: Invoke, tmp_path: Path) -> None:
+    options = ["--lr-schedule", "linear", "--rho-c", 9, "--save", "plan.json", "--json"]
+    result = invoke(*OPTIMAL, *options)
+    assert result.exit_code == 0, result.output
+    plan, found = Plan.load(tmp_path / "plan.json"), facts(result)
+    clip, weight = dc.sensitivity_decay(1.0, rho_c=9), [16.0, 9.0, 4.0, 1.0]
+    assert plan == allocate(BUDGET, SAMPLING, steps=4, weight=weight, clip=clip)
+    even = dc.calibrate(BUDGET, SAMPLING, steps=4, privacy=dc.constant(1.0), clip=clip)
+    assert found["noise_term_over_uniform"] == pytest.approx(
+        noise_cost(plan, weight) / noise_cost(even, weight)
+    )
+    assert found["rests_on"] == known(lr_schedule=Decay.LINEAR).rests_on()
+
+
+def test_without_options_it_is_du_s_closed_form_as_before(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke(*OPTIMAL, "--rho-c", 4, "--save", "plan.json")
+    plan = Plan.load(tmp_path / "plan.json")
+    mu = np.sqrt(plan.clip_norm)
+    assert plan.noise_multiplier * mu == pytest.approx(np.full(4, plan.noise_multiplier[0] * mu[0]))
+    assert "rests on mu_t ~ sqrt(C_t), Du Eq. (52)-(55)" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"lr_schedule": Decay.COSINE},
+            "eta_t (cosine to zero): noise weighs eta_t^2, and none of it is forgotten",
+        ),
+        ({"curvature": 0.5, "lr": 0.1}, "PL constant m = 0.5, smoothness M = 1/lr = 10"),
+        ({"momentum": 0.5}, "momentum 0.5"),
+        ({"influence_growth": 3.0}, "exponentially by 3"),
+        ({"influence": Path("q.json")}, "weights in q.json"),
+    ],
+)
+def test_a_sentence_says_what_it_rests_on(options: dict[str, Any], words: str) -> None:
+    sentence = known(**options).rests_on()
+    assert sentence.startswith("rests on")
+    assert words in sentence
+
+
+def test_it_draws_the_noise_and_says_what_it_rests_on(invoke: Invoke) -> None:
+    lines = invoke(*OPTIMAL, "--lr-schedule", "cosine").stdout.splitlines()
+    assert any(line.startswith("noise multiplier z_t") for line in lines)
+    assert any("┤" in line and "█" in line for line in lines)
+    assert known(lr_schedule=Decay.COSINE).rests_on() in lines
+    assert "below uniform noise in the same budget" in lines[-1]
+
+
+def test_the_picture_has_uniform_noise_beside_it(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[Any] = []
+    monkeypatch.setattr(
+        "decrescendo.report.figure.draw_schedules", lambda plans, path: shown.append(dict(plans))
+    )
+    assert invoke(*OPTIMAL, "--lr-schedule", "cosine", "--plot", "p.png").exit_code == 0
+    assert list(shown[0]) == ["optimal", "uniform"]
+    assert np.ptp(shown[0]["uniform"].noise_multiplier) == 0
