@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from decrescendo import accounting, clipping, curves, data, errors, models, report
     from decrescendo.budget import Bound, Budget, Guarantee, Unit
     from decrescendo.calibration import calibrate, calibrate_selection
+    from decrescendo.checkpoint import Checkpoints
     from decrescendo.curves import (
         Curve,
         constant,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from decrescendo.run import Run
     from decrescendo.sampling import PoissonSampling
     from decrescendo.schedule import Schedule
+    from decrescendo.store import Store
     from decrescendo.training import Trainer, train
 
 __version__ = "0.1.0"
@@ -71,6 +73,8 @@ _HOMES = {
     "evaluate": ("accuracy",),
     "run": ("Run",),
     "training": ("train", "Trainer"),
+    "store": ("Store",),
+    "checkpoint": ("Checkpoints",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -81,7 +85,12 @@ __all__ = [
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
     "time_noise_decay", "polynomial_noise_decay",
     "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
+<<<<<<< HEAD
     "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer",
+=======
+    "NoisyMean", "privatise", "apply", "AdamBC", "accuracy", "Run", "train", "Trainer", "Store",
+    "Checkpoints",
+>>>>>>> main
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Protocol, final, runtime_checkable
 
 import numpy as np
@@ -12,13 +12,15 @@ import torch
 from torch import nn
 
 from decrescendo.budget import Budget, Guarantee, Unit
+from decrescendo.checkpoint import Checkpoint, Checkpoints
+from decrescendo.checkpoint.streams import stream_at, stream_state
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.data.rows import Rows, rows
 from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
 from decrescendo.ledger import Ledger, Release
-from decrescendo.noise import NoiseStream, privatise
+from decrescendo.noise import NoiseStream, NoisyMean, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress, Spending, bar
@@ -28,6 +30,7 @@ from decrescendo.sampling import PoissonSampling
 from decrescendo.spent import Spent
 from decrescendo.steering import Adaptive, Settings
 from decrescendo.steering.steered import Steered
+from decrescendo.store import Store, new_id
 from decrescendo.terms import Terms
 
 
@@ -56,6 +59,10 @@ class Trainer:
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling" and "noise" are used.
         settings: of the clipping engine; they cannot change a guarantee.
+        store: where the run is registered, its whole plan reserved, and each release written down before anything of
+            it can be seen.
+        checkpoints: where the state of the run is kept. Resumed, it has the same batches and the same noise as if
+            nothing had happened: on a CPU the same bits. ``seed`` must then be of the same kind, and is not used.
 
     Guarantee:
         after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
@@ -102,6 +109,8 @@ class Trainer:
         *,
         seed: int | Secure,
         settings: EngineSettings | None = None,
+        store: Store | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         if not isinstance(plan, Adaptive):
             check_instance(
@@ -115,20 +124,28 @@ class Trainer:
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
+        if checkpoints is not None:
+            settings = _repeatable(plan, settings)
         self._source: _Source = Steered(plan, model) if isinstance(plan, Adaptive) else _Planned(plan)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings())
         self._sampling, self._noise = _streams(seed)
+        self._releases: list[Release] = []
+        self._columns: list[Diagnostics] = []
+        self._start = time.monotonic()
+        self._checkpoints, self._saved = checkpoints, -1
+        self._run_id = "" if store is None else new_id()
+        self._resume()
+        self._keep()
+        # After the first checkpoint, which has its id: a crash between the two reserves once.
+        self._account = None if store is None else store.start(self._source.agreed, id=self._run_id)
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         # Frozen parameters may be many times what is trained: a checksum instead of a copy.
         self._frozen = {name: _checksum(value) for name, value in _frozen(model)}
         self._buffers_checked = False
-        self._releases: list[Release] = []
         self._drawn: int | None = None
         self._settings: Settings | None = None
-        self._columns: list[Diagnostics] = []
-        self._start = time.monotonic()
         self.spent = self._source.spent
 
     def batches(self, data: object) -> Iterator[Batch | None]:
@@ -155,6 +172,8 @@ class Trainer:
                     f"every drawn batch must be given to step, got none for batch {len(self._releases) + 1}. "
                     "An empty batch (None) is a step too: its noise hides that it was empty"
                 )
+            # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
+            self._keep()
             # Decided, and paid for where a filter is asked, before anything is drawn or looked at.
             settings = self._source.following(len(self._releases))
             if settings is None:
@@ -179,6 +198,8 @@ class Trainer:
             self._buffers_checked = True
         noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
         # Recorded before anything of it can be seen: a crash may waste a release, never hide one.
+        if self._account is not None:
+            self._account.record(len(self._releases), noisy.release, _digest(noisy))
         self._releases.append(noisy.release)
         self._columns.append(clipped.diagnostics)
         self._drawn = None
@@ -225,6 +246,8 @@ class Trainer:
             PlanViolation: an adaptive run that released something else than was granted.
         """
         self._check_buffers()
+        if self._account is not None:
+            self._account.finish()
         columns, ledger = self._columns, self.ledger
         return Run(
             plan=self._source.agreed,
@@ -241,6 +264,53 @@ class Trainer:
             clip_norm=self._source.decided_clip_norm[: ledger.steps],
             stopped=self._source.ended,
         )
+
+    def _keep(self) -> None:
+        """A checkpoint, where one is due; the first before the first step."""
+        taken = len(self._releases)
+        if self._checkpoints is None or taken % self._checkpoints.every or taken == self._saved:
+            return
+        state = {
+            "agreed": _sha256(self._source.agreed),
+            "run": self._run_id,
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "sampling": stream_state(self._sampling),
+            "noise": stream_state(self._noise),
+            # A model may draw numbers of its own (dropout).
+            "random": torch.get_rng_state(),
+            "columns": [astuple(diagnostics) for diagnostics in self._columns],
+            "seconds": time.monotonic() - self._start,
+        }
+        self._checkpoints.save(Checkpoint(taken, state))
+        self._saved = taken
+
+    def _resume(self) -> None:
+        """Back to the newest checkpoint, if there is one."""
+        found = None if self._checkpoints is None else self._checkpoints.newest()
+        if found is None or self._checkpoints is None or not isinstance(self._source.agreed, Plan):
+            return
+        state = found.state
+        if state["agreed"] != _sha256(self._source.agreed):
+            raise PlanViolation(
+                "a run must go on with the plan it began with, got another one than the checkpoint's. "
+                "Its releases would not be what was promised"
+            )
+        if bool(state["run"]) != bool(self._run_id):
+            raise PlanViolation(
+                "a run must go on with the store it began with, or without one if it had none, got the other. "
+                "Its releases would be in no ledger, or only half of them"
+            )
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._sampling = stream_at(self._sampling, state["sampling"])
+        self._noise = stream_at(self._noise, state["noise"])
+        torch.set_rng_state(state["random"])
+        self._releases = list(self._source.agreed.ledger.first(found.step))
+        self._columns = [Diagnostics(*values) for values in state["columns"]]
+        self._start = time.monotonic() - state["seconds"]
+        self._checkpoints.restore(found)
+        self._saved, self._run_id = found.step, state["run"]
 
     def _check_batch(self, batch: Batch | None) -> Settings:
         if len(self._releases) >= self._source.steps:
@@ -281,6 +351,36 @@ class Trainer:
                     f"frozen parameters must not change in training, got a change of {name}. What a forward "
                     "pass writes to it is raw data without noise: train it by its gradient, or leave it alone"
                 )
+
+
+def _repeatable(plan: Plan | Adaptive, settings: EngineSettings | None) -> EngineSettings:
+    """Settings under which a step that is done again gives the same bits."""
+    if isinstance(plan, Adaptive):
+        raise InvalidValue(
+            "a run with checkpoints must have a plan, got noise decided on the way: what a policy remembers is not "
+            "kept. Calibrate a plan, or train without checkpoints"
+        )
+    if settings is None:
+        return EngineSettings(choice="counted")
+    if settings.choice != "counted":
+        raise InvalidValue(
+            f'settings must have choice="counted" in a run with checkpoints, got {settings.choice!r}. '
+            "Methods chosen by the clock may be others after a crash, and round differently"
+        )
+    return settings
+
+
+def _digest(noisy: NoisyMean) -> bytes:
+    """Of what a step releases, to the last bit."""
+    found = hashlib.sha256()
+    for name in sorted(noisy.gradients):
+        found.update(name.encode() + b"\0")
+        found.update(_content(noisy.gradients[name]))
+    return found.digest()
+
+
+def _sha256(agreed: Plan | Terms) -> str:
+    return hashlib.sha256(agreed.to_json().encode()).hexdigest()
 
 
 def _streams(seed: int | Secure) -> tuple[np.random.Generator | SecureStream, NoiseStream]:
@@ -410,8 +510,11 @@ def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _checksum(value: torch.Tensor) -> bytes:
-    content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(content.numpy().tobytes()).digest()
+    return hashlib.sha256(_content(value)).digest()
+
+
+def _content(value: torch.Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def train(
@@ -424,6 +527,8 @@ def train(
     seed: int | Secure,
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
+    store: Store | None = None,
+    checkpoints: Checkpoints | None = None,
     progress: bool = False,
 ) -> Run:
     """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
@@ -444,6 +549,8 @@ def train(
             scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
             on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
+        store: the ledger on disk that the run is written into, before each step.
+        checkpoints: where the run is kept, to go on after a crash.
         progress: draw a progress bar on standard error.
 
     >>> from decrescendo.budget import Budget
@@ -460,7 +567,9 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
-    trainer = Trainer(model, loss, plan, optimizer, seed=seed, settings=settings)
+    trainer = Trainer(
+        model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints
+    )
     with bar(trainer.steps) if progress else nullcontext() as show:
         for batch in trainer.batches(data):
             trainer.step(batch)

@@ -1,0 +1,159 @@
+"""Kill a real training again and again, and see that nothing is lost, repeated or hidden.
+
+    python -m benchmarks.kill [--kills 200] [--steps 400]      # writes results/engine/kill.json
+
+One private training of the paper's CNN on MNIST, with a store and checkpoints, is killed (SIGKILL) at random moments
+and resumed each time. After each kill: the store is whole, and it lists at least as many releases as the training had
+*seen* (a file that grows after each step says how many those were). At the end the weights and the ledger are those of
+the undisturbed run, to the last bit. The moments are drawn from a seed; what they hit is up to the machine.
+"""
+
+import argparse
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "results" / "engine" / "kill.json"
+ROWS, BATCH = 60_000, 250
+
+
+def live(folder: Path, steps: int) -> None:
+    """One life of the training; run in a process of its own."""
+    import torch
+
+    from decrescendo.budget import Budget
+    from decrescendo.calibration import calibrate
+    from decrescendo.checkpoint import Checkpoints
+    from decrescendo.curves import growing_mu, sensitivity_decay
+    from decrescendo.data import mnist
+    from decrescendo.experiments.tasks import cross_entropy
+    from decrescendo.models import paper_cnn
+    from decrescendo.plan import Plan
+    from decrescendo.sampling import PoissonSampling
+    from decrescendo.store import Store
+    from decrescendo.training import Trainer
+
+    torch.set_num_threads(1)
+    path = folder / "plan.json"
+    if not path.exists():
+        calibrate(
+            Budget(1.2, 1e-6), PoissonSampling(ROWS, BATCH), steps=steps, privacy=growing_mu(1.25),
+            clip=sensitivity_decay(1.5, 3.3),
+        ).save(path)  # fmt: skip
+        Store.create(folder / "store.db", Budget(1.2, 1e-6), dataset="mnist", rows=ROWS).close()
+    plan = Plan.load(path)
+    model = paper_cnn(0).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.15, momentum=0.5)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    trainer = Trainer(
+        model, cross_entropy, plan, optimizer, seed=0, store=Store(folder / "store.db"),
+        checkpoints=Checkpoints(folder / "checkpoints", 20, also={"scheduler": scheduler}, resume=True),
+    )  # fmt: skip
+    taken = len(trainer.ledger)
+    with (folder / "seen").open("a") as seen:
+        for batch in trainer.batches(mnist().train):
+            trainer.step(batch)
+            scheduler.step()
+            taken += 1
+            seen.write(f"{taken}\n")
+            seen.flush()
+    run = trainer.finish()
+    digest = hashlib.sha256(b"".join(run.weights[name].numpy().tobytes() for name in sorted(run.weights)))
+    found = {
+        "weights": digest.hexdigest(),
+        "ledger": run.ledger == plan.ledger,
+        "epsilon": run.guarantee.epsilon,
+    }
+    (folder / "done.json").write_text(json.dumps(found))
+
+
+def start(folder: Path, steps: int) -> subprocess.Popen[bytes]:
+    """A life, in a process."""
+    command = [sys.executable, "-m", "benchmarks.kill", "--live", str(folder), "--steps", str(steps)]
+    return subprocess.Popen(command, cwd=ROOT)
+
+
+def seen(folder: Path) -> int:
+    """The last step whose result the training had before it was killed."""
+    path = folder / "seen"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return max(map(int, lines), default=0)
+
+
+def measure(kills: int, steps: int) -> dict[str, Any]:
+    """Undisturbed, then killed until there were enough kills."""
+    from decrescendo.store import Store
+
+    random_ = random.Random(0)
+    with tempfile.TemporaryDirectory() as name:
+        calm, rough = Path(name) / "calm", Path(name) / "rough"
+        for folder in (calm, rough):
+            folder.mkdir()
+        begun = time.perf_counter()
+        if start(calm, steps).wait():
+            raise SystemExit("the undisturbed training failed")
+        span = time.perf_counter() - begun
+        done, released, moments = 0, 0, []
+        while True:
+            life = start(rough, steps)
+            # Often within a step or two of a resumption, sometimes after many.
+            wait = random_.uniform(0.0, 1.0) ** 2 * max(4.0, span / 8) if done < kills else None
+            try:
+                if life.wait(timeout=wait):
+                    raise SystemExit("a life failed by itself")
+                break
+            except subprocess.TimeoutExpired:
+                life.send_signal(signal.SIGKILL)
+                life.wait()
+            done += 1
+            if not (rough / "store.db").exists():
+                continue
+            store = Store(rough / "store.db")  # refused if it is not whole
+            entries = store.entries()
+            listed = entries[0].released.steps if entries else 0
+            store.close()
+            if listed < seen(rough) or listed < released or len(entries) > 2:
+                raise SystemExit(
+                    f"the store lists {listed} after {seen(rough)} were seen and {released} listed"
+                )
+            released = listed
+            moments.append(listed)
+        undisturbed, found = (json.loads((folder / "done.json").read_text()) for folder in (calm, rough))
+        entries = Store(rough / "store.db").entries()
+    return {
+        "kills": done,
+        "steps": steps,
+        "kills_before_the_first_release": sum(moment == 0 for moment in moments),
+        "distinct_steps_hit": len(set(moments)),
+        "weights_equal": found["weights"] == undisturbed["weights"],
+        "ledger_equal": found["ledger"] and undisturbed["ledger"],
+        "runs_reserved": len(entries),
+        "undisturbed_seconds": span,
+    }
+
+
+def main() -> None:
+    """Measure and write, or live."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--live", type=Path)
+    arguments = parser.parse_args()
+    if arguments.live is not None:
+        live(arguments.live, arguments.steps)
+        return
+    found = measure(arguments.kills, arguments.steps)
+    RESULT.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The command that shows, makes and exports a store."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from decrescendo.cli.app import one_line_errors, out, say
+from decrescendo.cli.options import Delta, Epsilon
+from decrescendo.errors import InvalidValue
+
+
+@one_line_errors
+def ledger_command(
+    store: Annotated[Path, typer.Argument(help="The store: one file for all runs on one data set.")],
+    create: Annotated[
+        bool, typer.Option("--create", help="Make it; with the budget for everything.")
+    ] = False,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    rows: Annotated[int | None, typer.Option(help="With --create: number of records; public.")] = None,
+    dataset: Annotated[str, typer.Option(help="With --create: name of the data set.")] = "",
+    composition: Annotated[
+        str, typer.Option(help="With --create: how runs add up: sum, renyi:ORDER, or declared.")
+    ] = "sum",
+    as_json: Annotated[bool, typer.Option("--json", help="Everything in it, as JSON.")] = False,
+) -> None:
+    """What was spent on a data set, by which run, and what is left.
+
+    Example: decrescendo ledger mnist.db --create --epsilon 3 --delta 1e-5 --rows 60000 --dataset mnist
+    """
+    from rich.table import Table
+
+    from decrescendo.budget import Budget
+    from decrescendo.store import Store
+
+    if create:
+        if epsilon is None or delta is None or rows is None:
+            raise InvalidValue(
+                "a new store must be given --epsilon, --delta and --rows, got less. A budget has no default"
+            )
+        opened = Store.create(
+            store, Budget(epsilon, delta), dataset=dataset or store.stem, rows=rows, composition=composition
+        )
+    else:
+        given = {"--epsilon": epsilon, "--delta": delta, "--rows": rows}
+        if surplus := [name for name, value in given.items() if value is not None]:
+            raise InvalidValue(
+                f"a store's budget is fixed when it is made, got {', '.join(surplus)}. Add --create for a new one"
+            )
+        opened = Store(store)
+    if as_json:
+        typer.echo(opened.to_json(), nl=False)
+        return
+    table = Table("run", "label", "who", "started (UTC)", "promised", "steps released", "state")
+    for entry in opened.entries():
+        budget = entry.agreed.budget
+        table.add_row(
+            entry.id[:8], entry.label, entry.who, entry.started[:16],
+            f"({budget.epsilon:g}, {budget.delta:g})", f"{entry.released.steps} of {entry.agreed.steps}", entry.state,
+        )  # fmt: skip
+    say(f"{opened.dataset}: {opened.rows} rows, one {opened.budget.unit} protected")
+    if table.row_count:
+        out.print(table)
+    say(opened.describe())

@@ -1,0 +1,128 @@
+"""The file of a store: its tables, how it is opened, and how an older one becomes a newer one."""
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from decrescendo.errors import FileRefused, InvalidValue
+
+# Says whose file it is, in SQLite's own header: "dcre".
+APPLICATION = 0x64637265
+# Waits for other writers this long, in seconds; a run whose plan must be judged under the lock takes some.
+PATIENCE = 300.0
+
+# One text a version: a file of version v has had the first v of them.
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE runs (
+        number INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        label TEXT NOT NULL,
+        who TEXT NOT NULL,
+        started TEXT NOT NULL,
+        kind TEXT NOT NULL CHECK (kind IN ('plan', 'terms')),
+        agreed TEXT NOT NULL,
+        sha256 TEXT NOT NULL,
+        cost TEXT NOT NULL,
+        state TEXT NOT NULL CHECK (state IN ('open', 'finished'))
+    ) STRICT;
+    CREATE TABLE releases (
+        run INTEGER NOT NULL REFERENCES runs (number),
+        position INTEGER NOT NULL CHECK (position >= 0),
+        sample_rate REAL NOT NULL,
+        noise_multiplier REAL NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (run, position)
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+
+
+def create(path: Path, facts: dict[str, str]) -> None:
+    """A new file, whole or not at all; never over another one."""
+    staging = path.with_name(f".{path.name}.{os.getpid()}.new")
+    try:
+        staging.unlink(missing_ok=True)
+        with closing(_connect(staging)) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            _migrate(connection, 0)
+            connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
+            connection.execute(f"PRAGMA application_id = {APPLICATION}")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with staging.open("rb") as file:
+            os.fsync(file.fileno())
+        os.link(staging, path)
+    except FileExistsError:
+        raise InvalidValue(f"a store must be new, got {str(path)!r}, which exists. Open it instead") from None
+    except sqlite3.Error as error:
+        raise InvalidValue(
+            f"a store must be in a place that can be written, got {str(path)!r} ({error})"
+        ) from None
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            staging.with_name(staging.name + suffix).unlink(missing_ok=True)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A checked connection; what is not a whole store of a known version is refused untouched."""
+    _check_header(path)
+    connection = None
+    try:
+        connection = _connect(path)
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > len(MIGRATIONS) or version < 1:
+            raise FileRefused(
+                f"{path} must be a store of version 1 to {len(MIGRATIONS)}, got {version}. A newer decrescendo reads it"
+            )
+        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if found != "ok":
+            raise FileRefused(f"{path} must be whole, got: {found}. Restore it from a copy")
+        if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
+            raise FileRefused(f"{path} must be whole, got releases of no run. Restore it from a copy")
+        if version < len(MIGRATIONS):
+            _migrate(connection, version)
+    except sqlite3.DatabaseError as error:
+        if connection is not None:
+            connection.close()
+        raise FileRefused(f"{path} must be a store, got a file that SQLite cannot read ({error})") from None
+    except BaseException:
+        if connection is not None:
+            connection.close()
+        raise
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    # Each release is on the disk before anything of it can be seen: also through a power cut.
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        # Another process may have been quicker.
+        done = connection.execute("PRAGMA user_version").fetchone()[0]
+        for text in MIGRATIONS[max(version, done) :]:
+            for statement in filter(str.strip, text.split(";")):
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _check_header(path: Path) -> None:
+    """Without SQLite, which would write beside a file that is none of ours."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise FileRefused(f"{path} must be a readable store, got: {error.strerror}") from None
+    if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != APPLICATION:
+        raise FileRefused(f"{path} must be a store that decrescendo made, got another kind of file")

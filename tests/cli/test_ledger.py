@@ -1,0 +1,61 @@
+"""The command that shows a store."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decrescendo.store import Store
+
+from .conftest import Invoke
+
+
+@pytest.fixture
+def store(invoke: Invoke, tmp_path: Path) -> Path:
+    path = tmp_path / "digits.db"
+    result = invoke(
+        "ledger", path, "--create", "--epsilon", 3, "--delta", 1e-4, "--rows", 1000, "--dataset", "digits"
+    )
+    assert result.exit_code == 0, result.output
+    return path
+
+
+def test_a_new_store_has_its_budget(invoke: Invoke, store: Path) -> None:
+    opened = Store(store)
+    assert (opened.budget.epsilon, opened.budget.delta, opened.rows, opened.dataset) == (
+        3.0,
+        1e-4,
+        1000,
+        "digits",
+    )
+    shown = invoke("ledger", store)
+    assert shown.exit_code == 0
+    assert "left (3, 0.0001) of (3, 0.0001)" in shown.output
+    assert json.loads(invoke("ledger", store, "--json").output)["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--epsilon", 3], "fixed when it is made"),
+        (["--create", "--epsilon", 3], "--rows"),
+        (["--create", "--epsilon", 3, "--delta", 1e-4, "--rows", 10], "exists"),
+    ],
+)
+def test_mistakes_are_one_line(invoke: Invoke, store: Path, arguments: list[Any], words: str) -> None:
+    before = store.read_bytes()
+    result = invoke("ledger", store, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert store.read_bytes() == before
+
+
+def test_foreign_and_missing_files_are_refused(invoke: Invoke, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("hello")
+    for path in (other, tmp_path / "missing"):
+        result = invoke("ledger", path)
+        assert result.exit_code == 2
+        assert "store" in result.stderr
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["other"]
