@@ -85,12 +85,8 @@ __all__ = [
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
     "time_noise_decay", "polynomial_noise_decay",
     "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
-<<<<<<< HEAD
     "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer",
-=======
-    "NoisyMean", "privatise", "apply", "AdamBC", "accuracy", "Run", "train", "Trainer", "Store",
-    "Checkpoints",
->>>>>>> main
+    "Store", "Checkpoints",
 ]  # fmt: skip
 
 

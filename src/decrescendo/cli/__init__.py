@@ -5,11 +5,8 @@ Commands import what they need when they are called: `--help`, `plan`, `account`
 
 from decrescendo.cli.app import app
 from decrescendo.cli.experiments import demo_command, report_command, reproduce_command
-<<<<<<< HEAD
 from decrescendo.cli.influence import influence_command
-=======
 from decrescendo.cli.ledger import ledger_command
->>>>>>> main
 from decrescendo.cli.plans import account_command, plan_command, verify_command
 from decrescendo.cli.train import train_command
 from decrescendo.cli.tune import tune_command
@@ -26,11 +23,8 @@ COMMANDS = {
     "reproduce": reproduce_command,
     "report": report_command,
     "tune": tune_command,
-<<<<<<< HEAD
     "influence": influence_command,
-=======
     "ledger": ledger_command,
->>>>>>> main
 }
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
