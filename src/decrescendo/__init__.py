@@ -85,8 +85,8 @@ __all__ = [
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
     "time_noise_decay", "polynomial_noise_decay",
     "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
-    "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer",
-    "Store", "Checkpoints",
+    "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer", "Store",
+    "Checkpoints",
 ]  # fmt: skip
 
 
