@@ -1,11 +1,12 @@
 """Kill a real training again and again, and see that nothing is lost, repeated or hidden.
 
-    python -m benchmarks.kill [--kills 200] [--steps 400]      # writes results/engine/kill.json
+    python -m benchmarks.kill [--kills 200] [--steps 2000]      # writes results/engine/kill.json
 
 One private training of the paper's CNN on MNIST, with a store and checkpoints, is killed (SIGKILL) at random moments
-and resumed each time. After each kill: the store is whole, and it lists at least as many releases as the training had
-*seen* (a file that grows after each step says how many those were). At the end the weights and the ledger are those of
-the undisturbed run, to the last bit. The moments are drawn from a seed; what they hit is up to the machine.
+and resumed each time: a random number of steps after its life began, and a random part of a step later. After each
+kill: the store is whole, and it lists at least as many releases as the training had *seen* (a file that grows after
+each step says how many those were). At the end the weights and the ledger are those of the undisturbed run, to the last
+bit. The moments are drawn from a seed; what they hit is up to the machine.
 """
 
 import argparse
@@ -55,7 +56,7 @@ def live(folder: Path, steps: int) -> None:
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     trainer = Trainer(
         model, cross_entropy, plan, optimizer, seed=0, store=Store(folder / "store.db"),
-        checkpoints=Checkpoints(folder / "checkpoints", 20, also={"scheduler": scheduler}, resume=True),
+        checkpoints=Checkpoints(folder / "checkpoints", 5, also={"scheduler": scheduler}, resume=True),
     )  # fmt: skip
     taken = len(trainer.ledger)
     with (folder / "seen").open("a") as seen:
@@ -81,6 +82,20 @@ def start(folder: Path, steps: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=ROOT)
 
 
+def survives(life: subprocess.Popen[bytes], folder: Path, more: int) -> bool:
+    """Wait until a life has taken ``more`` steps and one; whether it has not ended before."""
+    path = folder / "seen"
+    begun = path.stat().st_size if path.exists() else 0
+    while life.poll() is None:
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(begun)
+                if file.read().count(b"\n") > more:
+                    return True
+        time.sleep(0.002)
+    return False
+
+
 def seen(folder: Path) -> int:
     """The last step whose result the training had before it was killed."""
     path = folder / "seen"
@@ -104,18 +119,12 @@ def measure(kills: int, steps: int) -> dict[str, Any]:
         done, released, moments = 0, 0, []
         while True:
             life = start(rough, steps)
-            # Often within a step or two of a resumption, sometimes after many.
-            wait = random_.uniform(0.0, 1.0) ** 2 * max(4.0, span / 8) if done < kills else None
-            try:
-                if life.wait(timeout=wait):
-                    raise SystemExit("a life failed by itself")
-                break
-            except subprocess.TimeoutExpired:
+            if done < kills and survives(life, rough, random_.randint(0, 14)):
+                time.sleep(random_.uniform(0.0, 0.04))
                 life.send_signal(signal.SIGKILL)
-                life.wait()
+            if life.wait() != -signal.SIGKILL:
+                break
             done += 1
-            if not (rough / "store.db").exists():
-                continue
             store = Store(rough / "store.db")  # refused if it is not whole
             entries = store.entries()
             listed = entries[0].released.steps if entries else 0
@@ -126,13 +135,16 @@ def measure(kills: int, steps: int) -> dict[str, Any]:
                 )
             released = listed
             moments.append(listed)
+        if life.returncode:
+            raise SystemExit("a life failed by itself")
         undisturbed, found = (json.loads((folder / "done.json").read_text()) for folder in (calm, rough))
         entries = Store(rough / "store.db").entries()
+        repeated = (rough / "seen").read_text().splitlines()
     return {
         "kills": done,
         "steps": steps,
-        "kills_before_the_first_release": sum(moment == 0 for moment in moments),
         "distinct_steps_hit": len(set(moments)),
+        "steps_done_again": len(repeated) - len(set(repeated)),
         "weights_equal": found["weights"] == undisturbed["weights"],
         "ledger_equal": found["ledger"] and undisturbed["ledger"],
         "runs_reserved": len(entries),
@@ -144,7 +156,7 @@ def main() -> None:
     """Measure and write, or live."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--live", type=Path)
     arguments = parser.parse_args()
     if arguments.live is not None:
