@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from decrescendo.store import Store
+from decrescendo.budget import Budget
+from decrescendo.experiments.tasks import find_task
+from decrescendo.store import Account, Store
 
 from .conftest import Invoke
 
@@ -59,3 +61,49 @@ def test_foreign_and_missing_files_are_refused(invoke: Invoke, tmp_path: Path) -
         assert result.exit_code == 2
         assert "store" in result.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other"]
+
+
+def test_a_training_is_written_into_its_ledger_and_can_be_resumed(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the middle: the ledger has what was released, and the resumed run ends with the same weights."""
+    rows = find_task("digits").rows
+    store = Store.create(tmp_path / "s.db", Budget(4.0, 1e-4), dataset="digits", rows=rows)
+    asked = [
+        "train",
+        "digits",
+        "--epsilon",
+        3,
+        "--delta",
+        1e-5,
+        "--batch",
+        64,
+        "--steps",
+        4,
+        "--seed",
+        1,
+        "--json",
+    ]
+    asked += ["--lr-decay", "cosine", "--store", tmp_path / "s.db"]
+    taken: list[int] = []
+    record = Account.record
+
+    def power_cut(self: Account, position: int, *others: Any) -> bool:
+        taken.append(position)
+        if len(taken) == 3:
+            raise KeyboardInterrupt
+        return record(self, position, *others)
+
+    monkeypatch.setattr(Account, "record", power_cut)
+    kept = ["--checkpoints", tmp_path / "kept"]
+    assert invoke(*asked, *kept).exit_code != 0
+    assert store.entries()[0].released.steps == 2
+    refused = invoke(*asked, *kept)
+    assert refused.exit_code == 2
+    assert "resume" in refused.stderr
+    result = invoke(*asked, *kept, "--resume", "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    (entry,) = store.entries()
+    assert (entry.released.steps, entry.state) == (4, "finished")
+    assert invoke(*asked).exit_code == 2  # nothing is left
+    assert "must be given --checkpoints" in invoke(*asked, "--resume").stderr

@@ -52,7 +52,7 @@ def test_whole_plans_are_reserved_until_nothing_fits(path: Path) -> None:
         store.start(plan(0.4))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     asked=st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), max_size=8),
     rule=st.sampled_from(["sum", "renyi:12"]),

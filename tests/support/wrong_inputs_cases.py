@@ -211,7 +211,7 @@ CASES: dict[str, Case] = {
         "InvalidValue", "steps must be >= 0", call(lambda: list(SAMPLING.batches(-1, np.random.default_rng(0)))),
     ),
     "generator of another library": (
-        "InvalidType", "rng must be a Generator", call(lambda: list(SAMPLING.batches(1, torch.Generator()))),
+        "InvalidType", "rng must be a numpy Generator", call(lambda: list(SAMPLING.batches(1, torch.Generator()))),
     ),
     # schedules and ledgers
     "noise negative": ("InvalidValue", r"noise_multiplier\[1\]=-1", call(Schedule, [1.0, -1.0], [1.0, 1.0])),
@@ -309,7 +309,7 @@ CASES: dict[str, Case] = {
     "privatise: a tensor": ("InvalidType", "clipped must be a ClippedSum", lambda _: noising(clipped=torch.ones(2))),
     "privatise: noise negative": ("InvalidValue", "noise_multiplier must", lambda _: noising(noise_multiplier=-1.0)),
     "privatise: noise NaN": ("InvalidValue", "noise_multiplier must", lambda _: noising(noise_multiplier=NAN)),
-    "privatise: a seed": ("InvalidType", "generator must be a Generator", lambda _: noising(generator=0)),
+    "privatise: a seed": ("InvalidType", "generator must be a torch.Generator", lambda _: noising(generator=0)),
     "privatise: a batch size": ("InvalidType", "sampling must be a PoissonSampling", lambda _: noising(sampling=8)),
     "privatise: unbounded": (
         "InvalidValue", "finite sensitivity",

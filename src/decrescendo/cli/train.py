@@ -52,6 +52,13 @@ def train_command(
         ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(help="Ledger of the data set, from `decrescendo ledger --create`.")
+    ] = None,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder to keep the run in; as sensitive as the data.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoints.")] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -66,6 +73,7 @@ def train_command(
     from decrescendo.experiments.tasks import find_task, train_task
     from decrescendo.plan import Plan
     from decrescendo.run import check_free
+    from decrescendo.store import Store
 
     chosen = find_task(task.value)
     if folder is not None:
@@ -94,6 +102,9 @@ def train_command(
             rho_mu=rho_mu,
             rho_c=rho_c,
         )
+    if resume and checkpoints is None:
+        raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
+    opened = None if store is None else Store(store)
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:
@@ -110,6 +121,9 @@ def train_command(
         learning_rate=lr,
         momentum=momentum,
         lr_decay=lr_decay.value,
+        store=opened,
+        checkpoints=checkpoints,
+        resume=resume,
         progress=not as_json,
     )
     if folder is not None:
@@ -122,5 +136,7 @@ def train_command(
     if nonfinite:
         err.print(f"[yellow]warning:[/yellow] {nonfinite} gradients were not finite and counted as zero")
     say(run.describe())
+    if opened is not None:
+        say(f"{opened.dataset}: {opened.describe()}")
     if folder is not None:
         say(f"written: {folder}")

@@ -3,11 +3,13 @@
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 
+from decrescendo.checkpoint import Checkpoints, Stateful
 from decrescendo.clipping import Batch, EngineSettings
 from decrescendo.data import (
     Dataset,
@@ -29,6 +31,7 @@ from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
 from decrescendo.rng import Secure
 from decrescendo.run import Run
+from decrescendo.store import Store
 from decrescendo.training import train
 
 Decay = Literal["none", "linear", "cosine"]
@@ -236,6 +239,9 @@ def train_task(
     momentum: float = 0.0,
     lr_decay: str = "none",
     callback: Callback | None = None,
+    store: Store | None = None,
+    checkpoints: Path | None = None,
+    resume: bool = False,
     progress: bool = False,
 ) -> Run:
     """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has its test accuracy.
@@ -249,13 +255,16 @@ def train_task(
         momentum: in [0, 1), for sgd and momentum-bc.
         lr_decay: ``none``, ``linear`` or ``cosine``.
         callback: called after each step.
+        store: the ledger on disk that the run is written into.
+        checkpoints: folder to keep the run in.
+        resume: go on with the run in ``checkpoints``.
         progress: draw a progress bar on standard error.
     """
     data, model = task.load(), task.build(PAPER, secrets.randbits(63) if isinstance(seed, Secure) else seed)
     run, _ = fit(
         model, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
-        lr_decay=lr_decay, callback=callback, progress=progress,
+        lr_decay=lr_decay, callback=callback, store=store, checkpoints=checkpoints, resume=resume, progress=progress,
     )  # fmt: skip
     return run.with_metrics({"test_accuracy": accuracy(model, *data.test)})
 
@@ -273,6 +282,9 @@ def fit(
     averaging: float = 0.0,
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
+    store: Store | None = None,
+    checkpoints: Path | None = None,
+    resume: bool = False,
     progress: bool = False,
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place on the train rows of ``data`` by ``plan``.
@@ -289,6 +301,9 @@ def fit(
         averaging: in [0, 1): decay of the average of the iterates; 0 for none.
         callback: called after each step; true ends the training.
         settings: of the clipping engine.
+        store: the ledger on disk that the run is written into.
+        checkpoints: folder to keep the run in, with the learning rate and the average.
+        resume: go on with the run in ``checkpoints``.
         progress: draw a progress bar on standard error.
 
     Returns:
@@ -297,6 +312,10 @@ def fit(
     chosen = make_optimizer(model, optimizer, learning_rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
     average = averaged(model, decay=averaging) if averaging else None
+    also: dict[str, Stateful] = {"scheduler": scheduler}
+    if average is not None:
+        also["average"] = average
+    kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
 
     def after_step(state: Progress) -> bool | None:
         scheduler.step()
@@ -306,6 +325,6 @@ def fit(
 
     run = train(
         model, cross_entropy, data.train, plan, chosen, seed=seed, callback=after_step, settings=settings,
-        progress=progress,
+        store=store, checkpoints=kept, progress=progress,
     )  # fmt: skip
     return run, model if average is None else average.module
