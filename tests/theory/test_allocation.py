@@ -290,7 +290,7 @@ def drawn(seed: int, most: int, rarest: float = 1e-3) -> tuple[dc.Plan, np.ndarr
 TOLERANCE = 5e-4
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(4))  # two hundred more: below, slow
 def test_never_worse_than_the_usual_schedules(seed: int) -> None:
     plan, weight, rho = drawn(seed, most=8, rarest=0.02)  # accounting of rare records is slow
     assert 0.999 * plan.budget.epsilon < plan.guarantee.epsilon <= plan.budget.epsilon
