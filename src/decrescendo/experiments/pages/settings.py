@@ -28,6 +28,7 @@ ELSEWHERE = {
     "stand_in",
     "start",
     "rows",
+    "records",
 }
 NAMES = {"lr_decay": "learning rate decay", "clip": "clip norm C_0", "averaging": "averaging of iterates"}
 

@@ -26,8 +26,8 @@ BLOCK_WORDS = {
 }
 
 
-def table_page(filled: Filled) -> str:
-    """The whole page."""
+def table_page(filled: Filled, *sections: str) -> str:
+    """The whole page; ``sections`` come after the numbers."""
     source = filled.table
     parts = [
         f"# {source.title}",
@@ -39,6 +39,7 @@ def table_page(filled: Filled) -> str:
         *_block(filled, CLAIMED),
         *_block(filled, CERTIFIED),
         *_tried(filled),
+        *sections,
         "## Without privacy",
         _plain(filled),
         "## What is implemented",
