@@ -6,7 +6,7 @@ from decrescendo.budget import rounded
 from decrescendo.experiments import persons
 from decrescendo.experiments.pages.filled import Filled
 from decrescendo.experiments.table import BLOCKS, CLAIMED
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 
 
 def persons_section(filled: Filled, folder: Path) -> str:

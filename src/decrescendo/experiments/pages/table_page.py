@@ -8,7 +8,7 @@ from decrescendo.experiments.pages.settings import machines_table, methods_table
 from decrescendo.experiments.pages.verdict import seeds_of, verdict
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import CERTIFIED, CLAIMED, Column
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 
 MADE = "Written by `decrescendo report` from the finished runs in `results/runs`; no number here is typed by hand."
 BLOCK_WORDS = {
