@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.errors import FileRefused, InvalidValue, check_instance
 
 NOT_STATED = "not stated by the owner of the data"
 
@@ -46,8 +46,7 @@ class Declaration:
 
     def __post_init__(self) -> None:
         for name, value in dataclasses.asdict(self).items():
-            if not isinstance(value, str):
-                raise InvalidValue(f"{name} must be a text, got {name}={value!r}")
+            check_instance(name, value, str)
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> "Declaration":
@@ -60,6 +59,9 @@ class Declaration:
         odd = [name for name in facts if name not in names]
         if odd:
             raise InvalidValue(f"a declaration may say {', '.join(names)}, got {', '.join(odd)}")
+        for name, value in facts.items():
+            if not isinstance(value, str):
+                raise InvalidValue(f"{name} must be a text, got {name}={value!r}")
         return cls(**facts)
 
     @classmethod

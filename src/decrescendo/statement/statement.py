@@ -40,10 +40,15 @@ NOT_COVERED = (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement; `state` makes it.
+    """A privacy statement; `Run.statement` makes it, and `Run.save` writes it beside the run.
 
     Args:
         facts: plain values, for JSON.
+
+    >>> from decrescendo.plan import _EXAMPLE
+    >>> plan = Plan.from_json(_EXAMPLE)
+    >>> state(plan, plan.ledger, plan.guarantee, conduct=None).facts["promise"]["epsilon"]
+    0.99
     """
 
     facts: Mapping[str, Any]
