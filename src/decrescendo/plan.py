@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo import strict_json
 from decrescendo.accounting.verify import Verification, verify_epsilon
 from decrescendo.budget import Budget, Guarantee, check_unit
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_instance
@@ -201,8 +202,8 @@ class Plan:
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
         try:
-            body = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError) as error:
+            body: Any = strict_json.loads(text)
+        except ValueError as error:
             raise FileRefused(f"{source} must be a plan file, got text that is not JSON ({error})") from None
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise FileRefused(
@@ -233,10 +234,6 @@ class Plan:
             )
         except (DecrescendoError, TypeError) as error:
             raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
 
 
 def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:

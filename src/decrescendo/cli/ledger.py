@@ -1,13 +1,17 @@
 """The command that shows, makes and exports a store."""
 
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from decrescendo.cli.app import one_line_errors, out, say
 from decrescendo.cli.options import Delta, Epsilon
 from decrescendo.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from decrescendo.store import Store
 
 
 @one_line_errors
@@ -29,8 +33,6 @@ def ledger_command(
 
     Example: decrescendo ledger mnist.db --create --epsilon 3 --delta 1e-5 --rows 60000 --dataset mnist
     """
-    from rich.table import Table
-
     from decrescendo.budget import Budget
     from decrescendo.store import Store
 
@@ -49,6 +51,13 @@ def ledger_command(
                 f"a store's budget is fixed when it is made, got {', '.join(surplus)}. Add --create for a new one"
             )
         opened = Store(store)
+    with closing(opened):
+        _show(opened, as_json)
+
+
+def _show(opened: "Store", as_json: bool) -> None:
+    from rich.table import Table
+
     if as_json:
         typer.echo(opened.to_json(), nl=False)
         return

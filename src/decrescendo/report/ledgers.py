@@ -2,11 +2,11 @@
 
 import csv
 import io
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from decrescendo import strict_json
 from decrescendo.budget import Guarantee
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.ledger import Ledger, Release
@@ -81,7 +81,7 @@ def _needed(path: object, sample_rate: float | None) -> float:
 
 def _from_json(path: object, text: str, sample_rate: float | None) -> Ledger:
     try:
-        values: Any = json.loads(text)
+        values: Any = strict_json.loads(text)
     except ValueError as error:
         raise FileRefused(f"{path} must be a JSON list of noise multipliers, got {error}") from None
     try:

@@ -1,0 +1,143 @@
+"""Fuzz everything that reads, coverage-guided, for as long as it is given.
+
+    python -m pip install atheris                                  # not in the lock: it is needed for nothing else
+    python -m benchmarks.fuzz [--scale 1] [--targets plan,run]     # writes results/fuzz.json
+
+libFuzzer, through atheris, makes bytes; `tests/support/fuzzing` reads them as changes of a valid file (values and keys
+in JSON, bytes, lengths, SQL, other arguments) and judges what becomes of it: read, and then equal when written and read
+again, or refused by an error of this package with a message, within 20 seconds, and no file changed. Code coverage of
+the package tells libFuzzer which changes are worth changing again. Each target is fuzzed in a process of its own, one
+after the other.
+
+Failures do not end a campaign: they are counted, and the shortest input of each kind is printed as hexadecimal digits:
+`judge(TARGETS[name], bytes.fromhex(..))` repeats it.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "results" / "fuzz.json"
+# Inputs of each target, by what one costs and how much there is to find.
+INPUTS = {
+    "plan": 14_000, "terms": 12_000, "ledger": 10_000, "run": 8_000, "store": 6_000, "checkpoint": 6_000,
+    "result": 6_000, "recipe": 6_000, "costs": 5_000, "influence": 5_000, "idx": 5_000, "names": 3_000,
+    "imdb-lines": 4_000, "imdb-archive": 4_000, "xray-arrays": 4_000, "xray-archive": 4_000, "messages": 6_000,
+    "journal": 4_000, "keeper": 4_000, "wire": 5_000, "command-line": 3_000,
+}  # fmt: skip
+
+
+def one(name: str, inputs: int, out: Path, seed: int) -> None:
+    """Fuzz one target in this process; it ends with it."""
+    sys.path.insert(0, str(ROOT / "tests" / "support"))
+    import atheris
+
+    with atheris.instrument_imports(include=["decrescendo"]):
+        import torch
+        from fuzzing import TARGETS, Failure, judge
+    torch.set_num_threads(1)
+    target, counts, failures = TARGETS[name], Counter[str](), dict[str, str]()
+    begun, slowest = time.perf_counter(), 0.0
+    judge(target, b"")  # caches, lazy imports
+
+    def write() -> None:
+        facts = {
+            "engine": f"atheris {version('atheris')}", "inputs": counts.total(), "accepted": counts["accepted"],
+            "refused": counts["refused"], "failed": counts["failed"], "kinds_of_failure": failures,
+            "seconds": round(time.perf_counter() - begun, 1), "slowest_seconds": round(slowest, 2),
+            "largest_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        }  # fmt: skip
+        out.write_text(json.dumps(facts))
+
+    def call(data: bytes) -> None:
+        nonlocal slowest
+        start = time.perf_counter()
+        try:
+            counts[str(judge(target, data))] += 1
+        except Failure as failure:
+            counts["failed"] += 1
+            kind = _kind(str(failure))
+            if kind not in failures or len(data.hex()) < len(failures[kind]):
+                failures[kind] = data.hex()
+        slowest = max(slowest, time.perf_counter() - start)
+        if counts.total() % 500 == 0 or counts.total() == inputs:
+            write()
+        if counts.total() >= inputs:
+            os._exit(0)
+
+    options = [
+        f"-seed={seed}",
+        "-max_len=256",
+        "-len_control=20",
+        "-rss_limit_mb=4096",
+        "-timeout=120",
+        "-verbosity=0",
+    ]
+    atheris.Setup([sys.argv[0], *options], call)
+    atheris.Fuzz()
+
+
+def _kind(text: str) -> str:
+    """The first line, without what differs from input to input, and the last place in this package."""
+    places = [line.split("src/")[-1] for line in text.splitlines() if "src/decrescendo/" in line]
+    return text.splitlines()[0][:100] + (f" | {places[-1].strip()}" if places else "")
+
+
+def campaign(names: list[str], scale: float, seed: int) -> dict[str, Any]:
+    """Target after target."""
+    found: dict[str, Any] = {}
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder) / "counts.json"
+            command = [sys.executable, "-m", "benchmarks.fuzz", "--one", name, "--seed", str(seed)]
+            command += ["--inputs", str(max(1, round(INPUTS[name] * scale))), "--out", str(out)]
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            if not out.exists() or ended.returncode:
+                print(ended.stderr[:6000], file=sys.stderr)
+                raise SystemExit(
+                    f"{name} ended with {ended.returncode}: it crashed, hung, or had no memory left"
+                )
+            found[name] = json.loads(out.read_text())
+        print(name, json.dumps(found[name]), flush=True)
+    return found
+
+
+def main() -> None:
+    """A campaign, or one target of it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--scale", type=float, default=1.0, help="times the usual number of inputs")
+    parser.add_argument("--targets", default=",".join(INPUTS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--result", type=Path, default=RESULT)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--inputs", type=int, default=1, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one is not None:
+        one(given.one, given.inputs, given.out, given.seed)
+        return
+    names = given.targets.split(",")
+    before = json.loads(given.result.read_text())["targets"] if given.result.exists() else {}
+    targets = before | campaign(names, given.scale, given.seed)
+    total = {
+        key: sum(target[key] for target in targets.values())
+        for key in ("inputs", "accepted", "refused", "failed")
+    }
+    given.result.write_text(json.dumps({"total": total, "targets": targets}, indent=1) + "\n")
+    print(json.dumps(total))
+
+
+if __name__ == "__main__":
+    main()
