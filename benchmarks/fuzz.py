@@ -30,10 +30,10 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "results" / "fuzz.json"
 # Inputs of each target, by what one costs and how much there is to find.
 INPUTS = {
-    "plan": 14_000, "terms": 12_000, "ledger": 10_000, "run": 8_000, "store": 6_000, "checkpoint": 6_000,
-    "result": 6_000, "recipe": 6_000, "costs": 5_000, "influence": 5_000, "idx": 5_000, "names": 3_000,
-    "imdb-lines": 4_000, "imdb-archive": 4_000, "xray-arrays": 4_000, "xray-archive": 4_000, "messages": 6_000,
-    "journal": 4_000, "keeper": 4_000, "wire": 5_000, "command-line": 3_000,
+    "plan": 15_000, "terms": 15_000, "ledger": 6_000, "run": 10_000, "store": 1_500, "checkpoint": 1_500,
+    "result": 8_000, "recipe": 8_000, "costs": 6_000, "influence": 6_000, "idx": 4_000, "names": 3_000,
+    "imdb-lines": 3_000, "imdb-archive": 4_000, "xray-arrays": 4_000, "xray-archive": 4_000, "messages": 8_000,
+    "journal": 1_200, "keeper": 1_500, "wire": 3_000, "command-line": 400,
 }  # fmt: skip
 
 
@@ -108,7 +108,7 @@ def campaign(names: list[str], scale: float, seed: int) -> dict[str, Any]:
                     f"{name} ended with {ended.returncode}: it crashed, hung, or had no memory left"
                 )
             found[name] = json.loads(out.read_text())
-        print(name, json.dumps(found[name]), flush=True)
+        print(json.dumps({name: found[name]}), flush=True)
     return found
 
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -150,12 +151,13 @@ class Plan:
         try:
             temporary.write_text(self.to_json(), encoding="utf-8")
             os.replace(temporary, target)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter: a name that no file can have
             raise InvalidValue(
-                f"path must be a file that can be written, got path={str(path)!r} ({error.strerror})"
+                f"path must be a file that can be written, got path={str(path)!r} ({error})"
             ) from None
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError, ValueError):
+                temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
@@ -168,8 +170,8 @@ class Plan:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise FileRefused(f"{path} must be a plan file, got bytes that are not text") from None
-        except OSError as error:
-            raise FileRefused(f"{path} must be a readable plan file, got: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            raise FileRefused(f"{path} must be a readable plan file, got: {error}") from None
         return cls.from_json(text, source=str(path))
 
     def to_json(self) -> str:

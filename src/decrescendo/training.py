@@ -261,7 +261,7 @@ class Trainer:
             ledger=ledger,
             guarantee=self._source.guarantee(ledger),
             weights=cpu_weights(self._model),
-            seconds=time.monotonic() - self._start,
+            seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
             diagnostics=History(
                 examples=tuple(d.examples for d in columns),
                 nonfinite=tuple(d.nonfinite for d in columns),

@@ -20,9 +20,8 @@ from decrescendo.store import Store
 from decrescendo.store import store as stores
 from decrescendo.training import Trainer
 
-SMALL = Plan(
-    Budget(60.0, 1e-5), PoissonSampling(40, 8), Schedule([2.0] * 4, [1.0] * 4), Guarantee(60.0, 1e-5, Unit.EXAMPLE, "Pld", "upper")
-)  # fmt: skip
+PROMISED = Guarantee(60.0, 1e-5, Unit.EXAMPLE, "Pld", "upper")
+SMALL = Plan(Budget(60.0, 1e-5), PoissonSampling(40, 8), Schedule([2.0] * 4, [1.0] * 4), PROMISED)
 
 
 class Backwards:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in the middle of a real training: one line, the shell's exit code, nothing lost, nothing hidden."""
+"""Ctrl-C and SIGTERM in the middle of a real training: one line, the shell's exit code, nothing lost or hidden."""
 
 import signal
 import subprocess

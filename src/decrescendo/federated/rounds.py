@@ -219,7 +219,7 @@ class Rounds:
             secure_sum=secure_sum,
             weights=cpu_weights(self.model),
             reports=reports,
-            seconds=time.monotonic() - self._start,
+            seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
     def _guarantee(self) -> Guarantee:

@@ -40,7 +40,7 @@ def read_ledger(
         return run.covered, run.plan.budget.delta
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise FileRefused(f"{path} must be a readable text file, got {error}") from None
     if text.lstrip().startswith("{"):
         _check_rate_is_free(path, sample_rate)
