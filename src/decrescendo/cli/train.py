@@ -141,4 +141,6 @@ def train_command(
     if left is not None:
         say(left)
     if folder is not None:
-        say(f"written: {folder}")
+        say(
+            f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"
+        )
