@@ -72,10 +72,10 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def say(text: str) -> None:
     """Plain lines on standard output, as long as they are: people copy numbers and paths."""
-    out.print(_printable(text), soft_wrap=True, highlight=False, markup=False)
+    out.print(printable(text), soft_wrap=True, highlight=False, markup=False)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """File names may have bytes that are no text."""
     return text.encode("utf-8", "backslashreplace").decode()
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decrescendo.cli.app import one_line_errors, out, say
+from decrescendo.cli.app import one_line_errors, out, printable, say
 from decrescendo.cli.options import Delta, Epsilon
 from decrescendo.errors import InvalidValue
 
@@ -42,7 +42,11 @@ def ledger_command(
                 "a new store must be given --epsilon, --delta and --rows, got less. A budget has no default"
             )
         opened = Store.create(
-            store, Budget(epsilon, delta), dataset=dataset or store.stem, rows=rows, composition=composition
+            store,
+            Budget(epsilon, delta),
+            dataset=dataset or printable(store.stem),
+            rows=rows,
+            composition=composition,
         )
     else:
         given = {"--epsilon": epsilon, "--delta": delta, "--rows": rows}

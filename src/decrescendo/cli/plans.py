@@ -232,12 +232,12 @@ def make_setting(
     """Budget, sampling and number of steps that the options describe."""
     from decrescendo.budget import Budget
     from decrescendo.sampling import PoissonSampling
-    from decrescendo.schedule import LARGEST_STEPS
+    from decrescendo.schedule import LARGEST_STEPS, check_steps
 
     sampling = PoissonSampling(dataset_size, batch)
     budget = Budget(epsilon, 1 / (10 * dataset_size) if delta is None else delta)
     if steps is not None and epochs is None:
-        return budget, sampling, steps
+        return budget, sampling, check_steps(steps)
     if epochs is not None and steps is None:
         most = LARGEST_STEPS * sampling.sample_rate
         passes = check_real("epochs", epochs, above=0, at_most=most, hint="Each step takes time and memory")

@@ -130,7 +130,7 @@ class Store:
             "epsilon": repr(budget.epsilon),
             "delta": repr(budget.delta),
             "unit": budget.unit.value,
-            "dataset": str(dataset),
+            "dataset": _text("dataset", dataset),
             "rows": str(check_integer("rows", rows, at_least=1)),
             "composition": rule,
         }
@@ -181,7 +181,7 @@ class Store:
                 )
             row = (
                 new_id() if id is None else id,
-                str(label),
+                _text("label", label),
                 _user(),
                 datetime.now(UTC).isoformat(timespec="seconds"),
                 "plan" if isinstance(agreed, Plan) else "terms",
@@ -414,6 +414,15 @@ def planned(agreed: Plan | Terms) -> Ledger:
 
 def _rule(name: str, budget: Budget) -> str:
     return composition(name, budget).name
+
+
+def _text(name: str, value: object) -> str:
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(f"{name} must be a text, got half of a character in {text!a}") from None
+    return text
 
 
 def _user() -> str:

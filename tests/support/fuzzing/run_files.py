@@ -24,6 +24,7 @@ from decrescendo.plan import Plan
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.rng import SecureStream
 from decrescendo.run import History, Run
+from decrescendo.statement import Declaration
 from decrescendo.store import Store
 from decrescendo.terms import Terms
 from fuzzing.decisions import Decisions
@@ -33,6 +34,7 @@ from fuzzing.seeds import ROWS, plan, terms
 from fuzzing.target import Files, Target
 
 PLAN, TERMS, LEDGER, STORE = "plan.json", "terms.json", "ledger", "ledger.db"
+TOML = "declaration.toml"
 
 
 def _read_plan(folder: Path) -> Plan:
@@ -321,6 +323,14 @@ def _sign_checkpoint(files: Files) -> Files:
 
 
 @cache
+def _declarations() -> list[Files]:
+    return [
+        {TOML: b'data = "letters"\nperson = "one"\n'},
+        {TOML: b'tuning = """\nnone\n"""\ngroups = \'x\'\n'},
+    ]
+
+
+@cache
 def _tensor_files() -> list[bytes]:
     return [
         save_tensors({}),
@@ -367,5 +377,6 @@ RUNS = (
     Target("ledger", _ledgers, _read_ledger, _ledger_again),
     Target("run", _runs, _read_run, _run_again, _sign_run, _bend_tensors),
     Target("store", _stores, _read_store, None, bend=_bend_store),
+    Target("declaration", _declarations, lambda folder: Declaration.load(folder / TOML)),
     Target("checkpoint", _checkpoints, _read_checkpoint, None, _sign_checkpoint, _bend_tensors),
 )  # fmt: skip
