@@ -27,7 +27,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT = ROOT / "results" / "fuzz.json"
+RESULT, PAGE = ROOT / "results" / "fuzz.json", ROOT / "docs" / "fuzzing.md"
+BEGIN, END = "<!-- table of results/fuzz.json -->", "<!-- end of it -->"
 # Inputs of each target, by what one costs and how much there is to find.
 INPUTS = {
     "plan": 15_000, "terms": 15_000, "ledger": 6_000, "run": 10_000, "store": 1_500, "checkpoint": 1_500,
@@ -129,14 +130,41 @@ def main() -> None:
         one(given.one, given.inputs, given.out, given.seed)
         return
     names = given.targets.split(",")
-    before = json.loads(given.result.read_text())["targets"] if given.result.exists() else {}
-    targets = before | campaign(names, given.scale, given.seed)
+    before = json.loads(given.result.read_text()) if given.result.exists() else {}
+    targets = before.get("targets", {}) | campaign(names, given.scale, given.seed)
     total = {
         key: sum(target[key] for target in targets.values())
         for key in ("inputs", "accepted", "refused", "failed")
     }
-    given.result.write_text(json.dumps({"total": total, "targets": targets}, indent=1) + "\n")
+    # What was found is history, kept by hand: see docs/fuzzing.md.
+    content = {"total": total, "targets": targets, "found_and_fixed": before.get("found_and_fixed", {})}
+    given.result.write_text(json.dumps(content, indent=1) + "\n")
     print(json.dumps(total))
+    if given.result == RESULT:
+        start, _, rest = PAGE.read_text().partition(BEGIN)
+        PAGE.write_text(f"{start}{BEGIN}\n{table(content)}{END}{rest.partition(END)[2]}")
+
+
+def table(content: dict[str, Any]) -> str:
+    """For the page."""
+    lines = [
+        "| format | inputs | read | refused | failed | bugs found and fixed |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    rows = {**content["targets"], "all": content["total"]}
+    fixed = content["found_and_fixed"]
+    for name, row in rows.items():
+        bugs = sum(map(len, fixed.values())) if name == "all" else len(fixed.get(name, ()))
+        lines.append(
+            f"| {name} | {row['inputs']:,} | {row['accepted']:,} | {row['refused']:,} | {row['failed']} | {bugs} |"
+        )
+    seconds = max(row["slowest_seconds"] for row in content["targets"].values())
+    memory = max(row["largest_memory_mb"] for row in content["targets"].values())
+    engines = ", ".join(sorted({row["engine"] for row in content["targets"].values()}))
+    return (
+        "\n".join(lines)
+        + f"\n\n{engines}; the slowest input took {seconds:.2f} s, the largest process {memory} MB.\n"
+    )
 
 
 if __name__ == "__main__":
