@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types layers unit format lock clean
+.PHONY: help demo test test-slow lint types layers unit format lock audit fuzz clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -46,5 +46,13 @@ lock:  ## resolve the newest versions again into constraints.txt
 	.lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .lock
 
+audit:  ## ask the databases of known vulnerabilities about every pinned dependency (needs the network)
+	test -x .audit/bin/pip-audit || ($(PYTHON) -m venv .audit && .audit/bin/python -m pip install --quiet --disable-pip-version-check pip-audit)
+	.audit/bin/pip-audit -r constraints.txt --no-deps --disable-pip --strict
+
+fuzz: $(STAMP)  ## fuzz everything that reads, with atheris (about twenty minutes; writes results/fuzz.json)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m benchmarks.fuzz
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .lock .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .lock .audit .pytest_cache .ruff_cache .hypothesis

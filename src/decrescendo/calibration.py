@@ -10,11 +10,11 @@ from scipy.optimize import brentq
 from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials
 from decrescendo.budget import Budget, Guarantee
 from decrescendo.curves import CurveOrValues, evaluate
-from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance, check_integer
+from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
+from decrescendo.schedule import Schedule, check_steps
 
 # The certified epsilon ends within this share of the budget, on the safe side.
 _TOLERANCE = 1e-4
@@ -64,7 +64,7 @@ def calibrate(
     """
     check_instance("budget", budget, Budget)
     check_instance("sampling", sampling, PoissonSampling)
-    count = check_integer("steps", steps, at_least=1)
+    count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
     relative = evaluate("privacy", privacy, count)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo import strict_json
 from decrescendo.accounting.verify import Verification, verify_epsilon
 from decrescendo.budget import Budget, Guarantee, check_unit
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_instance
@@ -149,12 +151,13 @@ class Plan:
         try:
             temporary.write_text(self.to_json(), encoding="utf-8")
             os.replace(temporary, target)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter: a name that no file can have
             raise InvalidValue(
-                f"path must be a file that can be written, got path={str(path)!r} ({error.strerror})"
+                f"path must be a file that can be written, got path={str(path)!r} ({error})"
             ) from None
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError, ValueError):
+                temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":
@@ -167,8 +170,8 @@ class Plan:
             text = Path(path).read_text(encoding="utf-8")
         except UnicodeDecodeError:
             raise FileRefused(f"{path} must be a plan file, got bytes that are not text") from None
-        except OSError as error:
-            raise FileRefused(f"{path} must be a readable plan file, got: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            raise FileRefused(f"{path} must be a readable plan file, got: {error}") from None
         return cls.from_json(text, source=str(path))
 
     def to_json(self) -> str:
@@ -201,8 +204,8 @@ class Plan:
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
         try:
-            body = json.loads(text, parse_constant=_no_number)
-        except (ValueError, RecursionError) as error:
+            body: Any = strict_json.loads(text)
+        except ValueError as error:
             raise FileRefused(f"{source} must be a plan file, got text that is not JSON ({error})") from None
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise FileRefused(
@@ -233,10 +236,6 @@ class Plan:
             )
         except (DecrescendoError, TypeError) as error:
             raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
-
-
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
 
 
 def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:

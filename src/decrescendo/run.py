@@ -6,11 +6,11 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from decrescendo import strict_json
 from decrescendo.accounting import Pld
 from decrescendo.budget import Budget, Guarantee, check_unit
 from decrescendo.errors import (
@@ -261,17 +262,19 @@ class Run:
                 weights=load_tensors(_read(source / WEIGHTS)),
                 metrics=content["metrics"],
                 seconds=content["seconds"],
-                versions=content["versions"],
+                versions=_texts(content["versions"]),
                 diagnostics=_history(source / DIAGNOSTICS),
                 clip_norm=tuple(check_array("clip_norm", content.get("clip_norm", ()), above=0).tolist()),
-                stopped=str(content.get("stopped", "")),
+                stopped=_texts({"stopped": content.get("stopped", "")})["stopped"],
                 conduct=Conduct(**content[CONDUCT] | {"resumed": tuple(content[CONDUCT]["resumed"])})
                 if CONDUCT in content
                 else None,
             )
         except FileRefused:
             raise
-        except (KeyError, TypeError, AttributeError, ValueError, SafetensorError, DecrescendoError) as error:
+        except (
+            KeyError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, DecrescendoError,
+        ) as error:  # fmt: skip
             raise FileRefused(
                 f"{source} must hold a run, got one that does not fit together ({error})"
             ) from error
@@ -372,7 +375,7 @@ ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
 
 def _checked_content(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_read(path))
+        content: Any = strict_json.loads(_read(path))
     except ValueError as error:
         raise FileRefused(f"{path} must be JSON, got {error}. It is damaged or foreign") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
@@ -396,7 +399,7 @@ def _checked_content(path: Path) -> dict[str, Any]:
     return known
 
 
-def _ledger(columns: Mapping[str, Sequence[float]]) -> Ledger:
+def _ledger(columns: Mapping[str, Any]) -> Ledger:
     if set(columns) != {"sample_rate", "noise_multiplier", "count"}:
         raise FileRefused(f"a ledger must have three columns, got {', '.join(sorted(columns))}")
     rates, counts = columns["sample_rate"], columns["count"]
@@ -404,16 +407,31 @@ def _ledger(columns: Mapping[str, Sequence[float]]) -> Ledger:
     if noise.size and set(counts) == {1} and len(set(rates)) == 1 and len(rates) == len(counts) == noise.size:
         return Ledger.of(noise, rates[0])
     rows = zip(rates, noise.tolist(), counts, strict=True)
-    return Ledger(Release(rate, multiplier, int(count)) for rate, multiplier, count in rows)
+    return Ledger(Release(rate, multiplier, count) for rate, multiplier, count in rows)
+
+
+def _column(name: str, values: Any) -> tuple[Any, ...]:
+    kinds = (int, float) if name == "loss_sum" else (int,)
+    if not isinstance(values, list) or not all(type(value) in kinds for value in cast("list[Any]", values)):
+        raise TypeError(f"something else than a list of numbers under {name!r}")
+    return tuple(cast("list[Any]", values))
+
+
+def _texts(values: Any) -> dict[str, str]:
+    if not isinstance(values, dict) or not all(
+        isinstance(text, str) for text in cast("dict[str, Any]", values).values()
+    ):
+        raise TypeError("something else than texts where texts must be")
+    return cast("dict[str, str]", values)
 
 
 def _history(path: Path) -> History | None:
     if not path.exists():
         return None
     try:
-        columns = json.loads(_read(path))
-        history = History(**{name: tuple(column) for name, column in columns.items()})
-    except (ValueError, TypeError, AttributeError) as error:
+        columns: Any = json.loads(_read(path))  # losses may be infinite
+        history = History(**{name: _column(name, column) for name, column in columns.items()})
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileRefused(f"{path} must hold diagnostics, got {error}") from None
     if len({len(column) for column in asdict(history).values()}) > 1:
         raise FileRefused(f"{path} must have columns of one length, got different lengths")

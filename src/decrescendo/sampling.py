@@ -9,6 +9,9 @@ from jaxtyping import Int
 from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
 from decrescendo.rng import SecureStream
 
+# Whole numbers up to here are exact in floating point.
+LARGEST = 2**53
+
 
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
@@ -34,6 +37,10 @@ class PoissonSampling:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_size", check_integer("dataset_size", self.dataset_size, at_least=1))
+        if self.dataset_size > LARGEST:
+            raise InvalidValue(
+                f"dataset_size must be <= {LARGEST}, got dataset_size=a number of {len(str(self.dataset_size))} digits"
+            )
         size = check_real("expected_batch_size", self.expected_batch_size, above=0)
         if size > self.dataset_size:
             raise InvalidValue(

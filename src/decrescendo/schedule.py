@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from decrescendo.errors import InvalidValue, check_array
+from decrescendo.errors import InvalidValue, check_array, check_integer
+
+# More would be hours of calibration and gigabytes.
+LARGEST_STEPS = 10_000_000
 
 
 def read_only(array: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
@@ -18,6 +21,28 @@ def read_only(array: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
     ValueError: cannot set WRITEABLE flag to True of this array
     """
     return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
+
+
+def check_steps(steps: object) -> int:
+    """A number of steps that fits into memory several times over, as ``int``, or an error that teaches.
+
+    >>> check_steps(10**12)
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: steps must be <= 10000000, got steps=1000000000000. ...
+    """
+    count = check_integer("steps", steps, at_least=1)
+    if count > LARGEST_STEPS:
+        shown = (
+            count
+            if count < 10**18
+            else f"a number of {len(str(count))} digits"
+            if count < 10**4000
+            else "more"
+        )
+        raise InvalidValue(
+            f"steps must be <= {LARGEST_STEPS}, got steps={shown}. A schedule has a value for each; take larger batches"
+        )
+    return count
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from decrescendo import strict_json
 from decrescendo.accounting.filters import Filter, GdpFilter, RenyiFilter, ZcdpFilter
 from decrescendo.budget import Budget, Guarantee, check_unit
 from decrescendo.errors import (
@@ -118,8 +119,8 @@ class Terms:
             FileRefused: damaged, foreign, newer, or with a key or value that does not belong.
         """
         try:
-            body = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            body: Any = strict_json.loads(text)
+        except ValueError as error:
             raise FileRefused(f"{source} must be JSON, got {error}") from None
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise FileRefused(f'{source} must say format "{FORMAT}", got a foreign file')

@@ -18,7 +18,14 @@ from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSett
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.data.rows import Rows, rows
-from decrescendo.errors import InvalidValue, PlanViolation, UnsupportedModel, check_instance
+from decrescendo.errors import (
+    DecrescendoError,
+    FileRefused,
+    InvalidValue,
+    PlanViolation,
+    UnsupportedModel,
+    check_instance,
+)
 from decrescendo.ledger import Ledger, Release
 from decrescendo.noise import NoiseStream, NoisyMean, privatise
 from decrescendo.optim import apply
@@ -257,7 +264,7 @@ class Trainer:
             ledger=ledger,
             guarantee=self._source.guarantee(ledger),
             weights=cpu_weights(self._model),
-            seconds=time.monotonic() - self._start,
+            seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
             diagnostics=History(
                 examples=tuple(d.examples for d in columns),
                 nonfinite=tuple(d.nonfinite for d in columns),
@@ -311,6 +318,8 @@ class Trainer:
         if found is None or self._checkpoints is None or not isinstance(self._source.agreed, Plan):
             return
         state = found.state
+        if not {"agreed", "run"} <= state.keys():
+            raise FileRefused("a checkpoint must be of a training, got one of something else")
         if state["agreed"] != _sha256(self._source.agreed):
             raise PlanViolation(
                 "a run must go on with the plan it began with, got another one than the checkpoint's. "
@@ -321,17 +330,25 @@ class Trainer:
                 "a run must go on with the store it began with, or without one if it had none, got the other. "
                 "Its releases would be in no ledger, or only half of them"
             )
-        self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        self._sampling = stream_at(self._sampling, state["sampling"])
-        self._noise = stream_at(self._noise, state["noise"])
-        torch.set_rng_state(state["random"])
-        self._releases = list(self._source.agreed.ledger.first(found.step))
-        self._columns = [Diagnostics(*values) for values in state["columns"]]
-        self._start = time.monotonic() - state["seconds"]
-        self._checkpoints.restore(found)
-        self._saved, self._run_id = found.step, state["run"]
-        self._resumed = (*state["resumed"], found.step)
+        try:
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._sampling = stream_at(self._sampling, state["sampling"])
+            self._noise = stream_at(self._noise, state["noise"])
+            torch.set_rng_state(state["random"])
+            self._releases = list(self._source.agreed.ledger.first(found.step))
+            self._columns = [Diagnostics(*values) for values in state["columns"]]
+            self._start = time.monotonic() - state["seconds"]
+            self._checkpoints.restore(found)
+            self._saved, self._run_id = found.step, state["run"]
+            self._resumed = (*state["resumed"], found.step)
+        except DecrescendoError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise FileRefused(
+                f"a checkpoint must fit this model and optimiser, got one that does not ({error}). Give those that the "
+                "run was begun with, or another folder"
+            ) from error
 
     def _check_batch(self, batch: Batch | None) -> Settings:
         if len(self._releases) >= self._source.steps:

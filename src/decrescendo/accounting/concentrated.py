@@ -25,7 +25,7 @@ def rho_of(epsilon: float, delta: float) -> float:
     """
     e, level = check_real("epsilon", epsilon, at_least=0), -math.log(check_delta(delta))
     # The printed difference cancels for small epsilon: multiply by its conjugate.
-    return e**2 / (e + 2 * level + 2 * math.sqrt(level * (e + level)))
+    return e * e / (e + 2 * level + 2 * math.sqrt(level * (e + level)))
 
 
 def _epsilon(rho: float, level: float) -> float:

@@ -14,8 +14,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from decrescendo import strict_json
 from decrescendo.checkpoint.tree import pack, unpack
-from decrescendo.errors import FileRefused, InvalidValue, check_integer
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
 
 FORMAT, VERSION = "decrescendo-checkpoint", 1
 STATE, TENSORS = "state.json", "tensors.safetensors"
@@ -72,6 +73,8 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "every", check_integer("every", self.every, at_least=1))
+        if Path(self.folder).exists() and not Path(self.folder).is_dir():
+            raise InvalidValue(f"folder must be a folder, got a file, {os.fspath(self.folder)!r}")
         if not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir()):
             raise InvalidValue(
                 f"folder must be new or empty, got {os.fspath(self.folder)!r}. To go on with the run in it, "
@@ -94,7 +97,8 @@ class Checkpoints:
         }
         content = save_tensors(tensors)
         body |= {"tensors_sha256": hashlib.sha256(content).hexdigest()}
-        shutil.rmtree(staging, ignore_errors=True)
+        for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
+            shutil.rmtree(left, ignore_errors=True)
         staging.mkdir(mode=0o700)
         try:
             _write(staging / TENSORS, content)
@@ -142,7 +146,7 @@ class Checkpoints:
 
 def _read(path: Path) -> Checkpoint:
     try:
-        body: Any = json.loads((path / STATE).read_bytes())
+        body: Any = strict_json.loads((path / STATE).read_bytes())
         content = (path / TENSORS).read_bytes()
     except (OSError, ValueError) as error:
         raise FileRefused(f"{path} must be a checkpoint, got files that cannot be read ({error})") from None
@@ -152,8 +156,12 @@ def _read(path: Path) -> Checkpoint:
     if digest != _digest(body) or body.get("tensors_sha256") != hashlib.sha256(content).hexdigest():
         raise FileRefused(f"{path} must be as it was written, got other bytes: it is damaged")
     try:
-        return Checkpoint(body["step"], unpack(body["state"], load_tensors(content)))
-    except (KeyError, SafetensorError) as error:
+        step, state = check_integer("step", body["step"]), unpack(body["state"], load_tensors(content))
+        check_instance("state", state, dict)
+        return Checkpoint(step, state)
+    except FileRefused:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
         raise FileRefused(
             f"{path} must be a checkpoint, got one that does not fit together ({error})"
         ) from None

@@ -3,7 +3,9 @@
 Commands import what they need when they are called: `--help`, `plan`, `account` and `verify` start without torch.
 """
 
-from decrescendo.cli.app import app
+import signal
+
+from decrescendo.cli.app import app, terminate
 from decrescendo.cli.experiments import demo_command, report_command, reproduce_command
 from decrescendo.cli.influence import influence_command
 from decrescendo.cli.ledger import ledger_command
@@ -34,4 +36,7 @@ for _name, _command in COMMANDS.items():
 
 def main() -> None:
     """Entry point of the command ``decrescendo``."""
+    signal.signal(
+        signal.SIGTERM, terminate
+    )  # else it would end at once, and leave half of what it was writing
     app()

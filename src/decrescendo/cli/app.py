@@ -1,11 +1,12 @@
 """The application that commands join, and how they speak: plain lines, JSON, errors of one line."""
 
+import errno
 import functools
 import inspect
 import json
 import math
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
@@ -25,8 +26,18 @@ app = typer.Typer(
 out, err = Console(), Console(stderr=True)
 
 
+class Terminated(BaseException):
+    """SIGTERM came: the process ends, and cleans up on the way."""
+
+
+def terminate(*_: object) -> NoReturn:
+    """What SIGTERM does in the command line."""
+    raise Terminated
+
+
 def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
-    """The package's and the file system's errors as one line and exit code 2; others keep their traceback."""
+    """The package's and the file system's errors as one line and exit code 2, Ctrl-C and SIGTERM as one line and the
+    shell's codes 130 and 143; others keep their traceback."""
 
     @functools.wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -35,7 +46,22 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
         except DecrescendoError as error:
             err.print(f"[red]error:[/red] {escape(' '.join(str(error).split()))}", soft_wrap=True)
             raise typer.Exit(2) from None
+        except MemoryError as error:
+            err.print(
+                f"[red]error:[/red] out of memory{escape(f': {error}' if str(error) else '')}", soft_wrap=True
+            )
+            raise typer.Exit(2) from None
+        except (KeyboardInterrupt, Terminated) as stop:
+            name, code = ("Ctrl-C", 130) if isinstance(stop, KeyboardInterrupt) else ("SIGTERM", 143)
+            err.print(
+                f"stopped by {name}. Every release was written down before it was used, files are whole or not there; "
+                "a run with --checkpoints goes on with --resume",
+                soft_wrap=True,
+            )
+            raise typer.Exit(code) from None
         except OSError as error:
+            if error.errno == errno.EPIPE:  # whoever read the output has seen enough
+                raise
             where = "" if error.filename is None else f"{error.filename}: "
             err.print(f"[red]error:[/red] {escape(where + (error.strerror or str(error)))}", soft_wrap=True)
             raise typer.Exit(2) from None
@@ -46,7 +72,12 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def say(text: str) -> None:
     """Plain lines on standard output, as long as they are: people copy numbers and paths."""
-    out.print(text, soft_wrap=True, highlight=False, markup=False)
+    out.print(printable(text), soft_wrap=True, highlight=False, markup=False)
+
+
+def printable(text: str) -> str:
+    """File names may have bytes that are no text."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def print_json(content: dict[str, Any]) -> None:

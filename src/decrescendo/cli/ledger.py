@@ -1,13 +1,17 @@
 """The command that shows, makes and exports a store."""
 
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decrescendo.cli.app import one_line_errors, out, say
+from decrescendo.cli.app import one_line_errors, out, printable, say
 from decrescendo.cli.options import Delta, Epsilon
 from decrescendo.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from decrescendo.store import Store
 
 
 @one_line_errors
@@ -29,8 +33,6 @@ def ledger_command(
 
     Example: decrescendo ledger mnist.db --create --epsilon 3 --delta 1e-5 --rows 60000 --dataset mnist
     """
-    from rich.table import Table
-
     from decrescendo.budget import Budget
     from decrescendo.store import Store
 
@@ -40,7 +42,11 @@ def ledger_command(
                 "a new store must be given --epsilon, --delta and --rows, got less. A budget has no default"
             )
         opened = Store.create(
-            store, Budget(epsilon, delta), dataset=dataset or store.stem, rows=rows, composition=composition
+            store,
+            Budget(epsilon, delta),
+            dataset=dataset or printable(store.stem),
+            rows=rows,
+            composition=composition,
         )
     else:
         given = {"--epsilon": epsilon, "--delta": delta, "--rows": rows}
@@ -49,6 +55,13 @@ def ledger_command(
                 f"a store's budget is fixed when it is made, got {', '.join(surplus)}. Add --create for a new one"
             )
         opened = Store(store)
+    with closing(opened):
+        _show(opened, as_json)
+
+
+def _show(opened: "Store", as_json: bool) -> None:
+    from rich.table import Table
+
     if as_json:
         typer.echo(opened.to_json(), nl=False)
         return

@@ -1,10 +1,10 @@
 """`plan --schedule optimal`: what is known of the training, the noise that suits it best, and what that rests on."""
 
-import json
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decrescendo import strict_json
 from decrescendo.cli.app import err, say
 from decrescendo.cli.options import Decay, Schedule
 from decrescendo.errors import FileRefused, InvalidValue, check_array, check_real
@@ -134,10 +134,10 @@ def advise(
     """The plan whose noise matters least, by `theory.allocation`."""
     from decrescendo import curves
     from decrescendo.calibration import calibrate
-    from decrescendo.errors import check_integer
+    from decrescendo.schedule import check_steps
     from decrescendo.theory.allocation import allocate, noise_cost
 
-    count = check_integer("steps", steps, at_least=1)
+    count = check_steps(steps)
     norms = curves.sensitivity_decay(check_real("clip", clip, above=0), check_real("rho_c", rho_c, above=0))
     weight = known.weights(count)
     with err.status("searching"):
@@ -169,7 +169,7 @@ def _read(path: Path, steps: int) -> "Float[np.ndarray, ' steps']":
     """One positive number a step, as a JSON list or a number a line."""
     try:
         text = path.read_text(encoding="utf-8-sig").strip()
-        values = json.loads(text) if text.startswith("[") else [float(line) for line in text.split()]
+        values = strict_json.loads(text) if text.startswith("[") else [float(line) for line in text.split()]
     except (OSError, ValueError) as error:
         raise FileRefused(
             f"{path} must be a JSON list of numbers or one number a line, got {error}"

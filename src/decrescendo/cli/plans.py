@@ -232,13 +232,16 @@ def make_setting(
     """Budget, sampling and number of steps that the options describe."""
     from decrescendo.budget import Budget
     from decrescendo.sampling import PoissonSampling
+    from decrescendo.schedule import LARGEST_STEPS, check_steps
 
     sampling = PoissonSampling(dataset_size, batch)
     budget = Budget(epsilon, 1 / (10 * dataset_size) if delta is None else delta)
     if steps is not None and epochs is None:
-        return budget, sampling, steps
+        return budget, sampling, check_steps(steps)
     if epochs is not None and steps is None:
-        return budget, sampling, max(1, round(check_real("epochs", epochs, above=0) / sampling.sample_rate))
+        most = LARGEST_STEPS * sampling.sample_rate
+        passes = check_real("epochs", epochs, above=0, at_most=most, hint="Each step takes time and memory")
+        return budget, sampling, max(1, round(passes / sampling.sample_rate))
     given = "neither" if steps is None else "both"
     raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
 

@@ -1,5 +1,6 @@
 """The command that trains a task."""
 
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -104,7 +105,6 @@ def train_command(
         )
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
-    opened = None if store is None else Store(store)
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:
@@ -113,19 +113,21 @@ def train_command(
         err.print(
             f"seed {seed}: whoever knows it knows the noise. For weights that leave the house give none"
         )
-    run = train_task(
-        chosen,
-        agreed,
-        seed=Secure() if seed is None else seed,
-        optimizer=None if optimizer is None else optimizer.value,
-        learning_rate=lr,
-        momentum=momentum,
-        lr_decay=lr_decay.value,
-        store=opened,
-        checkpoints=checkpoints,
-        resume=resume,
-        progress=not as_json,
-    )
+    with nullcontext() if store is None else closing(Store(store)) as opened:
+        run = train_task(
+            chosen,
+            agreed,
+            seed=Secure() if seed is None else seed,
+            optimizer=None if optimizer is None else optimizer.value,
+            learning_rate=lr,
+            momentum=momentum,
+            lr_decay=lr_decay.value,
+            store=opened,
+            checkpoints=checkpoints,
+            resume=resume,
+            progress=not as_json,
+        )
+        left = None if opened is None else f"{opened.dataset}: {opened.describe()}"
     if folder is not None:
         run.save(folder)
     if as_json:
@@ -136,8 +138,8 @@ def train_command(
     if nonfinite:
         err.print(f"[yellow]warning:[/yellow] {nonfinite} gradients were not finite and counted as zero")
     say(run.describe())
-    if opened is not None:
-        say(f"{opened.dataset}: {opened.describe()}")
+    if left is not None:
+        say(left)
     if folder is not None:
         say(
             f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"

@@ -2,11 +2,11 @@
 
 import hashlib
 import io
-import json
 import lzma
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 
+from decrescendo import strict_json
 from decrescendo.data.dataset import Dataset
 from decrescendo.data.fetch import RemoteFile, find_local, read
 from decrescendo.data.vocabulary import encode, english_words
@@ -21,6 +22,7 @@ from decrescendo.errors import FileRefused
 
 LENGTH = 256
 ROWS = 25_000
+LARGEST = 2**30
 PUBLIC_ROWS = ROWS // 2  # of the test half
 
 ARCHIVE = RemoteFile(
@@ -122,8 +124,24 @@ def imdb_half() -> Dataset:
 
 
 def from_lines(content: bytes, split: str) -> list[Review]:
-    """The reviews in an xz-compressed file of JSON lines, each with ``id``, ``label``, ``rating`` and ``text``."""
-    return [_review(json.loads(line), split) for line in lzma.decompress(content).splitlines()]
+    """The reviews in an xz-compressed file of JSON lines, each with ``id``, ``label``, ``rating`` and ``text``.
+
+    Raises:
+        FileRefused: not such a file.
+    """
+    try:
+        with lzma.LZMAFile(io.BytesIO(content)) as packed:
+            return [_review(strict_json.loads(line), split) for line in _bounded(packed.read).splitlines()]
+    except (lzma.LZMAError, EOFError, KeyError, TypeError, ValueError) as error:
+        raise FileRefused(f"the {split} reviews must be packed lines of JSON, got others ({error})") from None
+
+
+def _bounded(read: Callable[[int], bytes | None]) -> bytes:
+    """What is packed, if it is not more than there should be: a few kilobytes can unpack to gigabytes."""
+    content = read(LARGEST + 1) or b""
+    if len(content) > LARGEST:
+        raise ValueError(f"more than {LARGEST} bytes")
+    return content
 
 
 def _review(fields: dict[str, int | str], split: str) -> Review:
@@ -132,10 +150,17 @@ def _review(fields: dict[str, int | str], split: str) -> Review:
 
 
 def from_archive(content: bytes) -> tuple[list[Review], list[Review]]:
-    """The labelled train and test reviews in the original archive."""
+    """The labelled train and test reviews in the original archive.
+
+    Raises:
+        FileRefused: not a whole archive of texts.
+    """
     halves: dict[str, list[Review]] = {"train": [], "test": []}
-    for half, review in _members(content):
-        halves[half].append(review)
+    try:
+        for half, review in _members(content):
+            halves[half].append(review)
+    except (tarfile.TarError, EOFError, OSError, TypeError, ValueError, zlib.error) as error:
+        raise FileRefused(f"the reviews must be a whole archive of texts, got another ({error})") from None
     return halves["train"], halves["test"]
 
 
@@ -148,7 +173,7 @@ def _members(content: bytes) -> Iterator[tuple[str, Review]]:
             file = archive.extractfile(member) if found else None
             if found and file:
                 half, kind, name = found.groups()
-                yield half, Review(f"{half}/{kind}/{name}", file.read().decode("utf-8"))
+                yield half, Review(f"{half}/{kind}/{name}", _bounded(file.read).decode("utf-8"))
 
 
 def _dataset(train: list[Review], test: list[Review], words: dict[str, int]) -> Dataset:

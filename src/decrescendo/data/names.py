@@ -64,6 +64,23 @@ def encode(name: str) -> list[int]:
     return codes + [PADDING] * (LENGTH - len(codes))
 
 
+def parse(content: bytes, name: str = "file") -> list[list[int]]:
+    """The codes of the names in a file, one a line.
+
+    Raises:
+        FileRefused: not text in UTF-8.
+
+    >>> [row[:3] for row in parse(b"Abe\\nLi\\n")]
+    [[27, 2, 5], [38, 9, 0]]
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise FileRefused(f"{name} must be text in UTF-8, got other bytes") from None
+    # Only line feeds end a line: str.splitlines would also cut at rarer characters.
+    return [encode(line) for line in text.removesuffix("\n").split("\n")]
+
+
 def names() -> Dataset:
     """20,074 surnames of 18 languages: 16,059 train and 4,015 test, (rows, 20) letter codes 0 .. 58 (int64).
 
@@ -82,10 +99,9 @@ def names() -> Dataset:
     codes: list[list[int]] = []
     classes: list[int] = []
     for language, file in enumerate(FILES):
-        # Only line feeds end a line: str.splitlines would also cut at rarer characters.
-        lines = read(file).decode("utf-8").removesuffix("\n").split("\n")
-        codes += [encode(line) for line in lines]
-        classes += [language] * len(lines)
+        rows = parse(read(file), file.name)
+        codes += rows
+        classes += [language] * len(rows)
     if len(codes) != ROWS:
         raise FileRefused(f"the {len(FILES)} files of names must have {ROWS} lines, got {len(codes)}")
     order = torch.from_numpy(published_order("names", ROWS))

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import re
+import struct
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple
@@ -22,6 +24,8 @@ SIZE = 64
 TRAIN_ROWS, TEST_ROWS = 5_232, 624
 RANDOM_TRAIN_ROWS = 4_978
 MEAN, STD = 0.5, 0.25
+NAMES = ("x_train", "y_train", "x_test", "y_test")
+LARGEST_SIDE, LARGEST_PICTURE = 8_192, 2**26
 # Of the images of both official halves behind each other, as bytes.
 PIXELS_SHA256 = "d9ced50d731e3fcca48eab375aac0efe703de04e4d714edb7ec74e487fcce1ed"
 
@@ -117,30 +121,60 @@ def is_test(name: str) -> bool:
 
 
 def from_arrays(content: bytes) -> tuple[Half, Half]:
-    """Train and test from the file of arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``."""
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        train, test = (Half(arrays[f"x_{half}"], arrays[f"y_{half}"]) for half in ("train", "test"))
+    """Train and test from the file of arrays ``x_train``, ``y_train``, ``x_test``, ``y_test``.
+
+    Raises:
+        FileRefused: not such a file, or arrays of other kinds.
+    """
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            found = {name: _array(arrays, name, 3 if name[0] == "x" else 1) for name in NAMES}
+    except (
+        OSError,
+        EOFError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
+        raise FileRefused(f"the X-rays must be a file of arrays, got another ({error})") from None
+    train, test = (Half(found[f"x_{half}"], found[f"y_{half}"]) for half in ("train", "test"))
+    for half in (train, test):
+        if len(half.pixels) != len(half.labels):
+            raise FileRefused(f"each X-ray must have a class, got {len(half.pixels)} and {len(half.labels)}")
     return train, test
+
+
+def _array(arrays: Any, name: str, dimensions: int) -> UInt8[np.ndarray, "..."]:
+    found = arrays[name]
+    if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.ndim != dimensions:
+        raise TypeError(f"{name} must be bytes in {dimensions} dimensions")
+    return found
 
 
 def pictures(content: bytes) -> list[Picture]:
     """The JPEG files in the folders NORMAL and PNEUMONIA of a tar archive, wherever these are.
 
     Raises:
-        ValueError: not a whole archive.
+        FileRefused: not a whole archive.
     """
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r|gz") as archive:
             return list(_members(archive))
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        raise ValueError(f"not a whole archive: {error}") from error
+    except (tarfile.TarError, EOFError, OSError, TypeError, ValueError, zlib.error) as error:
+        raise FileRefused(f"the X-rays must be a whole archive, got another ({error})") from error
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[Picture]:
     for member in archive:
         found, file = MEMBER.fullmatch(member.name), archive.extractfile(member)
         if found and file:
-            yield Picture(found[2], FOLDERS[found[1]], file.read())
+            content = file.read(LARGEST_PICTURE + 1)
+            if len(content) > LARGEST_PICTURE:
+                raise ValueError(f"{found[2]} is larger than {LARGEST_PICTURE} bytes")
+            yield Picture(found[2], FOLDERS[found[1]], content)
 
 
 def contents_digest(content: bytes) -> str:
@@ -171,9 +205,14 @@ def _half(found: list[Picture]) -> Half:
 
 def small(content: bytes, image: Any) -> UInt8[np.ndarray, "height width"]:
     """One channel of a grey picture saved in three equal ones, reduced to 64x64 by area means."""
-    with image.open(io.BytesIO(content)) as opened:
-        channel = opened.getchannel(0) if opened.mode == "RGB" else opened.convert("L")
-        return np.asarray(channel.resize((SIZE, SIZE), image.Resampling.BOX))
+    try:
+        with image.open(io.BytesIO(content), formats=("JPEG",)) as opened:
+            if max(opened.size) > LARGEST_SIDE:
+                raise ValueError(f"{opened.size} pixels")
+            channel = opened.getchannel(0) if opened.mode == "RGB" else opened.convert("L")
+            return np.asarray(channel.resize((SIZE, SIZE), image.Resampling.BOX))
+    except (OSError, EOFError, SyntaxError, TypeError, ValueError, struct.error, zlib.error) as error:
+        raise FileRefused(f"an X-ray must be a whole JPEG picture, got another file ({error})") from None
 
 
 ARRAYS = RemoteFile(

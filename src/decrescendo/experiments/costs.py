@@ -5,12 +5,14 @@ No training is needed, but minutes are: the numbers are computed once and kept.
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from decrescendo import accounting
 from decrescendo.errors import FileRefused
 from decrescendo.experiments import kept
+from decrescendo.experiments.checked import numbers
 from decrescendo.experiments.perform import plan_of
 from decrescendo.experiments.spec import Spec
 
@@ -68,6 +70,7 @@ def find(folder: Path, spec: Spec, points: int) -> Costs | None:
         facts = kept.read(path_of(folder, spec, points), FORMAT, VERSION)
         if Spec.of(facts.pop("spec")) != spec or facts.pop("points") != points:
             return None
-        return Costs(**facts)
+        found: dict[str, Any] = {name: numbers(values) for name, values in facts.items()}
+        return Costs(**found)
     except (FileRefused, KeyError, TypeError):
         return None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from decrescendo import strict_json
 from decrescendo.errors import FileRefused
 
 
@@ -47,7 +48,7 @@ def read(path: Path, format_name: str, version: int) -> dict[str, Any]:
         FileRefused: not there, damaged (the checksum differs), edited, foreign or newer.
     """
     try:
-        facts: Any = json.loads(path.read_text(encoding="utf-8"))
+        facts: Any = strict_json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FileRefused(f"{path} must be a readable JSON file, got {error}") from None
     if not isinstance(facts, dict) or facts.get("format") != format_name or facts.get("version") != version:

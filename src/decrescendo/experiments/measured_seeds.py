@@ -9,6 +9,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from decrescendo.errors import FileRefused
 from decrescendo.experiments import kept
+from decrescendo.experiments.checked import named, number, numbers, whole
 from decrescendo.experiments.influence import Measured
 
 FORMAT, VERSION = "decrescendo-influence", 2
@@ -58,6 +59,15 @@ def _rows(path: Path, identity: Mapping[str, Any]) -> list[dict[str, Any]]:
             f"{path} must hold measurements of the same training, got others. Give another file, or delete it"
         )
     found: list[dict[str, Any]] = rows
+    for row in found:
+        try:
+            seed, _, slopes = whole(named(row)["seed"]), number(row["base"]), numbers(row["slopes"])
+        except (KeyError, TypeError) as error:
+            raise FileRefused(f"{path} must hold a measured seed in each entry, got {error}") from None
+        if seed < 0 or len(slopes) != len(identity["at"]):
+            raise FileRefused(
+                f"{path} must have a slope for each step of each seed, got others for seed {seed}"
+            )
     return found
 
 

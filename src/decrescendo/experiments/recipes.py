@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from decrescendo.errors import FileRefused
+from decrescendo.experiments.checked import listed, named, number, numbers, text, texts, whole
 from decrescendo.experiments.kept import read, write
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import Row
@@ -113,11 +114,31 @@ def load_recipe(path: Path) -> Recipe:
     """
     content = read(path, FORMAT, VERSION)
     try:
-        listed: list[dict[str, Any]] = content.pop("trials")
-        for item in listed:
-            item["scores"] = tuple(item["scores"])
-        trials = tuple(Trial(**item) for item in listed)
-        spec = Spec.of(content.pop("spec"))
+        trials = tuple(_trial(named(item)) for item in listed(content.pop("trials")))
+        spec = Spec.of(named(content.pop("spec")))
+        for name in ("stand_in", "public", "command"):
+            content[name] = text(content[name])
+        for name in ("score", "core_minutes"):
+            content[name] = number(content[name])
+        for name in ("space", "sampler", "machine"):
+            content[name] = texts(content[name])
         return Recipe(spec=spec, trials=trials, **content)
+    except FileRefused as error:
+        raise FileRefused(f"{path}: {error}") from None
     except (TypeError, KeyError) as error:
         raise FileRefused(f"{path} must have the entries of a recipe, got {error}") from None
+
+
+def _trial(item: Mapping[str, Any]) -> Trial:
+    values = {
+        name: value if isinstance(value, str) else number(value)
+        for name, value in named(item["values"]).items()
+    }
+    given: dict[str, Any] = dict(item) | {
+        "number": whole(item["number"]),
+        "values": values,
+        "scores": tuple(numbers(item["scores"])),
+        "seconds": number(item["seconds"]),
+        "why": text(item["why"]),
+    }
+    return Trial(**given)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from decrescendo.errors import FileRefused
 from decrescendo.experiments import kept
+from decrescendo.experiments.checked import named, number, numbers, pair, text, texts
 from decrescendo.experiments.spec import Spec
 
 FORMAT, VERSION = "decrescendo-result", 1
@@ -60,12 +61,20 @@ def load(path: Path) -> Result:
         FileRefused: not there, damaged (the checksum differs), edited, foreign or newer.
     """
     content = kept.read(path, FORMAT, VERSION)
-    content["spec"] = Spec.of(content["spec"])
-    for pair in ("certified", "noise_multiplier", "clip_norm"):
-        content[pair] = None if content[pair] is None else tuple(content[pair])
     try:
-        return Result(**content)
-    except TypeError as error:
+        spec = Spec.of(named(content.pop("spec")))
+        for name in ("certified", "noise_multiplier", "clip_norm"):
+            content[name] = pair(content[name])
+        for name in ("claimed", "clt"):
+            content[name] = None if content[name] is None else number(content[name])
+        content["metrics"] = {name: number(value) for name, value in named(content["metrics"]).items()}
+        content["trace"] = {name: numbers(values) for name, values in named(content["trace"]).items()}
+        content["machine"] = texts(content["machine"])
+        content["seconds"], content["refused"] = number(content["seconds"]), text(content["refused"])
+        return Result(spec=spec, **content)
+    except FileRefused as error:
+        raise FileRefused(f"{path}: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
         raise FileRefused(f"{path} must have the entries of a result, got {error}") from None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from decrescendo.errors import FileRefused, InvalidValue, check_integer, check_real
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real
 
 # Raised when the same settings begin to compute something else: older results are then not taken for new ones.
 REVISION = 1
@@ -83,6 +83,8 @@ class Spec:
     revision: int = REVISION
 
     def __post_init__(self) -> None:
+        for name in ("task", "method", "accountant", "optimizer", "lr_decay", "model", "stand_in", "start"):
+            check_instance(name, getattr(self, name), str)
         for name in ("epsilon", "momentum", "averaging"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), at_least=0))
         for name in ("momentum", "averaging"):

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from decrescendo import strict_json
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
 
 FORMAT, VERSION = "decrescendo-federated-journal", 1
 HEAD, LOCK = "journal-private.json", "journal.lock"
+_TENSORS = re.compile(r"state-[0-9a-f]{16}\.safetensors")
 _KEYS = {"format", "version", "facts", "tensors", "tensors_sha256"}
 
 
@@ -111,7 +114,7 @@ class Journal:
         if not head.exists():
             return None
         try:
-            content = json.loads(head.read_bytes())
+            content: Any = strict_json.loads(head.read_bytes())
             if not isinstance(content, dict) or content.get("format") != FORMAT:
                 raise FileRefused(f'{head} must say format "{FORMAT}", got a foreign file')
             if content.get("version") != VERSION:
@@ -119,27 +122,36 @@ class Journal:
             checksum = content.pop("sha256", None)
             if content.keys() != _KEYS or checksum != _digest(content):
                 raise FileRefused(f"{head} must match its own checksum, got other content")
-            stored = (self._folder / str(content["tensors"])).read_bytes()
+            name = content["tensors"]
+            if not isinstance(name, str) or not _TENSORS.fullmatch(name):
+                raise FileRefused(f"{head} must name a file beside it, got {name!r:.60}")
+            stored = (self._folder / name).read_bytes()
             if hashlib.sha256(stored).hexdigest() != content["tensors_sha256"]:
                 raise FileRefused(
                     f"{content['tensors']} must be the file that {HEAD} speaks of, got other bytes"
                 )
+            if not isinstance(content["facts"], dict):
+                raise FileRefused(f"{head} must hold facts by name, got {type(content['facts']).__name__}")
             return Entry(content["facts"], load_tensors(stored))
         except FileRefused:
             raise
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise FileRefused(
                 f"{head} and its tensors must be readable, got {error}. It is damaged"
             ) from error
 
     def _put(self, name: str, content: bytes) -> None:
         temporary = self._folder / f".{name}.tmp"
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._folder / name)
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._folder / name)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)

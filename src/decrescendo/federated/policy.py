@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
+from decrescendo import strict_json
 from decrescendo.errors import FileRefused, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.placement import Placement
@@ -39,7 +41,7 @@ class Memory:
     def from_json(cls, text: str) -> "Memory":
         """What `to_json` gave, or `FileRefused`."""
         try:
-            content = json.loads(text)
+            content: Any = strict_json.loads(text)
             last = {str(run): check_integer("last", number) for run, number in content["last"].items()}
             return cls(check_integer("taken", content["taken"]), last)
         except (ValueError, TypeError, KeyError, AttributeError) as error:

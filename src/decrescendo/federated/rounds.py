@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from decrescendo.budget import Guarantee, Unit
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import check_clip_norm, trainable
-from decrescendo.errors import FileRefused, InvalidValue, PlanViolation, check_instance
+from decrescendo.errors import FileRefused, InvalidValue, PlanViolation, check_instance, check_integer
 from decrescendo.federated.frozen_optimizer import freeze, thaw
 from decrescendo.federated.journal import Entry, Journal
 from decrescendo.federated.messages import Round, run_id
@@ -219,7 +219,7 @@ class Rounds:
             secure_sum=secure_sum,
             weights=cpu_weights(self.model),
             reports=reports,
-            seconds=time.monotonic() - self._start,
+            seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
     def _guarantee(self) -> Guarantee:
@@ -255,7 +255,7 @@ class Rounds:
                 "Give each run a folder of its own"
             )
         try:
-            spent = int(facts["spent"])
+            spent = check_integer("spent", facts["spent"])
             self._releases = [self._release_of(index) for index in range(spent)]
             self._attendance = [(int(members), int(replies)) for members, replies in facts["attendance"]]
             self._sampling.bit_generator.state = facts["sampling"]
@@ -264,12 +264,20 @@ class Rounds:
             thaw(self._optimizer, facts["optimizer"], tensors)
             moved = _part(tensors, "noisy")
             noisy = NoisyMean(moved, self._releases[-1], facts["noise_std"]) if moved else None
+            if noisy is not None:
+                apply(noisy, self.model, self._optimizer)
         except FileRefused:
             raise
-        except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            RuntimeError,
+            IndexError,
+            OverflowError,
+        ) as error:
             raise FileRefused(f"the journal must fit this model and optimiser, got {error}") from error
-        if noisy is not None:
-            apply(noisy, self.model, self._optimizer)
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

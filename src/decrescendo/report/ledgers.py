@@ -2,11 +2,11 @@
 
 import csv
 import io
-import json
 import os
 from pathlib import Path
 from typing import Any
 
+from decrescendo import strict_json
 from decrescendo.budget import Guarantee
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.ledger import Ledger, Release
@@ -40,7 +40,7 @@ def read_ledger(
         return run.covered, run.plan.budget.delta
     try:
         text = Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise FileRefused(f"{path} must be a readable text file, got {error}") from None
     if text.lstrip().startswith("{"):
         _check_rate_is_free(path, sample_rate)
@@ -81,7 +81,7 @@ def _needed(path: object, sample_rate: float | None) -> float:
 
 def _from_json(path: object, text: str, sample_rate: float | None) -> Ledger:
     try:
-        values: Any = json.loads(text)
+        values: Any = strict_json.loads(text)
     except ValueError as error:
         raise FileRefused(f"{path} must be a JSON list of noise multipliers, got {error}") from None
     try:

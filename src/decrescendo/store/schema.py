@@ -69,6 +69,8 @@ def connect(path: Path) -> sqlite3.Connection:
     """A checked connection; what is not a whole store of a known version is refused untouched."""
     _check_header(path)
     connection = None
+    beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
+    alone = not any(file.exists() for file in beside)
     try:
         connection = _connect(path)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -81,11 +83,22 @@ def connect(path: Path) -> sqlite3.Connection:
             raise FileRefused(f"{path} must be whole, got: {found}. Restore it from a copy")
         if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
             raise FileRefused(f"{path} must be whole, got releases of no run. Restore it from a copy")
+        if _tables(connection) != _expected(version):
+            raise FileRefused(
+                f"{path} must have the tables of version {version} and nothing else, got others. Somebody changed it"
+            )
         if version < len(MIGRATIONS):
             _migrate(connection, version)
-    except sqlite3.DatabaseError as error:
+    except (
+        sqlite3.DatabaseError,
+        UnicodeDecodeError,
+    ) as error:  # the latter: SQLite quotes what it cannot read
         if connection is not None:
             connection.close()
+        # SQLite leaves its empty files beside one that it cannot read; nobody else can have written to such a one.
+        if alone and beside[0].exists() and beside[0].stat().st_size == 0:
+            for file in beside:
+                file.unlink(missing_ok=True)
         raise FileRefused(f"{path} must be a store, got a file that SQLite cannot read ({error})") from None
     except BaseException:
         if connection is not None:
@@ -96,9 +109,13 @@ def connect(path: Path) -> sqlite3.Connection:
 
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    # Each release is on the disk before anything of it can be seen: also through a power cut.
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
+    try:
+        # Each release is on the disk before anything of it can be seen: also through a power cut.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA foreign_keys = ON")
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -115,6 +132,18 @@ def _migrate(connection: sqlite3.Connection, version: int) -> None:
     except BaseException:
         connection.execute("ROLLBACK")
         raise
+
+
+def _tables(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+    """Tables, and whatever else somebody may have put there: a trigger could take back what is written down."""
+    return sorted(connection.execute("SELECT type, name, tbl_name, coalesce(sql, '') FROM sqlite_master"))
+
+
+def _expected(version: int) -> list[tuple[str, ...]]:
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        for text in MIGRATIONS[:version]:
+            fresh.executescript(text)
+        return _tables(fresh)
 
 
 def _check_header(path: Path) -> None:

@@ -4,6 +4,7 @@ import getpass
 import hashlib
 import json
 import os
+import re
 import sqlite3
 import uuid
 from collections.abc import Generator, Sequence
@@ -31,6 +32,8 @@ from decrescendo.store.schema import connect, create
 from decrescendo.terms import Terms
 
 EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
+# Exact fractions, none of them with an exponent: 1e999999999 is a short text and a number that fills any memory.
+_COST = re.compile(r"(\d{1,2000}(/[1-9]\d{0,1999})?(,\d{1,2000}(/[1-9]\d{0,1999})?)*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class Store:
             self.budget = Budget(float(facts["epsilon"]), float(facts["delta"]), check_unit(facts["unit"]))
             self.dataset, self.rows = facts["dataset"], int(facts["rows"])
             self.composition = composition(facts["composition"], self.budget)
-        except (KeyError, ValueError, sqlite3.Error) as error:
+        except (KeyError, TypeError, ValueError, sqlite3.Error) as error:
             self._connection.close()
             raise FileRefused(
                 f"{self._path} must say what its budget is, got a store without it ({error})"
@@ -127,7 +130,7 @@ class Store:
             "epsilon": repr(budget.epsilon),
             "delta": repr(budget.delta),
             "unit": budget.unit.value,
-            "dataset": str(dataset),
+            "dataset": _text("dataset", dataset),
             "rows": str(check_integer("rows", rows, at_least=1)),
             "composition": rule,
         }
@@ -178,7 +181,7 @@ class Store:
                 )
             row = (
                 new_id() if id is None else id,
-                str(label),
+                _text("label", label),
                 _user(),
                 datetime.now(UTC).isoformat(timespec="seconds"),
                 "plan" if isinstance(agreed, Plan) else "terms",
@@ -206,7 +209,7 @@ class Store:
         query = "SELECT number, kind, agreed, sha256 FROM runs WHERE id = ?"
         try:
             found = connection.execute(query, (id,)).fetchone()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise FileRefused(f"{self._path} must be a store, got: {error}") from None
         if found is None:
             raise InvalidValue(
@@ -311,6 +314,8 @@ class Store:
             len(released) > agreed.steps or released != agreed.ledger.first(len(released))
         ):
             raise InvalidValue(f"run {id} has released something else than its plan")
+        if not _COST.fullmatch(cost):
+            raise InvalidValue(f"run {id} has a cost that is no exact number")
         parts = tuple(Fraction(part) for part in cost.split(",") if part)
         return Entry(id, label, who, started, agreed, released, state), parts
 
@@ -409,6 +414,15 @@ def planned(agreed: Plan | Terms) -> Ledger:
 
 def _rule(name: str, budget: Budget) -> str:
     return composition(name, budget).name
+
+
+def _text(name: str, value: object) -> str:
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(f"{name} must be a text, got half of a character in {text!a}") from None
+    return text
 
 
 def _user() -> str:

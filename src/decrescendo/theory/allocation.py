@@ -12,10 +12,11 @@ from decrescendo.accounting.pld.sandwich import LARGEST_MU
 from decrescendo.budget import Budget
 from decrescendo.calibration import calibrate
 from decrescendo.curves import CurveOrValues, evaluate
-from decrescendo.errors import AccountingError, InvalidType, check_instance, check_integer
+from decrescendo.errors import AccountingError, InvalidType, check_instance
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 from decrescendo.sampling import PoissonSampling
+from decrescendo.schedule import check_steps
 from decrescendo.theory.lagrange import at_limit, clt, disjoint_epochs, solve, squares
 
 # Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a
@@ -81,7 +82,7 @@ def allocate(
     """
     check_instance("budget", budget, Budget)
     check_instance("sampling", sampling, PoissonSampling)
-    count = check_integer("steps", steps, at_least=1)
+    count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
     clips, q = evaluate("clip", clip, count), evaluate("weight", weight, count)

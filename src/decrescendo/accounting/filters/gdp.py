@@ -46,7 +46,7 @@ class GdpFilter(MeteredFilter):
         while float(log_delta(budget.epsilon, mu)) > math.log(budget.delta) - _LOG_DELTA_ERROR:
             mu *= 1 - margin
             margin *= 2
-        self._meter = Meter(checked_limit(mu**2 * (1 - SAFE), budget), _squared_mu)
+        self._meter = Meter(checked_limit(mu * mu * (1 - SAFE), budget), _squared_mu)
 
     @property
     def name(self) -> str:

@@ -9,11 +9,18 @@ from decrescendo.errors import ImpossibleBudget, check_instance
 # lowered by this share, so that it is never above the exact one: the hair by which a schedule that was made to spend
 # the whole budget exactly may be refused its last step.
 SAFE = 1e-13
+# Far beyond any promise; squares of it are still numbers.
+LARGEST_EPSILON = 1e100
 
 
 def checked_budget(budget: Budget) -> Budget:
     """The budget, or an error if it is none."""
     check_instance("budget", budget, Budget)
+    if budget.epsilon > LARGEST_EPSILON:
+        raise ImpossibleBudget(
+            f"a filter's budget must have epsilon <= {LARGEST_EPSILON:g}, got epsilon={budget.epsilon:g}, which "
+            "promises nothing. Give a smaller one"
+        )
     return budget
 
 

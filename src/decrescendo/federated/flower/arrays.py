@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from io import BytesIO
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,12 @@ def _read(name: str, array: Array) -> np.ndarray[Any, np.dtype[Any]]:
         }[version]
         shape, _, dtype = reader(stream)
         there = len(array.data) - stream.tell()
-        if dtype.kind not in "fiu" or not dtype.isnative or there != math.prod(shape) * dtype.itemsize:
+        if (
+            dtype.kind not in "fiu"
+            or not dtype.isnative
+            or dtype.itemsize > 8
+            or there != math.prod(shape) * dtype.itemsize
+        ):
             raise FileRefused(
                 f"an array must hold plain numbers, as many as its shape says, got {name} of {dtype} {shape} "
                 f"in {there} bytes"
@@ -68,5 +74,7 @@ def _read(name: str, array: Array) -> np.ndarray[Any, np.dtype[Any]]:
         return np.ascontiguousarray(np.load(stream, allow_pickle=False)).copy()
     except FileRefused:
         raise
-    except (ValueError, TypeError, KeyError, EOFError, OverflowError, MemoryError, SyntaxError) as error:
+    except (
+        ValueError, TypeError, KeyError, EOFError, OverflowError, MemoryError, SyntaxError, RecursionError, TokenError,
+    ) as error:  # fmt: skip
         raise FileRefused(f"an array must be readable, got {name}: {type(error).__name__}") from None

@@ -21,6 +21,8 @@ from decrescendo.plan import Plan
 from decrescendo.rng import Streams
 
 FILE = "keeper-private.sqlite"
+# More than 256 bits, and than any seed that a person gives; Python turns as many into a number at once.
+_DIGITS = 4_000
 _TABLES = """
 create table if not exists secret (one integer primary key check (one = 1), seed text not null);
 create table if not exists plans (run text primary key, plan text not null, placement text not null);
@@ -98,7 +100,17 @@ class Keeper:
             store.executescript(_TABLES)
             drawn = str(secrets.randbits(256) if seed is None else check_integer("seed", seed))
             store.execute("insert or ignore into secret values (1, ?)", (drawn,))
-            kept = int(store.execute("select seed from secret").fetchone()[0])
+            found = store.execute("select seed from secret").fetchone()
+        if (
+            found is None
+            or not isinstance(found[0], str)
+            or not found[0].isdecimal()
+            or len(found[0]) > _DIGITS
+        ):
+            raise FileRefused(
+                f"{self._file} must hold the seed it began with, got something else. It is damaged"
+            )
+        kept = int(found[0])
         if seed is not None and kept != seed:
             raise InvalidValue(
                 "a keeper must go on with the seed it began with, got another one. Its clients' noise is drawn from it"
@@ -132,17 +144,17 @@ class Keeper:
             store.execute("begin immediate")
             general = self._deviation(store, asked)
             for client in dict.fromkeys(clients):
-                memory = _remembered(store, client)
-                if general is None and client not in self._clients:
-                    reason = f"client {client} does not live here"
+                memory = _remembered(store, client) if client in self._clients else None
+                if memory is None:
+                    reason = general or f"client {client} does not live here"
                 else:
                     reason = general or self._policy.refusal(asked, memory)
-                if reason is None:
+                if memory is not None and reason is None:
                     content = memory.after(asked).to_json()
                     store.execute("insert or replace into memory values (?, ?)", (client, content))
                     allowed.append(client)
                 else:
-                    declined.append((client, reason))
+                    declined.append((client, reason or ""))
             store.execute("commit")
         return Admitted(tuple(allowed), tuple(declined))
 
@@ -155,7 +167,7 @@ class Keeper:
         found = store.execute("select plan, placement from plans where run = ?", (asked.run,)).fetchone()
         if found is None:
             return f"the plan of run {asked.run[:12]} was never shown to this node"
-        plan = Plan.from_json(found[0], source="the agreed plan")
+        plan = Plan.from_json(str(found[0]), source="the agreed plan")
         # Else a server could have LOCAL agreed to, and then ask for replies without noise.
         if asked.placement.value != found[1]:
             return f"the agreed placement is {found[1]}, the server asks for {asked.placement}"
@@ -176,7 +188,7 @@ class Keeper:
             with closing(sqlite3.connect(self._file, timeout=60, isolation_level=None)) as store:
                 store.execute("pragma synchronous = full")
                 yield store
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite quotes what it cannot read
             raise FileRefused(f"{self._file} must be a keeper's file, got: {error}. It is damaged") from error
 
 
@@ -188,4 +200,4 @@ def _planned(plan: Plan, placement: Placement, run: str, index: int) -> Round:
 
 def _remembered(store: sqlite3.Connection, client: int) -> Memory:
     found = store.execute("select content from memory where client = ?", (client,)).fetchone()
-    return Memory() if found is None else Memory.from_json(found[0])
+    return Memory() if found is None else Memory.from_json(str(found[0]))

@@ -1,0 +1,141 @@
+"""Results, recipes, cost curves and measured influences."""
+
+import json
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from decrescendo.errors import FileRefused
+from decrescendo.experiments import costs, kept, measured_seeds, recipes, results
+from decrescendo.experiments.costs import Costs
+from decrescendo.experiments.pages.archive import Archive
+from decrescendo.experiments.recipes import Recipe, Trial, load_recipe, save_recipe
+from decrescendo.experiments.results import Result
+from decrescendo.experiments.spec import Spec
+from fuzzing.mutations import resigned
+from fuzzing.target import Files, Target
+
+FILE = "file.json"
+SPEC = Spec(
+    task="mnist", method="dynamic", accountant="pld", epsilon=0.4, delta=1e-6, steps=4800, batch=250, seed=0, clip=1.5,
+    rho_mu=1.25, rho_c=3.3, learning_rate=0.15,
+)  # fmt: skip
+
+
+def _text(format_name: str, version: int, facts: dict[str, Any]) -> Files:
+    content = {"format": format_name, "version": version, **facts}
+    return {FILE: json.dumps({**content, "sha256": kept._checksum(content)}, indent=1).encode()}
+
+
+def _sign(files: Files) -> Files:
+    return {name: resigned(content, kept._checksum) for name, content in files.items()}
+
+
+@cache
+def _results() -> list[Files]:
+    made = Result(
+        SPEC, {"test_accuracy": 0.9}, 0.4, (0.39, 0.4), 0.2, (2.0, 1.0), (1.5, 0.5), {"length": [1.0, 2.0]}, 3.5,
+        {"device": "cpu"},
+    )  # fmt: skip
+    refused = Result(SPEC, refused="no noise meets it")
+    return [
+        _text(results.FORMAT, results.VERSION, {**asdict(r), "spec": r.spec.settings()})
+        for r in (made, refused)
+    ]
+
+
+def _read_result(folder: Path) -> Result:
+    read = results.load(folder / FILE)
+    Archive([read]).of(read.spec)
+    read.spec.name.encode()
+    return read
+
+
+def _result_again(value: Result, folder: Path) -> Result:
+    facts = {**asdict(value), "spec": value.spec.settings()}
+    return results.load(kept.write(folder / FILE, results.FORMAT, results.VERSION, facts))
+
+
+@cache
+def _recipes() -> list[Files]:
+    trials = (
+        Trial(0, {"clip": 0.1, "steps": 10, "method": "constant"}, (0.5, 0.6), 2.0),
+        Trial(1, {}, (), 0.0, "refused"),
+    )
+    recipe = Recipe(
+        SPEC,
+        "fashion-mnist",
+        "images",
+        0.55,
+        trials,
+        {"clip": "0.1..2"},
+        4.5,
+        "decrescendo tune",
+        {"name": "TPE"},
+        {"device": "cpu"},
+    )
+    return [_text(recipes.FORMAT, recipes.VERSION, {**asdict(recipe), "spec": SPEC.settings()})]
+
+
+def _read_recipe(folder: Path) -> Recipe:
+    read = load_recipe(folder / FILE)
+    read.describe().encode()
+    read.row("a", "b")
+    read.seeds(3)
+    return read
+
+
+def _recipe_again(value: Recipe, folder: Path) -> Recipe:
+    save_recipe(folder / FILE, value)
+    return load_recipe(folder / FILE)
+
+
+def _read_costs(folder: Path) -> Costs:
+    costs_path = costs.path_of(folder, SPEC, 2)
+    assert costs_path.name == COSTS
+    found = costs.find(folder, SPEC, 2)
+    if found is None:
+        raise FileRefused("no costs that can be used")
+    return found
+
+
+COSTS = f"{SPEC.name.replace('/', '-')}-2.json"
+IDENTITY = {"spec": SPEC.settings(), "low": 0.5, "high": 2.0, "at": [1, 5, 9]}
+
+
+@cache
+def _costs() -> list[Files]:
+    facts = {
+        "spec": SPEC.settings(),
+        "points": 2,
+        **asdict(Costs([1, 2], [0.1, 0.2], [0.1, 0.2], [0.2, 0.3], [0.5, 0.6])),
+    }
+    return [{COSTS: _text(costs.FORMAT, costs.VERSION, facts)[FILE]}]
+
+
+@cache
+def _influences() -> list[Files]:
+    rows = [
+        {"seed": seed, "base": 0.5, "slopes": [0.1, 0.2, 0.3], "seconds": 2.0, "machine": {}}
+        for seed in (0, 1)
+    ]
+    return [_text(measured_seeds.FORMAT, measured_seeds.VERSION, {**IDENTITY, "seeds": rows})]
+
+
+def _read_influence(folder: Path) -> Any:
+    return measured_seeds.read_seeds(folder / FILE, IDENTITY)
+
+
+def _influence_again(value: Any, folder: Path) -> Any:
+    for measured in value.values():
+        measured_seeds.add_seed(folder / FILE, IDENTITY, measured, {})
+    return measured_seeds.read_seeds(folder / FILE, IDENTITY)
+
+
+EXPERIMENTS = (
+    Target("result", _results, _read_result, _result_again, _sign),
+    Target("recipe", _recipes, _read_recipe, _recipe_again, _sign),
+    Target("costs", _costs, _read_costs, None, _sign),
+    Target("influence", _influences, _read_influence, _influence_again, _sign),
+)

@@ -1,0 +1,29 @@
+"""A small plan, adaptive terms, and other values that files are made of; nothing is calibrated."""
+
+from functools import cache
+
+from decrescendo.accounting import Pld
+from decrescendo.budget import Budget, Guarantee, Unit
+from decrescendo.ledger import Ledger
+from decrescendo.plan import Plan
+from decrescendo.sampling import PoissonSampling
+from decrescendo.schedule import Schedule
+from decrescendo.terms import Terms
+
+ROWS = 500
+
+
+@cache
+def plan(unit: Unit = Unit.EXAMPLE) -> Plan:
+    """Four steps, judged."""
+    sampling, schedule = PoissonSampling(ROWS, 10), Schedule([2.0, 1.5, 1.25, 1.0], [1.0, 0.75, 0.5, 0.5])
+    lower, upper = Pld().bracket(Ledger.of(schedule.noise_multiplier, sampling.sample_rate), 1e-6)
+    return Plan(
+        Budget(2.0, 1e-6, unit), sampling, schedule, Guarantee(upper, 1e-6, unit, "Pld", "upper", lower)
+    )
+
+
+@cache
+def terms(rule: str = "RenyiFilter(order=12)") -> Terms:
+    """Of a run whose noise is decided on the way."""
+    return Terms(Budget(2.0, 1e-6), PoissonSampling(ROWS, 10), rule, 10, "halve at a plateau")
