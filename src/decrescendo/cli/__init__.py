@@ -4,6 +4,7 @@ Commands import what they need when they are called: `--help`, `plan`, `account`
 """
 
 from decrescendo.cli.app import app
+from decrescendo.cli.audit import audit_command
 from decrescendo.cli.experiments import demo_command, report_command, reproduce_command
 from decrescendo.cli.influence import influence_command
 from decrescendo.cli.ledger import ledger_command
@@ -25,6 +26,7 @@ COMMANDS = {
     "tune": tune_command,
     "influence": influence_command,
     "ledger": ledger_command,
+    "audit": audit_command,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
