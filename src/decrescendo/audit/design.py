@@ -13,8 +13,8 @@ from decrescendo.audit.threshold import choose_threshold
 from decrescendo.plan import Plan
 
 _SHARES = 24
-# Of a training that does what its plan says all thresholds are within the curve: chosen for one with less noise.
-_SUSPECTED = 0.7
+# A training that does what its plan says is within its curve at any threshold: chosen for records that pull harder.
+_SUSPECTED = 1.5
 Canaries: TypeAlias = Float[np.ndarray, " canaries"]
 
 
@@ -76,13 +76,13 @@ def design(plan: Plan, canaries: int, confidence: float) -> Design:
     return Design(int(included), int(excluded), threshold)
 
 
-def _simulated(plan: Plan, canaries: int, noise: float) -> tuple[Canaries, Canaries]:
-    """Coins and evidence of a run with ``noise`` times the plan's noise; always the same."""
+def _simulated(plan: Plan, canaries: int, pull: float) -> tuple[Canaries, Canaries]:
+    """Coins and evidence of a run by the plan with records that pull by ``pull`` C; always the same."""
     rng = np.random.default_rng(0)
     coins = rng.integers(2, size=canaries).astype(np.float64)
     evidence = np.zeros(canaries)
     p = plan.sampling.sample_rate
     for z in plan.noise_multiplier.tolist():
         drawn = coins * (rng.random(canaries) < p)
-        evidence += participation_evidence(drawn + noise * z * rng.standard_normal(canaries), p, z)
+        evidence += participation_evidence(pull * drawn + z * rng.standard_normal(canaries), p, z)
     return coins, evidence
