@@ -3,7 +3,7 @@
     python -m benchmarks.audit            # what results/audit/mnist.json lacks; then figure and table
     python -m benchmarks.audit --draw     # figure and table only
 
-One thread, some ten minutes of processor time. Every seed is fixed: the same numbers again.
+One thread, some six minutes of processor time. Every seed is fixed: the same numbers again.
 """
 
 import argparse

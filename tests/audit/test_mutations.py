@@ -13,7 +13,7 @@ import torch
 from broken_builds import BROKEN, healthy
 from torch import nn
 
-from decrescendo.audit import Attack, AuditResult, many_runs, one_run
+from decrescendo.audit import Attack, AuditResult, curve, many_runs, one_run
 from decrescendo.audit.attacks import batch_size, one_canary, opposed, padded
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.audit.watch import watch
@@ -29,6 +29,12 @@ from decrescendo.training import Trainer
 
 ROWS, CANARIES = 2000, 1500
 DATA = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bound by the curve to 10 % of the noise, not 2 %: lower, so never a verdict more, and quicker."""
+    monkeypatch.setattr(curve, "_REFINEMENTS", 3)
 
 
 def squares(model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -47,11 +53,13 @@ def make_plan(epsilon: float, rows: int, batch: float, steps: int) -> Plan:
     )  # fmt: skip
 
 
-def canaries(build: str, *, seed: int = 1) -> AuditResult:
+@cache
+def canaries(build: str) -> AuditResult:
     """A small training with 1,500 canaries at epsilon 4."""
-    plan = make_plan(4.0, ROWS, 200, 10)
+    # One step is judged in closed form; a clip norm that moves needs two.
+    plan = make_plan(4.0, ROWS, ROWS / 2, 2 if "next" in build else 1)
     with (healthy if build == "healthy" else BROKEN[build])(plan):
-        return one_run(nn.Linear(4, 1), squares, DATA, plan, sgd, canaries=CANARIES, seed=seed)
+        return one_run(nn.Linear(4, 1), squares, DATA, plan, sgd, canaries=CANARIES, seed=1)
 
 
 class TestOneRun:
@@ -60,7 +68,7 @@ class TestOneRun:
         assert result.caught_by == ()
         assert result.lower < result.certified
         assert (
-            0.2 < result.lower_by_curve < result.certified
+            1 < result.lower_by_curve < result.certified
         )  # an attack with power: it would see what is there
 
     @pytest.mark.parametrize(
@@ -69,7 +77,6 @@ class TestOneRun:
             ("no noise", "noise"),
             ("noise for the next clip norm", "noise"),
             ("clipped at twice the norm", "curve"),
-            ("divided by the realised batch size", "noise"),
         ],
     )
     def test_a_broken_build_is_caught(self, build: str, by: str) -> None:
@@ -78,6 +85,7 @@ class TestOneRun:
     def test_more_is_shown_of_a_leak_than_of_the_healthy_build_by_the_plain_bound(self) -> None:
         assert canaries("no noise").lower > canaries("healthy").lower + 0.5
 
+    @pytest.mark.slow
     def test_unpredictable_noise_is_audited_too(self) -> None:
         plan = make_plan(4.0, ROWS, 200, 10)
         result = one_run(
@@ -96,8 +104,12 @@ def attack_of(make: Callable[[Budget], Attack], epsilon: float) -> Attack:
 
 
 def one_among_ordinary_rows(budget: Budget) -> Attack:
-    plan = make_plan(budget.epsilon, 20, 10, 2)
+    plan = make_plan(budget.epsilon, 20, 10, 1)
     return one_canary(plan, DATA[:20], lambda: nn.Linear(4, 1), squares)
+
+
+def one_long_text(budget: Budget) -> Attack:
+    return padded(budget, steps=1)
 
 
 def opposed_rows(budget: Budget) -> Attack:
@@ -106,10 +118,10 @@ def opposed_rows(budget: Budget) -> Attack:
 
 # Which data set shows which break, at which epsilon and with how many runs.
 CASES = [
-    (one_among_ordinary_rows, 4.0, 120, "no noise"),
+    (one_among_ordinary_rows, 4.0, 100, "no noise"),
     (batch_size, 4.0, 80, "divided by the realised batch size"),
-    (padded, 4.0, 60, "padded to the longest of the batch"),
-    (opposed_rows, 8.0, 120, "shuffled, accounted as Poisson"),
+    (one_long_text, 4.0, 100, "padded to the longest of the batch"),
+    (opposed_rows, 8.0, 100, "shuffled, accounted as Poisson"),
 ]
 
 
@@ -126,12 +138,13 @@ class TestManyRuns:
             broken = many_runs(attack, runs=runs, seed=3)
         assert "curve" in broken.caught_by
 
-    def test_without_noise_the_plain_bound_goes_beyond_a_small_epsilon(self) -> None:
+    @pytest.mark.slow
+    def test_the_plain_bound_goes_beyond_a_small_epsilon(self) -> None:
         attack = attack_of(batch_size, 1.0)
         with BROKEN["divided by the realised batch size"](attack.plan):
             assert "bound" in many_runs(attack, runs=160, seed=3).caught_by
 
-    @pytest.mark.parametrize("make", [one_among_ordinary_rows, batch_size, padded, opposed_rows])
+    @pytest.mark.parametrize("make", [one_among_ordinary_rows, batch_size, one_long_text, opposed_rows])
     def test_the_models_of_the_attacks_pass_the_engines_self_check(
         self, make: Callable[[Budget], Attack]
     ) -> None:
@@ -140,7 +153,7 @@ class TestManyRuns:
             assert np.isfinite(attack.play(present=present, seed=0))
 
     def test_an_attack_repeats_and_its_worlds_differ_in_one_row(self) -> None:
-        attack = attack_of(padded, 4.0)
+        attack = attack_of(one_long_text, 4.0)
         assert attack.play(present=True, seed=5) == attack.play(present=True, seed=5)
         with pytest.raises(InvalidValue, match="one less without it"):
             replace(attack, absent=attack.present)

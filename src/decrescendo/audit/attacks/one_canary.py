@@ -48,8 +48,8 @@ def one_canary(
 
     def evidence(sums: Sums, plan: Plan) -> float:
         p = plan.sampling.sample_rate
-        steps = zip(sums[:, 0], plan.noise_multiplier, strict=True)
-        return float(sum(participation_evidence(x, p, z) for x, z in steps))
+        steps = zip(sums, plan.noise_multiplier.tolist(), strict=True)
+        return float(sum(participation_evidence(x, p, z)[0] for x, z in steps))
 
     return Attack(
         "one canary", plan, absent, present, fresh, probed_loss(loss), evidence, learning_rate=learning_rate
