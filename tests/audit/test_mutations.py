@@ -104,7 +104,7 @@ def attack_of(make: Callable[[Budget], Attack], epsilon: float) -> Attack:
 
 
 def one_among_ordinary_rows(budget: Budget) -> Attack:
-    plan = make_plan(budget.epsilon, 20, 10, 1)
+    plan = make_plan(budget.epsilon, 20, 18, 1)
     return one_canary(plan, DATA[:20], lambda: nn.Linear(4, 1), squares)
 
 
