@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import decrescendo as dc
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 from decrescendo.theory.allocation import allocate, noise_cost
 from decrescendo.theory.weights import noise_weights
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from decrescendo.run import Run
     from decrescendo.sampling import PoissonSampling
     from decrescendo.schedule import Schedule
+    from decrescendo.statement import Conduct, Declaration, Statement
     from decrescendo.store import Store
     from decrescendo.training import Trainer, train
 
@@ -72,6 +73,7 @@ _HOMES = {
     "optim": ("apply", "AdamBC", "MomentumBC"),
     "evaluate": ("accuracy",),
     "run": ("Run",),
+    "statement": ("Conduct", "Declaration", "Statement"),
     "training": ("train", "Trainer"),
     "store": ("Store",),
     "checkpoint": ("Checkpoints",),
@@ -86,7 +88,7 @@ __all__ = [
     "time_noise_decay", "polynomial_noise_decay",
     "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
     "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer", "Store",
-    "Checkpoints",
+    "Checkpoints", "Conduct", "Declaration", "Statement",
 ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from decrescendo.errors import (
 )
 from decrescendo.ledger import Ledger, Release
 from decrescendo.plan import Plan
+from decrescendo.statement import Conduct, Declaration, Statement, state
 from decrescendo.terms import Terms
 
 FORMAT, VERSION = "decrescendo-run", 1
@@ -88,6 +89,7 @@ class Run:
         diagnostics: private; see `History`.
         clip_norm: C_t of the steps taken, where they were decided on the way; else empty, for the plan says them.
         stopped: why an adaptive run ended, in words.
+        conduct: how it was run, as far as the library saw it.
 
     >>> round(judged(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
     1.99
@@ -103,6 +105,7 @@ class Run:
     diagnostics: History | None = None
     clip_norm: tuple[float, ...] = ()
     stopped: str = ""
+    conduct: Conduct | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.plan, Terms) and len(self.clip_norm) != self.ledger.steps:
@@ -156,9 +159,29 @@ class Run:
         scores = "".join(f" · {name} {value:.4g}" for name, value in self.metrics.items())
         return f"{self.guarantee} · {self.steps} of {self.plan.steps} steps{scores}"
 
+    def statement(
+        self,
+        declaration: Declaration | None = None,
+        *,
+        audit: Mapping[str, Any] | None = None,
+        spent: int = 0,
+    ) -> Statement:
+        """What may be said of this training's privacy, for a program and for people.
+
+        Args:
+            declaration: what only the owner of the data can say.
+            audit: the facts of an empirical lower bound (`audit`).
+            spent: at how many points the budget's way is shown; each costs up to a second; 0: none.
+        """
+        return state(
+            self.plan, self.ledger, self.guarantee, conduct=self.conduct, clip_norm=self.clip_norm,
+            stopped=self.stopped, seconds=self.seconds, metrics=self.metrics, versions=self.versions,
+            declaration=declaration, audit=audit, spent=spent,
+        )  # fmt: skip
+
     def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
-        """Write ``run.json``, ``plan.json`` (an adaptive run: ``terms.json``) and ``weights.safetensors`` into a new
-        ``folder``, all or nothing.
+        """Write ``run.json``, ``plan.json`` (an adaptive run: ``terms.json``), ``weights.safetensors`` and the
+        privacy statement (``statement.md``, ``statement.json``) into a new ``folder``, all or nothing.
 
         Args:
             folder: must not exist yet, or be empty; its parents are made.
@@ -181,6 +204,7 @@ class Run:
             (staging / WEIGHTS).write_bytes(save_tensors(_separate(self.weights)))
             if include_diagnostics and self.diagnostics is not None:
                 (staging / DIAGNOSTICS).write_text(json.dumps(asdict(self.diagnostics)), encoding="utf-8")
+            self.statement().save(staging)
             (staging / RUN).write_text(self._to_json(staging), encoding="utf-8")
             staging.chmod(0o755)
             os.replace(staging, target)
@@ -205,6 +229,8 @@ class Run:
             "seconds": self.seconds,
             "versions": dict(self.versions),
         }
+        if self.conduct is not None:
+            content[CONDUCT] = asdict(self.conduct)
         if adaptive:
             content |= {"clip_norm": list(self.clip_norm), "stopped": self.stopped}
         return json.dumps({**content, "sha256": _sha256(_canonical(content))}, indent=1)
@@ -240,6 +266,9 @@ class Run:
                 diagnostics=_history(source / DIAGNOSTICS),
                 clip_norm=tuple(check_array("clip_norm", content.get("clip_norm", ()), above=0).tolist()),
                 stopped=str(content.get("stopped", "")),
+                conduct=Conduct(**content[CONDUCT] | {"resumed": tuple(content[CONDUCT]["resumed"])})
+                if CONDUCT in content
+                else None,
             )
         except FileRefused:
             raise
@@ -338,6 +367,8 @@ KEYS = {"format", "version", "plan_sha256", "weights_sha256", "ledger", "guarant
     "versions",
     "sha256",
 }
+# In runs since it was recorded.
+CONDUCT = "conduct"
 ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
 
 
@@ -356,8 +387,8 @@ def _checked_content(path: Path) -> dict[str, Any]:
             "A newer decrescendo reads it"
         )
     keys = ADAPTIVE_KEYS if given == ADAPTIVE_VERSION else KEYS
-    if known.keys() != keys:
-        odd = ", ".join(sorted(known.keys() ^ keys))
+    if known.keys() - {CONDUCT} != keys:
+        odd = ", ".join(sorted((known.keys() - {CONDUCT}) ^ keys))
         raise FileRefused(
             f"{path} must have exactly the entries of version {given}, got a difference in {odd}"
         )

@@ -28,6 +28,7 @@ from decrescendo.rng import Secure, SecureStream, Streams
 from decrescendo.run import History, Run, cpu_weights, judged
 from decrescendo.sampling import PoissonSampling
 from decrescendo.spent import Spent
+from decrescendo.statement import SECURE, SEEDED, Conduct
 from decrescendo.steering import Adaptive, Settings
 from decrescendo.steering.steered import Steered
 from decrescendo.store import Store, new_id
@@ -130,11 +131,13 @@ class Trainer:
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings())
+        self._precise = settings is not None and settings.precise
         self._sampling, self._noise = _streams(seed)
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()
         self._checkpoints, self._saved = checkpoints, -1
+        self._resumed: tuple[int, ...] = ()
         self._run_id = "" if store is None else new_id()
         self._resume()
         self._keep()
@@ -263,6 +266,22 @@ class Trainer:
             ),
             clip_norm=self._source.decided_clip_norm[: ledger.steps],
             stopped=self._source.ended,
+            conduct=self._conduct(),
+        )
+
+    def _conduct(self) -> Conduct:
+        optimizer = self._optimizer
+        numbers = {key: value for key, value in optimizer.defaults.items() if isinstance(value, int | float)}
+        shown = ", ".join(f"{key}={value:g}" for key, value in numbers.items() if value)
+        count = sum(parameter.numel() for parameter in trainable(self._model).values())
+        return Conduct(
+            random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
+            resumed=self._resumed,
+            model=f"{type(self._model).__name__}, {count} trained parameters",
+            optimizer=f"{type(optimizer).__name__}({shown})",
+            device=str(self._device),
+            precise=self._precise,
+            account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
         )
 
     def _keep(self) -> None:
@@ -273,6 +292,7 @@ class Trainer:
         state = {
             "agreed": _sha256(self._source.agreed),
             "run": self._run_id,
+            "resumed": list(self._resumed),
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "sampling": stream_state(self._sampling),
@@ -311,6 +331,7 @@ class Trainer:
         self._start = time.monotonic() - state["seconds"]
         self._checkpoints.restore(found)
         self._saved, self._run_id = found.step, state["run"]
+        self._resumed = (*state["resumed"], found.step)
 
     def _check_batch(self, batch: Batch | None) -> Settings:
         if len(self._releases) >= self._source.steps:

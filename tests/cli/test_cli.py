@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from decrescendo.accounting import RenyiFilter
+from decrescendo.budget import Budget
 from decrescendo.cli import COMMANDS, options
 from decrescendo.data import Dataset
 from decrescendo.experiments.schedules import SCHEDULES
@@ -18,6 +20,10 @@ from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.run import Run
+from decrescendo.sampling import PoissonSampling
+from decrescendo.schedule import Schedule
+from decrescendo.steering import Adaptive, FromSchedule
+from decrescendo.training import train
 
 from .conftest import SMALL, Invoke, facts
 
@@ -300,3 +306,35 @@ def test_planning_and_help_need_no_torch(tmp_path: Path, arguments: list[str]) -
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_run_whose_noise_was_decided_on_the_way_is_verified_by_its_filter(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    plan = Adaptive(
+        PoissonSampling(40, 8),
+        RenyiFilter(Budget(8.0, 1e-5), 4),
+        FromSchedule(Schedule([3.0, 0.01], [1.0, 1.0])),
+        9,
+    )
+    model = torch.nn.Linear(3, 2)
+    loss = lambda model, batch: model(batch).square().sum(dim=1)  # noqa: E731
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(model, loss, torch.randn(40, 3), plan, optimizer, seed=0).save(tmp_path / "adaptive")
+    verified = invoke("verify", "adaptive")
+    assert verified.exit_code == 0, verified.output
+    assert "RenyiFilter(order=4) again: 1 releases granted" in verified.stdout
+    assert verified.stdout.rstrip().endswith("verified")
+    found = facts(invoke("account", "adaptive", "--json"))
+    assert (found["guarantee"]["epsilon"], found["guarantee"]["accountant"]) == (8.0, "RenyiFilter(order=4)")
+    assert found["accountants"][0]["bound"]["value"] < 8.0
+    shown = invoke("account", "adaptive")
+    assert "guarantee: (8, 1e-05)-DP" in shown.output
+    assert "guarantee nothing here" in shown.output.replace("\n", " ")
+
+
+def test_a_folder_without_a_run_cannot_be_verified(invoke: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    refused = invoke("verify", "empty")
+    assert refused.exit_code != 0
+    assert "run.json must be a readable file" in refused.output.replace("\n", " ")

@@ -39,6 +39,7 @@ def test_what_was_saved_is_loaded(run: Run, tmp_path: Path) -> None:
     assert (back.metrics, back.seconds, back.versions) == (run.metrics, run.seconds, run.versions)
     assert sorted(p.name for p in tmp_path.rglob("*")) == sorted(
         ["deep", "run", "run.json", "plan.json", "weights.safetensors", "diagnostics-private.json"]
+        + ["statement.json", "statement.md"]
     )
 
 

@@ -9,6 +9,7 @@ from decrescendo.cli.experiments import demo_command, report_command, reproduce_
 from decrescendo.cli.influence import influence_command
 from decrescendo.cli.ledger import ledger_command
 from decrescendo.cli.plans import account_command, plan_command, verify_command
+from decrescendo.cli.statement import statement_command
 from decrescendo.cli.train import train_command
 from decrescendo.cli.tune import tune_command
 
@@ -27,6 +28,7 @@ COMMANDS = {
     "influence": influence_command,
     "ledger": ledger_command,
     "audit": audit_command,
+    "statement": statement_command,
 }
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)

@@ -10,7 +10,9 @@ from decrescendo.errors import InvalidValue
 
 Results = Annotated[Path, typer.Option(help="Folder of finished runs.")]
 Influences = Annotated[Path, typer.Option(help="Folder of measured influences.")]
-Curves = Annotated[Path, typer.Option(help="Folder of cost curves, for figures without training.")]
+Curves = Annotated[
+    Path, typer.Option(help="Folder of what is computed without training: cost curves, other units.")
+]
 
 
 @one_line_errors
@@ -61,10 +63,10 @@ def reproduce_command(
 
     Example: decrescendo reproduce table1 --cells "mnist/0.4/*" --seeds 3
     """
-    from decrescendo.experiments import costs
+    from decrescendo.experiments import costs, persons
     from decrescendo.experiments.execute import execute, missing
     from decrescendo.experiments.hong import HONG, SEEDS
-    from decrescendo.experiments.reproduce import requested, requested_curves
+    from decrescendo.experiments.reproduce import requested, requested_curves, requested_persons
     from decrescendo.experiments.table import BLOCKS
 
     if HONG in names:
@@ -78,16 +80,20 @@ def reproduce_command(
     todo = missing(specs, results)
     wanted = requested_curves(names)
     absent = [(spec, points) for spec, points in wanted if costs.find(curves, spec, points) is None]
+    behind = [spec for spec in requested_persons(names) if persons.find(curves, spec) is None]
     say(f"{len(set(specs))} runs, {len(todo)} missing")
     if wanted:
         say(f"{len(wanted)} cost curves, {len(absent)} missing")
     if dry_run:
-        for spec in (*todo, *(spec for spec, _ in absent)):
+        for spec in (*todo, *(spec for spec, _ in absent), *behind):
             say(spec.name)
         return
     for spec, points in absent:
         with err.status(f"cost of {spec.name}"):
             costs.save(curves, spec, points, costs.compute(spec, points))
+    for spec in behind:
+        with err.status(f"other unit of {spec.name}"):
+            persons.save(curves, spec, persons.compute(spec))
     outcome = execute(specs, results, jobs=jobs, device=device, console=err)
     say(f"{outcome.kept} were there, {outcome.done} done, {len(outcome.failed)} failed")
     if outcome.failed:

@@ -139,4 +139,6 @@ def train_command(
     if opened is not None:
         say(f"{opened.dataset}: {opened.describe()}")
     if folder is not None:
-        say(f"written: {folder}")
+        say(
+            f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"
+        )

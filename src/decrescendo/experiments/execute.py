@@ -232,4 +232,4 @@ def _one(spec: Spec, folder: str, device: str, slot: int) -> float:
 def _work(spec: Spec) -> float:
     from decrescendo.experiments.tasks import find_task
 
-    return spec.steps * spec.batch * find_task(spec.task).cost
+    return spec.steps * spec.batch * max(spec.records, 1) * find_task(spec.task).cost

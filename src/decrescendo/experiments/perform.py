@@ -13,13 +13,14 @@ from torch.optim.swa_utils import AveragedModel
 
 from decrescendo import accounting
 from decrescendo.accounting import Accountant
-from decrescendo.budget import Budget
+from decrescendo.budget import Budget, Unit
 from decrescendo.calibration import calibrate
 from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.data import Dataset, rows
 from decrescendo.data.splits import published_order
 from decrescendo.errors import ImpossibleBudget, InvalidValue
 from decrescendo.evaluate import accuracy, mean_loss
+from decrescendo.experiments.over_clients import fit_clients
 from decrescendo.experiments.pretrain import check_start, load_pretrained
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.schedules import schedule_curves
@@ -51,10 +52,22 @@ def rows_of(spec: Spec) -> int:
     return spec.rows or rows
 
 
+def units_of(spec: Spec) -> int:
+    """How many units of privacy ``spec`` trains on: rows, or clients.
+
+    Raises:
+        InvalidValue: clients of so many records do not share the rows evenly.
+    """
+    rows, each = rows_of(spec), max(spec.records, 1)
+    if rows % each:
+        raise InvalidValue(f"records must divide the {rows} rows of {spec.task}, got records={each}")
+    return rows // each
+
+
 def accountant_of(spec: Spec) -> Accountant:
     """Whose word the noise of ``spec`` is calibrated by."""
     if spec.accountant == "zcdp":
-        batches = round(rows_of(spec) / spec.batch)
+        batches = round(units_of(spec) / spec.batch)
         return accounting.Zcdp(batches_per_epoch=max(1, batches))
     known: dict[str, Accountant] = {
         "pld": accounting.Pld(),
@@ -66,13 +79,14 @@ def accountant_of(spec: Spec) -> Accountant:
 
 @functools.lru_cache(maxsize=64)
 def _plan(spec: Spec) -> Plan:
-    sampling = PoissonSampling(rows_of(spec), spec.batch)
+    sampling = PoissonSampling(units_of(spec), spec.batch)
+    unit = Unit.CLIENT if spec.records else Unit.EXAMPLE
     epochs = max(1, round(spec.steps * sampling.sample_rate))
     privacy, clip = schedule_curves(
         spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=epochs
     )
     return calibrate(
-        Budget(spec.epsilon, spec.delta), sampling, steps=spec.steps, privacy=privacy, clip=clip,
+        Budget(spec.epsilon, spec.delta, unit), sampling, steps=spec.steps, privacy=privacy, clip=clip,
         accountant=accountant_of(spec),
     )  # fmt: skip
 
@@ -134,7 +148,7 @@ def fresh_model(spec: Spec, device: str = "cpu") -> nn.Module:
 def train_by(
     spec: Spec, plan: Plan, data: Dataset, model: nn.Module, after_step: Callable[[int], None] | None = None
 ) -> tuple[Run, nn.Module]:
-    """Train ``model`` by ``plan`` with the optimiser, rate, decay and averaging of ``spec``.
+    """Train ``model`` by ``plan`` with the optimiser, rate, decay and averaging of ``spec``, over clients if any.
 
     Returns:
         The run, and the model to test: the average where there is one.
@@ -144,6 +158,8 @@ def train_by(
         if after_step is not None:
             after_step(state.step)
 
+    if spec.records:
+        return fit_clients(spec, plan, data, model, stepped, SETTINGS)
     return fit(
         model, data, plan, seed=spec.seed, optimizer=spec.optimizer, learning_rate=spec.learning_rate,
         momentum=spec.momentum, lr_decay=spec.lr_decay, averaging=spec.averaging, callback=stepped, settings=SETTINGS,

@@ -15,9 +15,10 @@ from decrescendo.experiments.table import BLOCKS, Table
 from decrescendo.experiments.table1 import TABLE1
 from decrescendo.experiments.table2 import TABLE2
 from decrescendo.experiments.table3 import TABLE3
+from decrescendo.experiments.table4 import TABLE4
 from decrescendo.experiments.table5 import TABLE5
 
-TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE3, TABLE5)}
+TABLES: dict[str, Table] = {table.key: table for table in (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5)}
 FIGURES: dict[str, Figure] = {
     figure.key: figure for figure in (FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5)
 }
@@ -59,6 +60,12 @@ def requested(
         for name in names:
             found += find_exhibit(name).specs([seed], blocks=blocks, only=cells)
     return found
+
+
+def requested_persons(names: Sequence[str]) -> list[Spec]:
+    """The runs over clients of some tables that a person's guarantee is asked of."""
+    tables = [TABLES[name] for name in names if name in TABLES]
+    return [cell.specs[0] for table in tables for cell in table.cells([0]) if cell.row.key in table.persons]
 
 
 def requested_curves(names: Sequence[str]) -> list[tuple[Spec, int]]:

@@ -46,6 +46,8 @@ class Spec:
         start: public data that the model is trained on, without privacy, before the run, a key of
             `experiments.stand_ins.STAND_INS`; see `experiments.pretrain`. Empty: fresh weights.
         rows: only so many of the task's rows (or of the stand-in's) are trained on, drawn anew for each seed; 0: all.
+        records: rows a client holds: the plan then protects clients, a cohort has ``batch`` of them, and the run is
+            federated (`federated.simulate`); 0: rows are the unit.
         revision: see `REVISION`.
 
     >>> spec = Spec(task="mnist", method="dynamic", accountant="pld", epsilon=0.4, delta=1e-6, steps=4800,
@@ -77,6 +79,7 @@ class Spec:
     stand_in: str = ""
     start: str = ""
     rows: int = 0
+    records: int = 0
     revision: int = REVISION
 
     def __post_init__(self) -> None:
@@ -86,14 +89,22 @@ class Spec:
             check_real(name, getattr(self, name), below=1)
         for name in ("delta", "batch", "clip", "learning_rate", "rho_mu", "rho_c"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), above=0))
-        for name, least in (("steps", 1), ("seed", 0), ("trace", 0), ("rows", 0), ("revision", 1)):
+        for name, least in (
+            ("steps", 1),
+            ("seed", 0),
+            ("trace", 0),
+            ("rows", 0),
+            ("records", 0),
+            ("revision", 1),
+        ):
             object.__setattr__(self, name, check_integer(name, getattr(self, name), at_least=least))
         if self.private and (self.epsilon == 0 or self.accountant not in ACCOUNTANTS):
             raise InvalidValue(
                 f"a private run must have epsilon > 0 and an accountant of {', '.join(ACCOUNTANTS)}, "
                 f"got epsilon={self.epsilon}, accountant={self.accountant!r}"
             )
-
+        if self.records and not self.private:
+            raise InvalidValue(f"records must be 0 without privacy, which has no unit, got {self.records}")
         if self.start and self.start == self.stand_in:
             raise InvalidValue(
                 "start must be other public data than stand_in: the weights would have seen the data that the run "

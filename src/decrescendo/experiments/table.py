@@ -53,6 +53,10 @@ class Row:
         """The same with the paper's numbers, one a column."""
         return dataclasses.replace(self, paper=paper)
 
+    def as_control(self) -> "Row":
+        """The same, marked as not in the paper."""
+        return dataclasses.replace(self, control=True)
+
     def changed(self, key: str, label: str, settings: Mapping[str, Any], only: tuple[str, ...] = ()) -> "Row":
         """Another row: this one with some settings changed, and no numbers of the paper's."""
         return dataclasses.replace(
@@ -87,6 +91,8 @@ class Table:
         notes: lines for the page: what is implemented and what was inferred.
         tried: what was changed to come nearer to the paper where it was not reached; run as the paper counts.
         plain: accuracy without privacy that the paper reports, by task.
+        persons: keys of the rows for which the guarantee of a person behind several clients is computed; the others
+            have the noise of one of these.
         plain_settings: of the run without privacy, where they differ from the task's.
     """
 
@@ -98,6 +104,7 @@ class Table:
     tried: tuple[Row, ...] = ()
     plain: Mapping[str, float] = field(default_factory=dict[str, float])
     plain_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    persons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -189,7 +196,7 @@ def fits(key: str, pattern: str) -> bool:
 
 def base_spec(task: str, *, epsilon: float, accountant: str, settings: Mapping[str, Any]) -> Spec:
     """The task's own settings with some changed; ``epochs`` may stand for ``steps``, and ``rate_factor`` multiplies the
-    learning rate.
+    learning rate. Where the unit is a client, epochs are passes over the clients, and delta is 1 / (10 clients).
 
     >>> base_spec("mnist", epsilon=0.4, accountant="pld", settings={"method": "constant"}).steps
     4800
@@ -199,14 +206,18 @@ def base_spec(task: str, *, epsilon: float, accountant: str, settings: Mapping[s
     batch = float(changes.get("batch", known.batch))
     epochs = float(changes.pop("epochs", known.epochs))
     factor = float(changes.pop("rate_factor", 1.0))
+    private = changes.get("method") != NOT_PRIVATE
+    records = int(changes.pop("records", known.records)) if private else 0
+    unit = max(records, 1)
     settings_of_task: dict[str, Any] = {
         "method": "constant",
-        "steps": round(epochs * known.rows / batch),
+        "steps": round(epochs * known.rows / (unit * batch)),
         "clip": known.clip,
         "learning_rate": known.learning_rate * factor,
         "optimizer": known.optimizer,
-        "delta": known.delta,
+        "delta": known.delta * unit,
         "seed": 0,
         "batch": batch,
+        "records": records,
     }
     return Spec(task=task, accountant=accountant, epsilon=epsilon, **{**settings_of_task, **changes})

@@ -59,6 +59,7 @@ class Task:
         cost: rough time of one example, in units of one of MNIST's: for telling how much is left.
         train_loss: the mean loss on the train rows is a score too. It is private data, covered by no guarantee: for
             published data sets only.
+        records: rows a client holds where the unit is a client; 0: the unit is a row.
         images: inputs are images (rows, channels, height, width); models are then kept in torch's layout for them.
     """
 
@@ -75,6 +76,7 @@ class Task:
     cost: float = 1.0
     images: bool = True
     train_loss: bool = False
+    records: int = 0
 
     @property
     def steps(self) -> int:
@@ -152,11 +154,11 @@ TASKS: dict[str, Task] = {
         ),
         Task(
             "infinite-mnist-250k", lambda: infinite_mnist(250_000), _image_models(infinite_cnn), 1.5, 0.15, 250, 5,
-            250_000, "Du et al., one image a client",
+            250_000, "Du et al., one image a client", records=1,
         ),
         Task(
             "infinite-mnist-500k", lambda: infinite_mnist(500_000), _image_models(infinite_cnn), 1.5, 0.15, 250, 2.5,
-            500_000, "Du et al., one image a client",
+            500_000, "Du et al., one image a client", records=1,
         ),
         _hong("mnist-pca", tuple(range(10)), 50_000),
         _hong("mnist35-pca", (3, 5), 9_607),

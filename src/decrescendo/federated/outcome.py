@@ -12,6 +12,7 @@ from decrescendo.federated.verdict import RoundReport
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 from decrescendo.run import Run
+from decrescendo.statement import SEEDED, Conduct
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,4 +77,8 @@ class Outcome:
                 "a Run must keep its plan's promise, got the placement local, which promises something else. "
                 "Save its weights with the text of statement()"
             )
-        return Run(self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds)
+        # A server's streams come from a seed: there is no secure one yet.
+        conduct = Conduct(random=SEEDED, trust=self.placement.threat)
+        return Run(
+            self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, conduct=conduct
+        )

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 
 from decrescendo.budget import Budget
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 from decrescendo.theory.bounds import (
     Optimum,
     best_dynamic,

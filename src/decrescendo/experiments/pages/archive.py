@@ -64,7 +64,7 @@ class Sources:
 
     Args:
         archive: finished runs.
-        curves: folder of the cost curves.
+        curves: folder of what is computed without training: cost curves, other units.
         recipes: folder of the recipes that searches found.
         influence: folder of measured influences.
     """

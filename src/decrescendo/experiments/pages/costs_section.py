@@ -9,8 +9,8 @@ from decrescendo.experiments.costs import Costs, find
 from decrescendo.experiments.figure import Figure
 from decrescendo.experiments.pages.archive import Sources
 from decrescendo.experiments.pages.settings import setting
+from decrescendo.markdown import table
 from decrescendo.report.figure import Scores
-from decrescendo.report.markdown import table
 from decrescendo.report.panels import Panel, draw_panels
 
 CLT, CERTIFIED, RENYI = "CLT (estimate)", "certified bracket", "Renyi (upper bound)"

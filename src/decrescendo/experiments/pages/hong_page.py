@@ -35,7 +35,7 @@ from decrescendo.experiments.pages.hong_cases import (
 )
 from decrescendo.experiments.pages.hong_verdict import p_words, verdict
 from decrescendo.experiments.pages.settings import machines_table
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 
 
 def hong_page(sources: Sources) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decrescendo.experiments.pages.filled import LINEAR, Filled
 from decrescendo.experiments.pages.paired import Paired, holm, pooled
 from decrescendo.experiments.table import CERTIFIED, Column, Row
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 
 MOVING = ("dynamic", "sensitivity-decay", "growing-mu")
 

@@ -6,7 +6,7 @@ from decrescendo.experiments.pages.settings import machines_table
 from decrescendo.experiments.recipes import Recipe
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.strong import FIRST_SEED, TARGETS, Strong, paper_of
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 
 MODELS = {"paper": "the paper's", "tanh": "tanh for ReLU"}
 

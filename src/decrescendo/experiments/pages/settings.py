@@ -12,7 +12,7 @@ from decrescendo.experiments.schedules import SCHEDULES
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import Row
 from decrescendo.experiments.tasks import find_task
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 
 # Told elsewhere on the page, a cell at a time.
 ELSEWHERE = {
@@ -28,6 +28,7 @@ ELSEWHERE = {
     "stand_in",
     "start",
     "rows",
+    "records",
 }
 NAMES = {"lr_decay": "learning rate decay", "clip": "clip norm C_0", "averaging": "averaging of iterates"}
 

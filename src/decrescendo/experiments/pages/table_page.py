@@ -8,7 +8,7 @@ from decrescendo.experiments.pages.settings import machines_table, methods_table
 from decrescendo.experiments.pages.verdict import seeds_of, verdict
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.table import CERTIFIED, CLAIMED, Column
-from decrescendo.report.markdown import table
+from decrescendo.markdown import table
 
 MADE = "Written by `decrescendo report` from the finished runs in `results/runs`; no number here is typed by hand."
 BLOCK_WORDS = {
@@ -26,8 +26,8 @@ BLOCK_WORDS = {
 }
 
 
-def table_page(filled: Filled) -> str:
-    """The whole page."""
+def table_page(filled: Filled, *sections: str) -> str:
+    """The whole page; ``sections`` come after the numbers."""
     source = filled.table
     parts = [
         f"# {source.title}",
@@ -39,6 +39,7 @@ def table_page(filled: Filled) -> str:
         *_block(filled, CLAIMED),
         *_block(filled, CERTIFIED),
         *_tried(filled),
+        *sections,
         "## Without privacy",
         _plain(filled),
         "## What is implemented",

@@ -9,6 +9,7 @@ from decrescendo.experiments.pages.filled import Filled
 from decrescendo.experiments.pages.hong_figures import draw_hong
 from decrescendo.experiments.pages.hong_page import hong_page
 from decrescendo.experiments.pages.index_page import index_page
+from decrescendo.experiments.pages.persons_section import persons_section
 from decrescendo.experiments.pages.recipes_page import recipes_page
 from decrescendo.experiments.pages.table_page import table_page
 from decrescendo.experiments.reproduce import TABLES
@@ -18,7 +19,10 @@ from decrescendo.experiments.strong import read_recipes
 def pages(sources: Sources) -> dict[str, str]:
     """Every page by its file name. The same results give the same text."""
     tables = [Filled(table, sources.archive) for table in TABLES.values()]
-    found = {f"{filled.table.key}.md": table_page(filled) for filled in tables}
+    found = {
+        f"{filled.table.key}.md": table_page(filled, persons_section(filled, sources.curves))
+        for filled in tables
+    }
     found["recipes.md"] = recipes_page(read_recipes(sources.recipes), sources.archive)
     found["hong.md"] = hong_page(sources)
     return {"README.md": index_page(tables, sources), **found, "figures.md": figures_page(sources)}

@@ -1,0 +1,52 @@
+"""The command that writes a run's privacy statement again, with what only its owner knows."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from decrescendo.cli.app import err, one_line_errors, out, say
+from decrescendo.errors import FileRefused
+
+
+@one_line_errors
+def statement_command(
+    folder: Annotated[Path, typer.Argument(help="The folder of a run.")],
+    declare: Annotated[
+        Path | None, typer.Option(help="A TOML file: data, person, private_uses, tuning, public_data, ..")
+    ] = None,
+    audit: Annotated[Path | None, typer.Option(help="What `decrescendo audit --out` wrote.")] = None,
+    spent: Annotated[int, typer.Option(help="At how many points the budget's way is shown.", min=0)] = 10,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the facts, and write nothing.")] = False,
+) -> None:
+    """Write statement.md and statement.json of a run, and show the page.
+
+    Example: decrescendo statement runs/mnist --declare mnist.toml
+    """
+    from rich.markdown import Markdown
+
+    from decrescendo.run import Run
+    from decrescendo.statement import Declaration
+
+    declaration = None if declare is None else Declaration.load(declare)
+    found = None if audit is None else _facts(audit)
+    run = Run.load(folder)
+    with err.status("counting"):
+        statement = run.statement(declaration, audit=found, spent=spent)
+    if as_json:
+        typer.echo(statement.to_json(), nl=False)
+        return
+    statement.save(folder)
+    out.print(Markdown(statement.to_markdown()))
+    say(f"written: {folder}/statement.md, {folder}/statement.json")
+
+
+def _facts(path: Path) -> dict[str, Any]:
+    try:
+        facts: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileRefused(f"{path} must be JSON, got {error}") from None
+    if not isinstance(facts, dict):
+        raise FileRefused(f"{path} must be the facts of an audit, got another file")
+    return facts

@@ -1,0 +1,47 @@
+"""`Conduct`: how a training was run, as far as the library saw it."""
+
+from dataclasses import dataclass
+
+from decrescendo.errors import InvalidValue, check_instance, check_integer
+
+SEEDED, SECURE = "seeded", "secure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conduct:
+    """How a training was run. Everything in it may be published.
+
+    Args:
+        random: ``secure`` (keyed by the operating system, kept by nobody) or ``seeded`` (whoever knows the seed knows
+            the noise).
+        resumed: after which steps it went on from a checkpoint, as far as its checkpoints tell.
+        model: class and number of trained parameters.
+        optimizer: class and settings at the start.
+        device: of the model.
+        precise: whether clipped sums were proven to move by at most C as a whole (`clipping.EngineSettings`).
+        trust: who sees raw data or updates; empty: whoever runs the training.
+        account: data set and id of the run in a `Store`; empty: in none.
+
+    Raises:
+        InvalidValue: ``random`` of another name, a step below 0.
+
+    >>> Conduct(random="secure").resumed
+    ()
+    """
+
+    random: str
+    resumed: tuple[int, ...] = ()
+    model: str = ""
+    optimizer: str = ""
+    device: str = ""
+    precise: bool = False
+    trust: str = ""
+    account: str = ""
+
+    def __post_init__(self) -> None:
+        if self.random not in (SEEDED, SECURE):
+            raise InvalidValue(f"random must be {SEEDED} or {SECURE}, got random={self.random!r}")
+        for name in ("model", "optimizer", "device", "trust", "account"):
+            check_instance(name, getattr(self, name), str)
+        check_instance("precise", self.precise, bool)
+        object.__setattr__(self, "resumed", tuple(check_integer("resumed", step) for step in self.resumed))
