@@ -15,7 +15,7 @@ ROOMS = (
     "decrescendo",
     *(
         f"decrescendo.{room}"
-        for room in ("accounting", "clipping", "data", "models", "steering", "federated")
+        for room in ("accounting", "audit", "clipping", "data", "models", "steering", "federated")
     ),
 )
 PUBLIC = [(room, name) for room in ROOMS for name in importlib.import_module(room).__all__]
@@ -38,6 +38,8 @@ WITHOUT_EXAMPLE = {
     "infinite_mnist": "needs a download",
     "chest_xray": "needs a download",
     "accounting": "a room",
+    "audit": "a room",
+    "attacks": "a room",
     "clipping": "a room",
     "curves": "a room",
     "data": "a room",

@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from decrescendo import accounting, clipping, curves, data, errors, models, report
+    from decrescendo import accounting, audit, clipping, curves, data, errors, models, report
     from decrescendo.budget import Bound, Budget, Guarantee, Unit
     from decrescendo.calibration import calibrate, calibrate_selection
     from decrescendo.checkpoint import Checkpoints
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("accounting", "clipping", "curves", "data", "errors", "models", "report")
+_ROOMS = ("accounting", "audit", "clipping", "curves", "data", "errors", "models", "report")
 _HOMES = {
     "budget": ("Budget", "Guarantee", "Bound", "Unit"),
     "sampling": ("PoissonSampling",),
@@ -81,7 +81,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "accounting", "clipping", "curves", "data", "errors", "models", "report",
+    "accounting", "audit", "clipping", "curves", "data", "errors", "models", "report",
     "Budget", "Guarantee", "Bound", "Unit", "PoissonSampling",
     "Curve", "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu",
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",

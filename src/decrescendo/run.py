@@ -1,5 +1,6 @@
 """What a finished training is: what was planned, what happened, what it cost, and the weights."""
 
+import functools
 import hashlib
 import json
 import os
@@ -287,9 +288,10 @@ class Run:
         return run
 
 
+@functools.lru_cache(maxsize=16)
 def judged(ledger: Ledger, budget: Budget) -> Guarantee:
     """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end
-    beside it."""
+    beside it. Kept for a few ledgers: an audit trains a thousand times by one plan."""
     accountant = Pld()
     lower, upper = accountant.bracket(ledger, budget.delta)
     return Guarantee(upper, budget.delta, budget.unit, accountant.name, "upper", lower)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decrescendo.accounting import GdpClt, Pld, RenyiFilter
+from decrescendo.audit import AuditResult
 from decrescendo.budget import Budget, Unit
 from decrescendo.calibration import calibrate
 from decrescendo.checkpoint import Checkpoints
@@ -231,3 +232,19 @@ def test_any_guarantee_gives_a_page_and_facts_that_parse(
     page = statement.to_markdown()
     assert "nan" not in page
     assert float(page.split("**(")[1].split(",")[0]) >= epsilon
+
+
+def test_an_audits_file_is_shown_and_another_file_refused(run: Run, tmp_path: Path) -> None:
+    result = AuditResult(
+        "many runs", "one canary", 3.0, 1e-3, 0.95, 9, 1, 0.62, 0.91, {"present": 4}, None, 2
+    )
+    path = tmp_path / "audit.json"
+    path.write_text(result.to_json())
+    page = run.statement(audit=AuditResult.load(path).facts()).to_markdown()
+    assert "- verdict: nothing found" in page
+    assert "- lower: 0.62" in page
+    path.write_text(result.to_json().replace("0.62", "3.62"))
+    with pytest.raises(FileRefused, match="its verdict does not follow"):
+        AuditResult.load(path)
+    with pytest.raises(FileRefused):
+        AuditResult.load(tmp_path)

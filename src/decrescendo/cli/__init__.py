@@ -6,6 +6,7 @@ Commands import what they need when they are called: `--help`, `plan`, `account`
 import signal
 
 from decrescendo.cli.app import app, terminate
+from decrescendo.cli.audit import audit_command
 from decrescendo.cli.experiments import demo_command, report_command, reproduce_command
 from decrescendo.cli.influence import influence_command
 from decrescendo.cli.ledger import ledger_command
@@ -28,6 +29,7 @@ COMMANDS = {
     "tune": tune_command,
     "influence": influence_command,
     "ledger": ledger_command,
+    "audit": audit_command,
     "statement": statement_command,
 }
 for _name, _command in COMMANDS.items():

@@ -40,6 +40,16 @@ class TaskName(StrEnum):
     MNIST35_PCA = "mnist35-pca"
 
 
+class AttackName(StrEnum):
+    """What `audit` does: one run, or the names of audit.attacks."""
+
+    CANARIES = "canaries"
+    ONE_CANARY = "one-canary"
+    OPPOSED = "opposed"
+    BATCH_SIZE = "batch-size"
+    PADDED = "padded"
+
+
 class Decay(StrEnum):
     """How the learning rate falls."""
 

@@ -1,13 +1,11 @@
 """The command that writes a run's privacy statement again, with what only its owner knows."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from decrescendo.cli.app import err, one_line_errors, out, say
-from decrescendo.errors import FileRefused
 
 
 @one_line_errors
@@ -26,11 +24,12 @@ def statement_command(
     """
     from rich.markdown import Markdown
 
+    from decrescendo.audit import AuditResult
     from decrescendo.run import Run
     from decrescendo.statement import Declaration
 
     declaration = None if declare is None else Declaration.load(declare)
-    found = None if audit is None else _facts(audit)
+    found = None if audit is None else AuditResult.load(audit).facts()
     run = Run.load(folder)
     with err.status("counting"):
         statement = run.statement(declaration, audit=found, spent=spent)
@@ -40,13 +39,3 @@ def statement_command(
     statement.save(folder)
     out.print(Markdown(statement.to_markdown()))
     say(f"written: {folder}/statement.md, {folder}/statement.json")
-
-
-def _facts(path: Path) -> dict[str, Any]:
-    try:
-        facts: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileRefused(f"{path} must be JSON, got {error}") from None
-    if not isinstance(facts, dict):
-        raise FileRefused(f"{path} must be the facts of an audit, got another file")
-    return facts

@@ -1,0 +1,86 @@
+"""`Attack`: two data sets that differ in one record, and how to tell from the releases which one it was."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import nn
+
+from decrescendo.audit.watch import watch
+from decrescendo.clipping import EngineSettings, Loss
+from decrescendo.clipping.batches import count_rows
+from decrescendo.errors import InvalidValue
+from decrescendo.plan import Plan
+from decrescendo.rng import Secure
+from decrescendo.sampling import PoissonSampling
+from decrescendo.training import Trainer
+
+# The noisy sums of a whole run in units of C_t, one row a step.
+Sums: TypeAlias = Float[np.ndarray, "steps coordinates"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """A record, the other records, a model, and the evidence.
+
+    Args:
+        name: as it is reported.
+        plan: of the training with the record.
+        absent: the other records: one row less than the plan's.
+        present: the same and the record.
+        build: a fresh model, and which of its parameters is watched.
+        loss: one loss an example.
+        evidence: from the watched noisy sums of a run and its plan to a number, larger if the record is present.
+        learning_rate: of the SGD that trains on the way.
+
+    Raises:
+        InvalidValue: data whose numbers of rows are not the plan's and one less.
+    """
+
+    name: str
+    plan: Plan
+    absent: Any
+    present: Any
+    build: Callable[[], tuple[nn.Module, nn.Parameter]]
+    loss: Loss
+    evidence: Callable[[Sums, Plan], float]
+    learning_rate: float = 0.1
+    # The rows are the same in every run: tests look at the model once, a thousand runs need not.
+    settings: EngineSettings = field(default=EngineSettings(self_check=False, choice="counted"))
+
+    def __post_init__(self) -> None:
+        size = self.plan.sampling.dataset_size
+        found = count_rows(self.absent), count_rows(self.present)
+        if found != (size - 1, size):
+            raise InvalidValue(
+                f"an attack must have the plan's {size} rows with the record and one less without it, got "
+                f"{found[1]} and {found[0]}"
+            )
+
+    def play(self, *, present: bool, seed: int | Secure) -> float:
+        """Train once, by the real `Trainer`, and return the evidence.
+
+        Without the record the data have one row less, at the same sample rate: B = p N is public, and is that of the
+        data that are trained on.
+        """
+        plan = self.plan if present else _one_row_less(self.plan)
+        model, watched = self.build()
+        optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
+        seen = np.zeros((plan.steps, watched.numel()))
+
+        def look(t: int, sums: Float[np.ndarray, " coordinates"]) -> None:
+            seen[t] = sums
+
+        watch(optimizer, watched, plan, look)
+        trainer = Trainer(model, self.loss, plan, optimizer, seed=seed, settings=self.settings)
+        for batch in trainer.batches(self.present if present else self.absent):
+            trainer.step(batch)
+        return self.evidence(seen, plan)
+
+
+def _one_row_less(plan: Plan) -> Plan:
+    size, expected = plan.sampling.dataset_size, plan.sampling.expected_batch_size
+    return replace(plan, sampling=PoissonSampling(size - 1, expected / size * (size - 1)))

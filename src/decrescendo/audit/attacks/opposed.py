@@ -1,0 +1,57 @@
+"""All others pull one way, the record the other way: shuffled batches then tell what Poisson batches do not.
+
+Batches that are cut from a shuffled list have exactly B rows, and the record is in exactly one of them. If every other
+row pulls by -C, each sum is known to be -B C but for the record's batch, where it is (2 - B) C; without the record the
+last batch has one row less. Under Poisson sampling the others' own coins hide all of that. (Chua et al. 2024 and
+Annamalai et al. 2024 audit with such data.)
+"""
+
+import numpy as np
+import torch
+from scipy.special import logsumexp
+from torch import nn
+
+from decrescendo.audit.attack import Attack, Sums
+from decrescendo.audit.probe import STEEPNESS, Probed, probe_loss
+from decrescendo.budget import Budget
+from decrescendo.calibration import calibrate
+from decrescendo.curves import constant
+from decrescendo.plan import Plan
+from decrescendo.sampling import PoissonSampling
+
+_BATCH = 2
+
+
+def opposed(budget: Budget, *, steps: int = 8) -> Attack:
+    """One pass over ``2 steps`` rows of which one pulls against the rest.
+
+    Args:
+        budget: of the plan, whose noise is constant.
+        steps: T >= 2; the sample rate is 1/T. The more steps, the more a shuffled build gives away.
+
+    >>> opposed(Budget(2.0, 1e-5), steps=2).plan.sampling.sample_rate
+    0.5
+    """
+    rows = _BATCH * steps
+    sampling = PoissonSampling(rows, _BATCH)
+    plan = calibrate(budget, sampling, steps=steps, privacy=constant(1.0), clip=constant(1.0))
+    pull = torch.full((rows,), -STEEPNESS)
+    pull[-1] = STEEPNESS
+    present = (pull, torch.zeros(rows, dtype=torch.long))
+
+    def fresh() -> tuple[nn.Module, nn.Parameter]:
+        model = Probed(None, 1)
+        return model, model.probe
+
+    return Attack(
+        "opposed rows", plan, (present[0][:-1], present[1][:-1]), present, fresh, probe_loss, _evidence
+    )
+
+
+def _evidence(sums: Sums, plan: Plan) -> float:
+    """log of the likelihood ratio under shuffling: a step with 2 more, anywhere; or the last one with 1 more."""
+    more = sums[:, 0] + _BATCH
+    variance = plan.noise_multiplier**2
+    anywhere = (4 * more - 4) / (2 * variance)
+    last = (2 * more[-1] - 1) / (2 * variance[-1])
+    return float(logsumexp(anywhere) - np.log(len(more)) - last)

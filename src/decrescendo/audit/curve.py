@@ -1,0 +1,111 @@
+"""The whole privacy curve that a ledger promises, against the errors of a distinguisher.
+
+One (epsilon, delta) is a single point of what releases of known noise promise. The accountant's delta(e) for *every* e
+is a claim too, and a test with few trials can contradict it where one with e^epsilon trials would be needed at the
+promised point: 1 - FNR <= e^e FPR + delta(e) must hold for all e >= 0, and with the errors exchanged.
+
+Turned into an epsilon: of all ledgers with the plan's noise times a factor, those are refuted whose noise is too large
+for what was seen. The least noise refuted has an epsilon, and that is the bound (as Nasr et al. 2023 do with Gaussian
+DP, here with the exact curve of composed, sampled releases instead of a Gaussian one). It is a bound within that
+family: it says how much noise must be missing if what is wrong is the noise.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import final
+
+from decrescendo.accounting import Pld
+from decrescendo.audit.error_rates import ErrorRates
+from decrescendo.errors import AccountingError, check_real
+from decrescendo.ledger import Ledger
+
+# Its upper ends are valid whatever the accuracy; a percent is nothing beside what is random here.
+_ACCOUNTANT = Pld(rtol=1e-2)
+_LEAST_NOISE = 1 / 12  # below, `Pld` refuses
+_MOST_NOISE = 100.0
+_POINTS = (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
+_REFINEMENTS = 5
+
+
+@functools.lru_cache(maxsize=4096)
+def _delta(ledger: Ledger, epsilon: float) -> float:
+    return _ACCOUNTANT.delta(ledger, epsilon).value
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """delta(e) of ``ledger`` by `accounting.Pld`, an upper end at every e.
+
+    >>> Curve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(0, 1000, 10, 1000), confidence=0.95)
+    True
+    >>> Curve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(310, 1000, 310, 1000), confidence=0.95)
+    False
+    """
+
+    ledger: Ledger
+
+    def excess(self, positive: float, negative: float) -> float:
+        """By how much error rates of (FPR, FNR) go beyond the curve, in delta; below or at 0 where they do not."""
+        return max(margin - _delta(self.ledger, e) for e, margin in _points(positive, negative))
+
+    def contradicted(self, rates: ErrorRates, confidence: float) -> bool:
+        """Whether releases of this ledger, or of less loss, are refuted with ``confidence``."""
+        return self._beyond(*rates.upper(confidence))
+
+    def _beyond(self, positive: float, negative: float) -> bool:
+        # The widest margins first: most often they decide.
+        points = sorted(_points(positive, negative), key=lambda point: -point[1])
+        return any(margin > 0 and margin > _delta(self.ledger, e) for e, margin in points)
+
+    def epsilon(self, rates: ErrorRates, delta: float, confidence: float) -> float:
+        """The epsilon of the least noise, in multiples of the ledger's, that is refuted with ``confidence``; or 0.
+
+        Args:
+            rates: over independent trials of a test fixed beforehand.
+            delta: in (0, 1).
+            confidence: in (0, 1).
+
+        Edge cases: noise below a twelfth of C is not gone into, so that a training without any noise still gets a
+        finite number.
+        """
+        check_real("delta", delta, above=0, below=1)
+        positive, negative = rates.upper(confidence)
+        if 1 - positive - negative <= 0:
+            return 0.0
+
+        def refuted(factor: float) -> bool:
+            try:
+                return self.scaled(factor)._beyond(positive, negative)
+            except AccountingError:  # not to be judged: not refuted
+                return False
+
+        least = _LEAST_NOISE / float(self.ledger.noise_multiplier.min()) * (1 + 1e-9)
+        known, step = 1.0, 2.0
+        if refuted(known):
+            while known > least and refuted(max(known / step, least)):
+                known = max(known / step, least)
+            low = max(known / step, least)
+        else:
+            low = known
+            while not refuted(known := known * step):
+                low = known
+                if known > _MOST_NOISE:
+                    return 0.0
+        for _ in range(_REFINEMENTS if low < known else 0):
+            middle = math.sqrt(low * known)
+            low, known = (low, middle) if refuted(middle) else (middle, known)
+        return _ACCOUNTANT.bracket(self.scaled(known).ledger, delta)[0]
+
+    def scaled(self, factor: float) -> "Curve":
+        """The curve of ``factor`` times the noise."""
+        return Curve(self.ledger.with_noise(lambda z: z * factor))
+
+
+def _points(positive: float, negative: float) -> list[tuple[float, float]]:
+    """(e, delta that error rates ask for at e), in both directions; every one must be within the curve."""
+    found: list[tuple[float, float]] = []
+    for wrong, missed in ((positive, negative), (negative, positive)):
+        found += [(e, 1 - missed - math.exp(e) * wrong) for e in _POINTS]
+    return [point for point in found if point[1] > 0] or found[:1]

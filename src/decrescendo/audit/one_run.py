@@ -1,0 +1,127 @@
+"""Train once with many canaries, each included by a fair coin, and guess the coins."""
+
+import secrets
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import nn
+
+from decrescendo.audit.curve import Curve
+from decrescendo.audit.design import design
+from decrescendo.audit.likelihood import participation_evidence
+from decrescendo.audit.noise_check import noise_p_value
+from decrescendo.audit.one_run_bound import one_run_epsilon
+from decrescendo.audit.probe import Probed, probed_loss, with_canaries
+from decrescendo.audit.result import AuditResult
+from decrescendo.audit.threshold import rates_at
+from decrescendo.audit.watch import watch
+from decrescendo.clipping import EngineSettings, Loss
+from decrescendo.errors import check_integer, check_real
+from decrescendo.plan import Plan
+from decrescendo.progress import Callback
+from decrescendo.rng import Secure, Streams
+from decrescendo.training import Trainer
+
+_TESTS = 3
+
+
+def one_run(
+    model: nn.Module,
+    loss: Loss,
+    data: object,
+    plan: Plan,
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer],
+    *,
+    canaries: int,
+    seed: int | Secure,
+    confidence: float = 0.95,
+    settings: EngineSettings | None = None,
+    callback: Callback | None = None,
+) -> AuditResult:
+    """Train ``model`` in place by ``plan``, the last ``canaries`` rows replaced by canaries, and audit the training.
+
+    Everything is the real thing, `Trainer`, sampling, clipping and noise, on a model that has one weight more for each
+    canary. The adversary sees every noisy mean. How many coins are guessed is fixed before the run (`audit.design`).
+
+    Three tests, each with a third of 1 - ``confidence``: `one_run_epsilon`, which supposes nothing but (epsilon,
+    delta)-DP, and is far below the truth for most plans; `Curve.epsilon` with canaries as trials, which besides takes
+    the noise on different weights for independent; `noise_p_value` on the weights of the canaries left out.
+
+    Args:
+        model: trained in place. The rows that became canaries are not learned from.
+        loss: ``loss(model, batch)`` returns one loss an example.
+        data: as many rows as the plan says.
+        plan: what is audited.
+        optimizer: makes any ``torch.optim`` optimiser over the parameters of the module it is given.
+        canaries: m: the more the better, at least some hundreds; fewer than the rows.
+        seed: whole number >= 0; or `Secure()`.
+        confidence: in (0, 1).
+        settings: of the clipping engine.
+        callback: called after every step.
+
+    >>> from decrescendo.budget import Budget
+    >>> from decrescendo.calibration import calibrate
+    >>> from decrescendo.curves import constant
+    >>> from decrescendo.sampling import PoissonSampling
+    >>> plan = calibrate(
+    ...     Budget(4.0, 1e-5), PoissonSampling(900, 90), steps=4, privacy=constant(1.0), clip=constant(1.0)
+    ... )
+    >>> model, loss = nn.Linear(2, 1), lambda model, batch: model(batch)[:, 0]
+    >>> sgd = lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> found = one_run(model, loss, torch.ones(900, 2), plan, sgd, canaries=400, seed=0)
+    >>> found.lower < 4, found.verdict
+    (True, 'nothing found')
+    """
+    slots = check_integer("canaries", canaries, at_least=2)
+    share = 1 - (1 - check_real("confidence", confidence, above=0, below=1)) / _TESTS
+    if isinstance(seed, Secure):
+        coins = np.array([secrets.randbits(1) for _ in range(slots)], dtype=np.float64)
+    else:
+        coins = Streams(seed).numpy("audit").integers(2, size=slots).astype(np.float64)
+    inserted = with_canaries(data, torch.from_numpy(coins) > 0, float(plan.clip_norm.max()))
+    planned = design(plan, slots, share)
+
+    probed = Probed(model, slots)
+    device = next(model.parameters()).device
+    probed.to(device)
+    p, left_out = plan.sampling.sample_rate, coins == 0
+    evidence, squares = np.zeros(slots), np.zeros(plan.steps)
+
+    def look(t: int, sums: Float[np.ndarray, " coordinates"]) -> None:
+        nonlocal evidence
+        z = float(plan.noise_multiplier[t])
+        evidence = evidence + participation_evidence(sums, p, z)
+        squares[t] = float(np.sum(np.square(sums[left_out] / z)))
+
+    made = optimizer(probed)
+    watch(made, probed.probe, plan, look)
+    trainer = Trainer(probed, probed_loss(loss), plan, made, seed=seed, settings=settings)
+    for batch in trainer.batches(inserted):
+        trainer.step(batch)
+        if callback is not None:
+            callback(trainer.progress())
+    right, guesses = planned.right(evidence, coins), planned.included + planned.excluded
+    rates = rates_at(planned.threshold, evidence[left_out], evidence[~left_out])
+    delta = plan.budget.delta
+    return AuditResult(
+        method="one run",
+        attack="canaries with a weight each",
+        certified=plan.guarantee.epsilon,
+        delta=delta,
+        confidence=confidence,
+        runs=1,
+        canaries=slots,
+        lower=one_run_epsilon(slots, guesses, right, delta, share),
+        lower_by_curve=Curve(plan.ledger).epsilon(rates, delta, share),
+        counts={
+            "guesses": guesses,
+            "right": right,
+            "canaries in": rates.present,
+            "false positives": rates.false_positives,
+            "false negatives": rates.false_negatives,
+        },
+        noise_p_value=noise_p_value(squares, int(left_out.sum())),
+        tests=_TESTS,
+    )

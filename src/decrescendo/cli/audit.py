@@ -1,0 +1,171 @@
+"""The command that attacks a training: a lower bound on epsilon beside the certified one."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.options import (
+    RHO_C,
+    RHO_MU,
+    AsJson,
+    AttackName,
+    Batch,
+    Clip,
+    Delta,
+    Epochs,
+    Epsilon,
+    RhoC,
+    RhoMu,
+    ScheduleName,
+    Steps,
+    TaskName,
+)
+from decrescendo.cli.plans import make_plan
+from decrescendo.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from decrescendo.audit import AuditResult
+    from decrescendo.plan import Plan
+    from decrescendo.rng import Secure
+
+FEATURES = 8
+
+
+@one_line_errors
+def audit_command(
+    task: Annotated[
+        TaskName | None,
+        typer.Argument(
+            help="Data to train on. Default: digits; with --plan made-up rows, as many as the plan says."
+        ),
+    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="A plan file; instead of the budget options.")] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    batch: Batch = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    schedule: ScheduleName = None,
+    clip: Clip = None,
+    rho_mu: RhoMu = RHO_MU,
+    rho_c: RhoC = RHO_C,
+    attack: Annotated[
+        AttackName,
+        typer.Option(
+            help="canaries: one training, many canaries. The others: many small trainings with and without one "
+            "record; but for one-canary at the plan's epsilon and delta, on data made for it."
+        ),
+    ] = AttackName.CANARIES,
+    canaries: Annotated[
+        int | None, typer.Option(help="How many rows become canaries. Default: a third, at most 5000.", min=2)
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Trainings, for the attacks of many runs.", min=8)] = 200,
+    confidence: Annotated[float, typer.Option(help="Of everything that is said, together.")] = 0.95,
+    seed: Annotated[
+        int | None, typer.Option(help="For repeatable audits. Default: noise that nobody can predict.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Attack a training and put a lower bound under its epsilon. Exit code 1 if it is caught.
+
+    The training is the real one, on rows of which some are canaries: nothing it makes is for use. A bound below the
+    certified epsilon is what must come out; it does not show that all is right, one above it shows that it is not.
+
+    Example: decrescendo audit digits --epsilon 4 --epochs 2
+    """
+    import torch
+
+    from decrescendo.experiments.tasks import find_task
+    from decrescendo.plan import Plan
+    from decrescendo.rng import Secure
+
+    if out is not None and not out.absolute().parent.is_dir():
+        raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
+    known = find_task((task or TaskName.DIGITS).value)
+    if plan is not None:
+        given = {"epsilon": epsilon, "delta": delta, "batch": batch, "steps": steps, "epochs": epochs}
+        given |= {"schedule": schedule, "clip": clip}
+        if surplus := [f"--{name}" for name, value in given.items() if value is not None]:
+            raise InvalidValue(
+                f"a plan file says it all, got --plan and {', '.join(surplus)}. Give one or the other"
+            )
+        agreed = Plan.load(plan)
+    elif epsilon is None:
+        raise InvalidValue("audit must be given --plan or --epsilon, got neither. A budget has no default")
+    else:
+        agreed = make_plan(
+            epsilon, known.delta if delta is None else delta, known.rows, known.batch if batch is None else batch,
+            steps, known.epochs if steps is None and epochs is None else epochs, schedule,
+            clip=known.clip if clip is None else clip, rho_mu=rho_mu, rho_c=rho_c,
+        )  # fmt: skip
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if not as_json:
+        say(agreed.describe())
+    source = Secure() if seed is None else seed
+    name = None if plan is not None and task is None else known.name
+    with err.status("auditing"):
+        result = _audit(attack, agreed, name, canaries, runs, source, confidence)
+    if out is not None:
+        out.write_text(result.to_json(), encoding="utf-8")
+    if as_json:
+        import json
+
+        print_json(json.loads(result.to_json()))
+    else:
+        say(result.describe())
+        if out is not None:
+            say(f"written: {out}")
+    if result.caught_by:
+        raise typer.Exit(1)
+
+
+def _audit(
+    attack: AttackName,
+    plan: "Plan",
+    task: str | None,
+    canaries: int | None,
+    runs: int,
+    seed: "int | Secure",
+    confidence: float,
+) -> "AuditResult":
+    import torch
+
+    from decrescendo.audit import attacks, many_runs, one_run
+    from decrescendo.experiments.tasks import PAPER, cross_entropy, find_task, make_optimizer
+    from decrescendo.models.cnn import initialised
+
+    crafted = {
+        AttackName.OPPOSED: attacks.opposed,
+        AttackName.BATCH_SIZE: attacks.batch_size,
+        AttackName.PADDED: attacks.padded,
+    }
+    if attack in crafted:
+        return many_runs(crafted[attack](plan.budget), runs=runs, seed=seed, confidence=confidence)
+
+    rows = plan.sampling.dataset_size
+    if task is None:
+        random = torch.Generator().manual_seed(0)
+        data = torch.randn(rows, FEATURES, generator=random), torch.randint(2, (rows,), generator=random)
+        rate, optimizer = 0.1, "sgd"
+
+        def build() -> torch.nn.Module:
+            return initialised(lambda: torch.nn.Linear(FEATURES, 2), 0)
+    else:
+        known = find_task(task)
+        data, rate, optimizer = known.load().train, known.learning_rate, known.optimizer
+
+        def build() -> torch.nn.Module:
+            return known.build(PAPER, 0)
+
+    if attack is AttackName.ONE_CANARY:
+        made = attacks.one_canary(plan, data, build, cross_entropy, learning_rate=rate)
+        return many_runs(made, runs=runs, seed=seed, confidence=confidence)
+    return one_run(
+        build(), cross_entropy, data, plan, lambda model: make_optimizer(model, optimizer, rate),
+        canaries=min(rows // 3, 5000) if canaries is None else canaries, seed=seed, confidence=confidence,
+    )  # fmt: skip

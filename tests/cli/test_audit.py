@@ -1,0 +1,70 @@
+"""Facts: `audit` attacks the training of a task or of a plan file, and exits with 1 if it is caught."""
+
+from pathlib import Path
+
+import pytest
+from broken_builds import BROKEN
+
+from decrescendo.audit import AuditResult, attacks
+from decrescendo.cli import options
+from decrescendo.plan import Plan
+
+from .conftest import Invoke, facts
+
+QUICK = ["--seed", 0, "--threads", 1]
+SMALL = ["--epsilon", 4, "--delta", 1e-5, "--steps", 4, "--batch", 200]
+
+
+def test_the_names_of_attacks_are_those_of_the_room() -> None:
+    named = {name.value.replace("-", "_") for name in options.AttackName} - {"canaries"}
+    assert named == set(attacks.__all__)
+
+
+def test_digits_are_audited_and_the_result_written(invoke: Invoke, tmp_path: Path) -> None:
+    result = invoke("audit", *SMALL, "--canaries", 400, "--out", "audit.json", *QUICK)
+    assert result.exit_code == 0, result.output
+    written = AuditResult.from_json((tmp_path / "audit.json").read_text())
+    assert (written.method, written.canaries, written.verdict) == ("one run", 400, "nothing found")
+    assert 3.9 < written.certified <= 4
+    assert "nothing found, with confidence 0.95" in result.output
+
+
+def test_a_plan_file_is_audited_on_made_up_rows(invoke: Invoke, plan_file: Path) -> None:
+    result = invoke("audit", "--plan", plan_file, "--canaries", 500, "--json", *QUICK)
+    assert result.exit_code == 0, result.output
+    found = facts(result)
+    assert found["certified"] == Plan.load(plan_file).guarantee.epsilon
+    assert found["verdict"] == "nothing found"
+
+
+def test_a_broken_library_is_caught_with_exit_code_1(invoke: Invoke, plan_file: Path) -> None:
+    with BROKEN["no noise"](Plan.load(plan_file)):
+        result = invoke("audit", "--plan", plan_file, "--canaries", 500, *QUICK)
+    assert result.exit_code == 1
+    assert "BROKEN" in result.output
+
+
+def test_an_attack_of_many_runs(invoke: Invoke) -> None:
+    result = invoke(
+        "audit", *SMALL, "--attack", "batch-size", "--runs", 20, "--confidence", 0.9, "--json", *QUICK
+    )
+    assert result.exit_code == 0, result.output
+    assert (facts(result)["method"], facts(result)["runs"]) == ("many runs", 20)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "must be given --plan or --epsilon"),
+        (["--plan", "p.json", "--epsilon", 1], "got --plan and --epsilon"),
+        ([*SMALL, "--out", "nowhere/a.json"], "a folder that exists"),
+        ([*SMALL, "--canaries", 1438, *QUICK], "fewer than the 1438 rows"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_in_one_line(
+    invoke: Invoke, arguments: list[object], words: str
+) -> None:
+    result = invoke("audit", *arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+    assert "Traceback" not in result.output

@@ -1,0 +1,132 @@
+"""The library, broken on purpose: what an audit must catch. Each is a context in which `Trainer` does something else.
+
+Only for audits of the audit (tests, and `benchmarks/audit.py`): none of it is in the package.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import pairwise
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from decrescendo import training
+from decrescendo.clipping import Batch, ClippedSum, Engine
+from decrescendo.data.rows import Rows, rows
+from decrescendo.ledger import Release
+from decrescendo.noise import NoisyMean, privatise
+from decrescendo.plan import Plan
+from decrescendo.sampling import PoissonSampling
+
+Build = Callable[[Plan], AbstractContextManager[object]]
+
+
+def _with_privatise(change: Callable[..., NoisyMean]) -> AbstractContextManager[object]:
+    return mock.patch.object(training, "privatise", change)
+
+
+def no_noise(plan: Plan) -> AbstractContextManager[object]:
+    """The release is recorded, the noise forgotten."""
+
+    def change(clipped: ClippedSum, z: float, sampling: PoissonSampling, generator: Any) -> NoisyMean:
+        bare = privatise(clipped, 0.0, sampling, generator)
+        return NoisyMean(bare.gradients, Release(sampling.sample_rate, z), bare.noise_std)
+
+    return _with_privatise(change)
+
+
+def next_clip(plan: Plan) -> AbstractContextManager[object]:
+    """Clipped at C_t, with noise for C_{t+1}: off by one in a schedule that falls."""
+    norms = plan.clip_norm
+    following = {float(now): float(then) for now, then in pairwise(norms)}
+
+    def change(clipped: ClippedSum, z: float, sampling: PoissonSampling, generator: Any) -> NoisyMean:
+        claimed = following.get(clipped.sensitivity, clipped.sensitivity)
+        return privatise(ClippedSum(clipped.gradients, claimed, clipped.diagnostics), z, sampling, generator)
+
+    return _with_privatise(change)
+
+
+class _Loose:
+    """Clips at 2 C and says C."""
+
+    def __init__(self, model: Any, loss: Any, settings: Any) -> None:
+        self._engine = Engine(model, loss, settings)
+
+    def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
+        found = self._engine.clipped_sum(batch, 2 * clip_norm)
+        return ClippedSum(found.gradients, clip_norm, found.diagnostics)
+
+
+def clip_twice_too_large(plan: Plan) -> AbstractContextManager[object]:
+    """A factor of two in the clipping."""
+    return mock.patch.object(training, "Engine", _Loose)
+
+
+def realised_divisor(plan: Plan) -> AbstractContextManager[object]:
+    """Sum and noise over the number of rows that were drawn."""
+
+    def change(clipped: ClippedSum, z: float, sampling: PoissonSampling, generator: Any) -> NoisyMean:
+        right = privatise(clipped, z, sampling, generator)
+        factor = sampling.expected_batch_size / max(clipped.diagnostics.examples, 1)
+        gradients = {name: gradient * factor for name, gradient in right.gradients.items()}
+        return NoisyMean(gradients, right.release, right.noise_std)
+
+    return _with_privatise(change)
+
+
+@contextmanager
+def shuffled(plan: Plan) -> Iterator[None]:
+    """Batches cut from a shuffled list, accounted as Poisson."""
+    going: dict[int, Iterator[np.ndarray]] = {}
+
+    def cut(sampling: PoissonSampling, rng: Any) -> Iterator[np.ndarray]:
+        size = max(round(sampling.expected_batch_size), 1)
+        while True:
+            order = rng.permutation(sampling.dataset_size)
+            for start in range(0, sampling.dataset_size, size):
+                yield np.sort(order[start : start + size])
+
+    def batches(self: PoissonSampling, steps: int, rng: Any) -> Iterator[np.ndarray]:
+        for _ in range(steps):
+            # Streams stay alive in `kept`: a number must not be used again for another.
+            kept.append(rng)
+            yield next(going.setdefault(id(rng), cut(self, rng)))
+
+    kept: list[Any] = []
+    with mock.patch.object(PoissonSampling, "batches", batches):
+        yield
+
+
+def padded_to_the_longest(plan: Plan) -> AbstractContextManager[object]:
+    """Batches of texts are cut to the longest text in them (padding is 0)."""
+
+    def cut(data: Any) -> Rows:
+        table = rows(data)
+
+        def take(indices: np.ndarray) -> Batch:
+            tokens = table.take(indices)
+            longest = int((tokens != 0).any(dim=0).nonzero().max()) + 1
+            return tokens[:, :longest]
+
+        return Rows(table.count, take) if isinstance(data, torch.Tensor) else table
+
+    return mock.patch.object(training, "rows", cut)
+
+
+@contextmanager
+def healthy(plan: Plan) -> Iterator[None]:
+    """Nothing broken."""
+    yield
+
+
+BROKEN: dict[str, Build] = {
+    "no noise": no_noise,
+    "noise for the next clip norm": next_clip,
+    "clipped at twice the norm": clip_twice_too_large,
+    "divided by the realised batch size": realised_divisor,
+    "shuffled, accounted as Poisson": shuffled,
+    "padded to the longest of the batch": padded_to_the_longest,
+}
