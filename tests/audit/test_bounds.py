@@ -13,8 +13,8 @@ from scipy.stats import binom, norm
 from decrescendo.accounting import Pld, delta_of, epsilon_of
 from decrescendo.audit import (
     AuditResult,
-    Curve,
     ErrorRates,
+    PrivacyCurve,
     errors_epsilon,
     noise_p_value,
     one_run_epsilon,
@@ -199,7 +199,7 @@ class TestErrors:
             for a, b in zip(rng.binomial(n, positive, repetitions), rng.binomial(n, negative, repetitions), strict=True)
         ]  # fmt: skip
         assert np.mean([errors_epsilon(r, delta, CONFIDENCE) > true for r in rates]) <= 0.05
-        curve = Curve(Ledger.of([1 / mu], 1.0))
+        curve = PrivacyCurve(Ledger.of([1 / mu], 1.0))
         assert np.mean([curve.contradicted(r, CONFIDENCE) for r in rates]) <= 0.05
         # A release with two thirds of the noise is refuted most of the time; one point of the curve shows nothing.
         stronger = norm.cdf(0.75 - 1.5), norm.sf(0.75)
@@ -224,7 +224,7 @@ class TestErrors:
 
 class TestCurve:
     def test_it_is_the_gaussian_curve_for_one_release(self) -> None:
-        curve = Curve(Ledger.of([2.0], 1.0))
+        curve = PrivacyCurve(Ledger.of([2.0], 1.0))
         # Just inside and just outside of the trade-off of N(0,1) and N(1/2,1), in both roles.
         for threshold in (-0.5, 0.25, 1.0):
             positive, negative = norm.sf(threshold), norm.cdf(threshold - 0.5)
@@ -253,11 +253,13 @@ class TestCurve:
         n = 20_000
         positive, negative = norm.sf(1.0), norm.cdf(1.0 - 2.0)
         rates = ErrorRates(round(positive * n), n, round(negative * n), n)
-        found = Curve(Ledger.of([1.0], 1.0)).epsilon(rates, 1e-5, CONFIDENCE)
+        found = PrivacyCurve(Ledger.of([1.0], 1.0)).epsilon(rates, 1e-5, CONFIDENCE)
         assert epsilon_of(1e-5, 1.0) < 0.85 * epsilon_of(1e-5, 2.0) < found <= epsilon_of(1e-5, 2.0)
 
     def test_errors_that_show_nothing_give_zero(self) -> None:
-        assert Curve(Ledger.of([1.0], 1.0)).epsilon(ErrorRates(50, 100, 50, 100), 1e-5, CONFIDENCE) == 0
+        assert (
+            PrivacyCurve(Ledger.of([1.0], 1.0)).epsilon(ErrorRates(50, 100, 50, 100), 1e-5, CONFIDENCE) == 0
+        )
         assert delta_of(0.0, 1.0) > 0.3
 
 

@@ -6,7 +6,7 @@
 `AuditResult`          what was found, beside what is certified; JSON
 `one_run_epsilon`      right guesses to epsilon (Steinke, Nasr and Jagielski 2023), supposing (epsilon, delta)-DP alone
 `errors_epsilon`       errors over independent trials to epsilon (Clopper and Pearson)
-`Curve`                errors against the whole privacy curve of a ledger
+`PrivacyCurve`         errors against the whole privacy curve of a ledger
 `noise_p_value`        is the noise as large as declared? exact
 =====================  ===========================================================================================
 
@@ -15,7 +15,7 @@ An audit can show that a training is broken, never that it is right: an upper bo
 
 from decrescendo.audit import attacks
 from decrescendo.audit.attack import Attack
-from decrescendo.audit.curve import Curve
+from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.error_rates import ErrorRates, errors_epsilon
 from decrescendo.audit.many_runs import many_runs
 from decrescendo.audit.noise_check import noise_p_value
@@ -30,7 +30,7 @@ __all__ = [
     "AuditResult",
     "Attack",
     "ErrorRates",
-    "Curve",
+    "PrivacyCurve",
     "one_run_epsilon",
     "one_run_p_value",
     "errors_epsilon",

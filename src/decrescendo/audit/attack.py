@@ -38,6 +38,12 @@ class Attack:
 
     Raises:
         InvalidValue: data whose numbers of rows are not the plan's and one less.
+
+    >>> from decrescendo.audit.attacks import batch_size
+    >>> from decrescendo.budget import Budget
+    >>> attack = batch_size(Budget(4.0, 1e-5), steps=2)
+    >>> attack.play(present=True, seed=0) == attack.play(present=True, seed=0)
+    True
     """
 
     name: str

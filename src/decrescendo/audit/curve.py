@@ -35,12 +35,12 @@ def _delta(ledger: Ledger, epsilon: float) -> float:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PrivacyCurve:
     """delta(e) of ``ledger`` by `accounting.Pld`, an upper end at every e.
 
-    >>> Curve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(0, 1000, 10, 1000), confidence=0.95)
+    >>> PrivacyCurve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(0, 1000, 10, 1000), confidence=0.95)
     True
-    >>> Curve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(310, 1000, 310, 1000), confidence=0.95)
+    >>> PrivacyCurve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(310, 1000, 310, 1000), confidence=0.95)
     False
     """
 
@@ -98,9 +98,9 @@ class Curve:
             low, known = (low, middle) if refuted(middle) else (middle, known)
         return _ACCOUNTANT.bracket(self.scaled(known).ledger, delta)[0]
 
-    def scaled(self, factor: float) -> "Curve":
+    def scaled(self, factor: float) -> "PrivacyCurve":
         """The curve of ``factor`` times the noise."""
-        return Curve(self.ledger.with_noise(lambda z: z * factor))
+        return PrivacyCurve(self.ledger.with_noise(lambda z: z * factor))
 
 
 def _points(positive: float, negative: float) -> list[tuple[float, float]]:

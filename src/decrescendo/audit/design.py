@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.audit.curve import Curve
+from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.one_run_bound import one_run_epsilon
 from decrescendo.audit.threshold import choose_threshold
@@ -68,7 +68,7 @@ def design(plan: Plan, canaries: int, confidence: float) -> Design:
         for i, o in pairs
     ]  # fmt: skip
     included, excluded = pairs[int(np.argmax(worth))]
-    curve = Curve(plan.ledger)
+    curve = PrivacyCurve(plan.ledger)
     coins, evidence = _simulated(plan, canaries, _SUSPECTED)
     threshold = choose_threshold(
         evidence[coins == 0], evidence[coins == 1], lambda rates: curve.excess(*rates.upper(0.5))

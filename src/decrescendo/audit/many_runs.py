@@ -3,7 +3,7 @@
 import numpy as np
 
 from decrescendo.audit.attack import Attack
-from decrescendo.audit.curve import Curve
+from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.error_rates import errors_epsilon
 from decrescendo.audit.result import AuditResult
 from decrescendo.audit.threshold import choose_threshold, rates_at
@@ -21,8 +21,8 @@ def many_runs(
     """Half of the runs have the record. A threshold is chosen on the first of them and counted on the others.
 
     Two tests, each with half of 1 - ``confidence``: `errors_epsilon`, which supposes nothing but (epsilon,
-    delta)-DP, and `Curve.epsilon`, which holds the plan's whole privacy curve against the errors. With n runs the first
-    shows nothing above about log(n/10), however much is leaked.
+    delta)-DP, and `PrivacyCurve.epsilon`, which holds the plan's whole privacy curve against the errors. With n runs
+    the first shows nothing above about log(n/10), however much is leaked.
 
     Args:
         attack: the data sets.
@@ -49,7 +49,7 @@ def many_runs(
             one = seed if isinstance(seed, Secure) else Streams(seed).child(2 * run + is_present).seed
             column[run] = attack.play(present=is_present, seed=one)
     first = min(max(2, round(choosing * each)), each - 2)
-    curve, delta = Curve(attack.plan.ledger), attack.plan.budget.delta
+    curve, delta = PrivacyCurve(attack.plan.ledger), attack.plan.budget.delta
     by_bound = choose_threshold(
         absent[:first], present[:first], lambda rates: errors_epsilon(rates, delta, _LIKELY)
     )

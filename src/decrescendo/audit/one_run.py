@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from decrescendo.audit.curve import Curve
+from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.design import design
 from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.noise_check import noise_p_value
@@ -46,8 +46,8 @@ def one_run(
     canary. The adversary sees every noisy mean. How many coins are guessed is fixed before the run (`audit.design`).
 
     Three tests, each with a third of 1 - ``confidence``: `one_run_epsilon`, which supposes nothing but (epsilon,
-    delta)-DP, and is far below the truth for most plans; `Curve.epsilon` with canaries as trials, which besides takes
-    the noise on different weights for independent; `noise_p_value` on the weights of the canaries left out.
+    delta)-DP, and is far below the truth for most plans; `PrivacyCurve.epsilon` with canaries as trials, which
+    besides takes the noise on different weights for independent; `noise_p_value` on the weights of those left out.
 
     Args:
         model: trained in place. The rows that became canaries are not learned from.
@@ -114,7 +114,7 @@ def one_run(
         runs=1,
         canaries=slots,
         lower=one_run_epsilon(slots, guesses, right, delta, share),
-        lower_by_curve=Curve(plan.ledger).epsilon(rates, delta, share),
+        lower_by_curve=PrivacyCurve(plan.ledger).epsilon(rates, delta, share),
         counts={
             "guesses": guesses,
             "right": right,

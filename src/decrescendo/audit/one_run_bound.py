@@ -78,7 +78,7 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
             1 - confidence.
 
     >>> round(one_run_epsilon(1000, 100, 100, delta=1e-6, confidence=0.95), 2)
-    3.47
+    3.49
     >>> one_run_epsilon(1000, 100, 55, delta=1e-6, confidence=0.95)
     0.0
     """

@@ -32,7 +32,7 @@ class AuditResult:
         lower: epsilon is at least this, from nothing but (epsilon, delta)-DP (and, for many runs, that runs are
             independent).
         lower_by_curve: epsilon is at least this if the releases are those of the plan with more or less noise: see
-            `audit.Curve`. In one run it also takes the canaries for independent, which they are where noise is.
+            `audit.PrivacyCurve`. In one run it also takes the canaries for independent, which they are where noise is.
         counts: what was counted, by name: guesses and right ones, errors and trials.
         noise_p_value: of noise as large as was declared, on weights that no record touches; ``None`` if not looked at.
         tests: how many tests share 1 - confidence.
