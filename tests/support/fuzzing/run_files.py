@@ -24,7 +24,7 @@ from decrescendo.plan import Plan
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.rng import SecureStream
 from decrescendo.run import History, Run
-from decrescendo.statement import Declaration
+from decrescendo.statement import Conduct, Declaration
 from decrescendo.store import Store
 from decrescendo.terms import Terms
 from fuzzing.decisions import Decisions
@@ -98,7 +98,7 @@ class _Same:
         }
         self.key = (
             run.plan, run.ledger, run.guarantee, dict(run.metrics), run.seconds, dict(run.versions), run.clip_norm,
-            run.stopped, repr(run.diagnostics), weights,
+            run.stopped, repr(run.diagnostics), weights, run.conduct,
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
@@ -124,7 +124,15 @@ def _runs() -> list[Files]:
     history = History((3, 0), (0, 0), (1, 0), (0.5, 0.0))
     versions = {"python": "3.11", "torch": "2"}
     fixed = Run(
-        plan(), plan().ledger.first(2), plan().guarantee, weights, {"accuracy": 0.5}, 1.5, versions, history
+        plan(),
+        plan().ledger.first(2),
+        plan().guarantee,
+        weights,
+        {"accuracy": 0.5},
+        1.5,
+        versions,
+        history,
+        conduct=Conduct(random="seeded", resumed=(1,), model="Linear", device="cpu"),
     )
     ledger = Ledger([Release(0.02, 8.0, 1), Release(0.02, 9.0, 1)])
     moving = Run(
