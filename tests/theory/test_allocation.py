@@ -290,6 +290,24 @@ def drawn(seed: int, most: int, rarest: float = 1e-3) -> tuple[dc.Plan, np.ndarr
 TOLERANCE = 5e-4
 
 
+@pytest.mark.parametrize(("rate", "epsilon"), [(1e-3, 0.2), (0.1, 0.2), (0.5, 1.0)])
+def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float) -> None:
+    """Tables may reach up to mu = 12 for runs whose mu is a hundredth of that; a warning would be an error here."""
+    plan = dc.calibrate(
+        dc.Budget(epsilon, 1e-8), dc.PoissonSampling(10**6, 10**6 * rate), steps=20, privacy=dc.constant(1.0),
+        clip=dc.constant(1.0),
+    )  # fmt: skip
+    mu = 1 / plan.noise_multiplier
+    prices = Prices.of(plan.ledger, epsilon, 1e-8, mu_low=0.9 * float(mu.min()), mu_high=12.0)
+    for direction, log_delta in zip(prices.directions, prices.log_deltas(np.log(mu)), strict=True):
+        assert np.isfinite(direction.log_phi).all()
+        assert np.isfinite(direction.change).all()
+        assert np.isfinite(direction.slopes(np.log(mu))).all()
+        assert log_delta == pytest.approx(math.log(1e-8), abs=0.5)
+    for log_delta in prices.log_deltas(np.full(20, math.log(11.0))):
+        assert log_delta == 0.0  # all is lost, and the table says so
+
+
 @pytest.mark.parametrize("seed", range(4))  # two hundred more: below, slow
 def test_never_worse_than_the_usual_schedules(seed: int) -> None:
     plan, weight, rho = drawn(seed, most=8, rarest=0.02)  # accounting of rare records is slow

@@ -63,7 +63,11 @@ class Prices:
             max(4, math.ceil(math.log(mu_high / mu_low) / _SPACING)),
         )
         dots = place_dots(mu_low, mu_high, kappa=_KAPPA, left=left, right=right)
-        step = replace(whole, losses=losses(dots, rate))
+        # The tilt c of a grid fits losses up to where the run's own are cut off (what is beyond has less than delta's
+        # part of it): farther ones, which dots for larger mu have, would drown them in what is tilted. They count as
+        # losses at the cut, which is too little for nodes far above the run, and those are beyond the budget anyway.
+        cut = float(whole.losses[np.isfinite(whole.losses)].max())
+        step = replace(whole, losses=np.minimum(losses(dots, rate), cut))
         masses, change = masses_above(dots, np.exp(x)).q, masses_change(dots, np.exp(x))
         found: list[Direct] = []
         for direction in DIRECTIONS:
