@@ -3,6 +3,7 @@
 Run by the tests as ``python life.py FOLDER STEPS``; each step is noted in a file after the model has moved.
 """
 
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def noted(folder: Path) -> None:
 
 
 if __name__ == "__main__":
+    # A shell that starts tests in the background has its children ignore Ctrl-C, and they would hand that on.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(1)
     place = Path(sys.argv[1])
     noted(place)
