@@ -299,13 +299,13 @@ def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float)
     )  # fmt: skip
     mu = 1 / plan.noise_multiplier
     prices = Prices.of(plan.ledger, epsilon, 1e-8, mu_low=0.9 * float(mu.min()), mu_high=12.0)
-    for direction, log_delta in zip(prices.directions, prices.log_deltas(np.log(mu)), strict=True):
+    for direction in prices.directions:
         assert np.isfinite(direction.log_phi).all()
         assert np.isfinite(direction.change).all()
         assert np.isfinite(direction.slopes(np.log(mu))).all()
-        assert log_delta == pytest.approx(math.log(1e-8), abs=0.5)
-    for log_delta in prices.log_deltas(np.full(20, math.log(11.0))):
-        assert log_delta == 0.0  # all is lost, and the table says so
+    # What is far away changes nothing near the run.
+    assert max(prices.log_deltas(np.log(mu))) == pytest.approx(math.log(1e-8), abs=0.02)
+    assert max(prices.log_deltas(np.full(20, math.log(11.0)))) == 0.0  # all is lost, and the table says so
 
 
 @pytest.mark.parametrize("seed", range(4))  # two hundred more: below, slow

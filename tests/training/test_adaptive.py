@@ -578,7 +578,14 @@ def test_an_adaptive_run_is_loaded_as_it_was_saved(finished: Run, tmp_path: Path
     assert (back.metrics, back.diagnostics) == (finished.metrics, finished.diagnostics)
     assert back.covered == back.ledger == Ledger.of([3.0, 2.5, 2.0], 0.2)
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == sorted(
-        ["run.json", "terms.json", "weights.safetensors", "diagnostics-private.json", "statement.json", "statement.md"]
+        [
+            "run.json",
+            "terms.json",
+            "weights.safetensors",
+            "diagnostics-private.json",
+            "statement.json",
+            "statement.md",
+        ]
     )
 
 
