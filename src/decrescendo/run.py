@@ -176,7 +176,7 @@ class Run:
         """
         return state(
             self.plan, self.ledger, self.guarantee, conduct=self.conduct, clip_norm=self.clip_norm,
-            stopped=self.stopped, seconds=self.seconds, metrics=self.metrics, versions=self.versions,
+            stopped=self.stopped, metrics=self.metrics, versions=self.versions,
             declaration=declaration, audit=audit, spent=spent,
         )  # fmt: skip
 
@@ -376,8 +376,9 @@ ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
 
 
 def _checked_content(path: Path) -> dict[str, Any]:
+    raw = _read(path)
     try:
-        content: Any = strict_json.loads(_read(path))
+        content: Any = strict_json.loads(raw)
     except ValueError as error:
         raise FileRefused(f"{path} must be JSON, got {error}. It is damaged or foreign") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:

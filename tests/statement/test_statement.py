@@ -208,6 +208,8 @@ def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated
 
 def test_an_audit_is_shown_and_never_called_a_proof(run: Run) -> None:
     page = run.statement(audit={"lower_bound": 0.5, "confidence": 0.95}).to_markdown()
+    assert "spent its certified epsilon again" in page
+    assert "spent its certified epsilon again" not in run.statement().to_markdown()
     assert "lower bound: 0.5" in page
     assert "only find mistakes" in page
     assert "only find mistakes" in run.statement().to_markdown()
@@ -248,3 +250,9 @@ def test_an_audits_file_is_shown_and_another_file_refused(run: Run, tmp_path: Pa
         AuditResult.load(path)
     with pytest.raises(FileRefused):
         AuditResult.load(tmp_path)
+
+
+def test_what_follows_the_sizes_of_batches_is_not_published(run: Run) -> None:
+    """A statement is made to leave the house; how long a training took depends on how many rows were drawn."""
+    slower = dataclasses.replace(run, seconds=1234.5)
+    assert slower.statement().to_json() == run.statement().to_json()

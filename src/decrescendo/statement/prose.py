@@ -144,7 +144,6 @@ def _spent(spent: list[dict[str, float]]) -> list[str]:
 
 def _conduct(facts: Mapping[str, Any]) -> list[str]:
     lines = [f"Ended: {facts['ended']}."]
-    lines.append(f"Time: {facts['seconds']:.1f} s.")
     if facts["conduct"] is None:
         lines.append("Nothing else was recorded.")
     else:

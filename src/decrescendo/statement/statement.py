@@ -37,6 +37,8 @@ NOT_COVERED = (
     "whoever has access to the machine, the raw data, checkpoints or seeds",
 )
 
+AUDITED = "the audit: a training of its own, which spent its certified epsilon again on the rows it used"
+
 
 @dataclass(frozen=True, slots=True)
 class Statement:
@@ -79,7 +81,6 @@ def state(
     conduct: Conduct | None,
     clip_norm: tuple[float, ...] = (),
     stopped: str = "",
-    seconds: float = 0.0,
     metrics: Mapping[str, float] | None = None,
     versions: Mapping[str, str] | None = None,
     declaration: Declaration | None = None,
@@ -97,7 +98,6 @@ def state(
         conduct: how it was run; ``None`` where nobody recorded it.
         clip_norm: C_t where they were decided on the way.
         stopped: why an adaptive run ended.
-        seconds: of the training.
         metrics: on public data.
         versions: of the packages.
         declaration: what only the owner can say.
@@ -144,13 +144,16 @@ def state(
         },
         "conduct": None if conduct is None else asdict(conduct) | {"resumed": list(conduct.resumed)},
         "ended": _ended(agreed, ledger, stopped),
-        "seconds": seconds,
         "versions": dict(versions or {}),
         "public_metrics": dict(metrics or {}),
         "spent": [] if planned is None else _spent(ledger, guarantee, spent),
         "audit": None if audit is None else dict(audit),
         "declared": (declaration or Declaration()).stated(),
-        "not_covered": [*(text.format(unit=unit) for text in NOT_COVERED), *_gaps(conduct)],
+        "not_covered": [
+            *(text.format(unit=unit) for text in NOT_COVERED),
+            *_gaps(conduct),
+            *([AUDITED] if audit is not None else []),
+        ],
     }
     return Statement(facts)
 
