@@ -41,6 +41,13 @@ def test_clients_of_one_row_are_rows(changes: dict[str, float]) -> None:
     over_rows = perform(dataclasses.replace(SPEC, **changes, trace=3, records=0))
     assert over_clients.metrics == over_rows.metrics
     assert over_clients.trace == over_rows.trace  # gradient lengths to the last bit
+    assert over_rows.trace["step"] == [
+        1,
+        2,
+        4,
+        8,
+        12,
+    ]  # a ramp-up may be over before the first of three points
     assert over_clients.certified == over_rows.certified
     assert over_clients.noise_multiplier == over_rows.noise_multiplier
 

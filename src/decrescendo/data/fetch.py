@@ -126,11 +126,11 @@ def _download(file: RemoteFile) -> Path:
             )
         )
     except OSError as error:
+        why = type(error).__name__ + (f" ({error.strerror})" if error.strerror else "")
         raise DataUnavailable(
-            f"{file.folder}/{file.name} must be on this machine or downloadable, got "
-            f"{type(error).__name__} from {file.url}. "
+            f"{file.folder}/{file.name} must be on this machine or downloadable, got {why} from {file.url}. "
             f"Download it by other means into a folder and name the folder in {FOLDER_VARIABLE}"
-        ) from error
+        ) from None  # the five errors below it say nothing that this does not
     except ValueError as error:
         # The hash is compared before pooch moves the download into the cache; a wrong one is a ValueError.
         raise FileRefused(

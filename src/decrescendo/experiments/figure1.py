@@ -9,8 +9,8 @@ FIGURE1 = Figure(
     notes=(
         "The paper shows the average coordinate of the stochastic gradient's norm over all records at each step, at "
         "(0.4, 1e-5) after 5,000 steps, and speaks of a ramp-up of DP-SGD that dynamic DP-SGD avoids.",
-        "Here: the mean length of the gradients of 1,000 training examples, before clipping, at 50 of the 5,000 steps; "
-        "what happens before the first of them, step 100, is not seen.",
+        "Here: the mean length of the gradients of 1,000 training examples, before clipping, after steps 1, 2, 4, .., "
+        "64 and after every 100th of the 5,000 steps.",
     ),
     runs=length_runs("mnist"),
 )

@@ -244,7 +244,8 @@ def machine(device: str) -> dict[str, str]:
 
 
 class Trace:
-    """Mean length of the gradients of one thousand training examples, not clipped, and test accuracy, as training goes.
+    """Mean length of the gradients of one thousand training examples, not clipped, and test accuracy, as training goes:
+    at steps evenly spread, and at 1, 2, 4, .. before the first of them.
 
     The lengths are raw private data, covered by no guarantee; they are recorded for published data sets only.
     """
@@ -255,6 +256,8 @@ class Trace:
         if spec.trace:
             self.series = {"step": [], "gradient_norm": [], "test_accuracy": []}
             self._steps = {max(1, round(spec.steps * i / spec.trace)) for i in range(1, spec.trace + 1)}
+            first = min(self._steps)
+            self._steps |= {2**power for power in range(first.bit_length()) if 2**power < first}
             device = next(model.parameters()).device
             self._batch = tuple(part[:examples].to(device) for part in data.train)
             self._engine = Engine(model, cross_entropy, SETTINGS)

@@ -40,7 +40,8 @@ class Spec:
         lr_decay: ``none``, ``linear`` or ``cosine``, to zero at the last step.
         averaging: decay of the exponential moving average of the weights that is tested, in [0, 1); 0: none.
         model: a key of the task's models.
-        trace: at how many steps, evenly spread, gradient lengths and test accuracy are recorded; 0: none.
+        trace: at how many steps, evenly spread, gradient lengths and test accuracy are recorded, and at steps 1, 2,
+            4, .. before the first of them; 0: none.
         stand_in: public data used in place of the task's own, a key of `experiments.stand_ins.STAND_INS`; empty: the
             task's own data. Everything else, the noise included, stays as it would be on the task's own.
         start: public data that the model is trained on, without privacy, before the run, a key of
