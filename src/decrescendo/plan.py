@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, chec
 from decrescendo.ledger import Ledger
 from decrescendo.sampling import PoissonSampling
 from decrescendo.schedule import Schedule
+from decrescendo.whole_file import write_whole
 
 FORMAT, VERSION = "decrescendo-plan", 1
 _KEYS = {
@@ -94,6 +94,11 @@ class Plan:
         """What the whole run will release."""
         return Ledger.of(self.schedule.noise_multiplier, self.sampling.sample_rate)
 
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the plan's file, as ``sha256sum`` prints it: two plans with the same are the same."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
     def __str__(self) -> str:
         z, c = _span(self.noise_multiplier), _span(self.clip_norm)
         return f"{self.guarantee.promise} · z {z} · C {c} · {self.steps} steps"
@@ -146,18 +151,12 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON, all or nothing: a crash leaves the old file or none, never half of one."""
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_text(self.to_json(), encoding="utf-8")
-            os.replace(temporary, target)
+            write_whole(Path(path), self.to_json())
         except (OSError, ValueError) as error:  # the latter: a name that no file can have
             raise InvalidValue(
                 f"path must be a file that can be written, got path={str(path)!r} ({error})"
             ) from None
-        finally:
-            with suppress(OSError, ValueError):
-                temporary.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Plan":

@@ -91,6 +91,11 @@ class Terms:
                 raise AccountingError(f"{self.filter} must grant every release of its run, got {answer}")
         return guard
 
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the terms' file, as ``sha256sum`` prints it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
     def to_json(self) -> str:
         """The terms as text; `from_json` gives equal ones."""
         body: dict[str, Any] = {

@@ -297,7 +297,7 @@ class Trainer:
         if self._checkpoints is None or taken % self._checkpoints.every or taken == self._saved:
             return
         state = {
-            "agreed": _sha256(self._source.agreed),
+            "agreed": self._source.agreed.sha256,
             "run": self._run_id,
             "resumed": list(self._resumed),
             "model": self._model.state_dict(),
@@ -320,7 +320,7 @@ class Trainer:
         state = found.state
         if not {"agreed", "run"} <= state.keys():
             raise FileRefused("a checkpoint must be of a training, got one of something else")
-        if state["agreed"] != _sha256(self._source.agreed):
+        if state["agreed"] != self._source.agreed.sha256:
             raise PlanViolation(
                 "a run must go on with the plan it began with, got another one than the checkpoint's. "
                 "Its releases would not be what was promised"
@@ -415,10 +415,6 @@ def _digest(noisy: NoisyMean) -> bytes:
         found.update(name.encode() + b"\0")
         found.update(_content(noisy.gradients[name]))
     return found.digest()
-
-
-def _sha256(agreed: Plan | Terms) -> str:
-    return hashlib.sha256(agreed.to_json().encode()).hexdigest()
 
 
 def _streams(seed: int | Secure) -> tuple[np.random.Generator | SecureStream, NoiseStream]:

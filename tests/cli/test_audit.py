@@ -1,13 +1,16 @@
 """Facts: `audit` attacks the training of a task or of a plan file, and exits with 1 if it is caught."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from broken_builds import BROKEN
 
 from decrescendo.audit import AuditResult, attacks
+from decrescendo.budget import Budget
 from decrescendo.cli import options
 from decrescendo.plan import Plan
+from decrescendo.store import Store
 
 from .conftest import Invoke, facts
 
@@ -54,13 +57,39 @@ def test_an_attack_of_many_runs(invoke: Invoke) -> None:
     assert (facts(result)["method"], facts(result)["runs"]) == ("many runs", 20)
 
 
+def test_an_audit_is_written_into_the_ledger_of_the_rows_it_trains_on(invoke: Invoke, tmp_path: Path) -> None:
+    store = tmp_path / "digits.db"
+    Store.create(store, Budget(5.0, 1e-4), dataset="digits", rows=1438).close()
+    audit = ["audit", *SMALL, "--canaries", 400, "--store", store, *QUICK]
+    assert invoke(*audit, "--out", "audit.json").exit_code == 0
+    with closing(Store(store)) as opened:
+        (entry,) = opened.entries()
+    assert (entry.released.steps, entry.state) == (4, "finished")
+    written = AuditResult.load(tmp_path / "audit.json")
+    assert written.plan_sha256 == entry.agreed.sha256
+    assert written.store == f"digits, run {entry.id}"
+    again = invoke(*audit)  # 4 of 5 are gone
+    assert again.exit_code == 2
+    assert "all runs together must stay within" in again.output
+    with closing(Store(store)) as opened:
+        assert len(opened.entries()) == 1
+
+
+def test_made_up_rows_are_in_no_ledger(invoke: Invoke, plan_file: Path) -> None:
+    result = invoke("audit", "--plan", plan_file, "--store", "s.db", *QUICK)
+    assert result.exit_code == 2
+    assert "made-up rows, which are in no ledger" in result.output
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "must be given --plan or --epsilon"),
+        ([], "--plan or --epsilon must be given"),
         (["--plan", "p.json", "--epsilon", 1], "got --plan and --epsilon"),
         ([*SMALL, "--out", "nowhere/a.json"], "a folder that exists"),
         ([*SMALL, "--canaries", 1438, *QUICK], "fewer than the 1438 rows"),
+        ([*SMALL, "--attack", "opposed", "--store", "s.db"], "--store must be given with a task"),
+        ([*SMALL, "--store", "s.db", *QUICK], "s.db"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_in_one_line(

@@ -97,6 +97,8 @@ def test_every_run_that_is_saved_has_a_statement_in_its_folder(run: Run, tmp_pat
     digest = facts.pop("sha256")
     assert digest == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     assert (tmp_path / "run/statement.md").read_text() == run.statement().to_markdown()
+    # What is named in it can be checked with nothing but sha256sum.
+    assert facts["schedule"]["sha256"] == hashlib.sha256((tmp_path / "run/plan.json").read_bytes()).hexdigest()
     again = Run.load(tmp_path / "run")
     assert again.conduct == run.conduct
     assert again.statement().to_json() == run.statement().to_json()
@@ -213,6 +215,16 @@ def test_an_audit_is_shown_and_never_called_a_proof(run: Run) -> None:
     assert "lower bound: 0.5" in page
     assert "only find mistakes" in page
     assert "only find mistakes" in run.statement().to_markdown()
+
+
+def test_an_audit_of_another_plan_is_not_taken_for_one_of_this(run: Run) -> None:
+    audit = {"lower": 0.5, "plan_sha256": run.plan.sha256, "store": "patients, run 7"}
+    page = run.statement(audit=audit).to_markdown()
+    assert "reserved in patients, run 7" in page
+    assert "another plan" not in page
+    assert (
+        "a training of another plan" in run.statement(audit=audit | {"plan_sha256": "0" * 64}).to_markdown()
+    )
 
 
 def test_conduct_is_checked() -> None:

@@ -76,4 +76,5 @@ def many_runs(
             "false negatives by the curve's threshold": curve_rates.false_negatives,
         },
         tests=_TESTS,
+        plan_sha256=attack.plan.sha256,
     )

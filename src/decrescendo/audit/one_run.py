@@ -22,6 +22,7 @@ from decrescendo.errors import check_integer, check_real
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback
 from decrescendo.rng import Secure, Streams
+from decrescendo.store import Store
 from decrescendo.training import Trainer
 
 _TESTS = 3
@@ -39,6 +40,7 @@ def one_run(
     confidence: float = 0.95,
     settings: EngineSettings | None = None,
     callback: Callback | None = None,
+    store: Store | None = None,
 ) -> AuditResult:
     """Train ``model`` in place by ``plan``, the last ``canaries`` rows replaced by canaries, and audit the training.
 
@@ -60,6 +62,12 @@ def one_run(
         confidence: in (0, 1).
         settings: of the clipping engine.
         callback: called after every step.
+        store: where the run is reserved and written down: the rows that did not become canaries are trained on, and
+            what they lose by it is the whole plan's epsilon, whether or not the weights are thrown away.
+
+    Raises:
+        ImpossibleBudget: the store has no room for one more run of this plan; nothing was trained.
+        InvalidValue: the store is of another number of rows, or of another unit.
 
     >>> from decrescendo.budget import Budget
     >>> from decrescendo.calibration import calibrate
@@ -97,11 +105,12 @@ def one_run(
 
     made = optimizer(probed)
     watch(made, probed.probe, plan, look)
-    trainer = Trainer(probed, probed_loss(loss), plan, made, seed=seed, settings=settings)
+    trainer = Trainer(probed, probed_loss(loss), plan, made, seed=seed, settings=settings, store=store)
     for batch in trainer.batches(inserted):
         trainer.step(batch)
         if callback is not None:
             callback(trainer.progress())
+    run = trainer.finish()
     right, guesses = planned.right(evidence, coins), planned.included + planned.excluded
     rates = rates_at(planned.threshold, evidence[left_out], evidence[~left_out])
     delta = plan.budget.delta
@@ -124,4 +133,6 @@ def one_run(
         },
         noise_p_value=noise_p_value(squares, int(left_out.sum())),
         tests=_TESTS,
+        plan_sha256=plan.sha256,
+        store="" if run.conduct is None else run.conduct.account,
     )

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from decrescendo import strict_json
 from decrescendo.budget import rounded
-from decrescendo.errors import FileRefused, InvalidValue, check_integer, check_real
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real
 
 Method = Literal["one run", "many runs"]
 FORMAT, VERSION = "decrescendo-audit", 1
@@ -36,6 +36,8 @@ class AuditResult:
         counts: what was counted, by name: guesses and right ones, errors and trials.
         noise_p_value: of noise as large as was declared, on weights that no record touches; ``None`` if not looked at.
         tests: how many tests share 1 - confidence.
+        plan_sha256: `Plan.sha256` of the plan that was audited; empty if that was not written down.
+        store: the ledger that the runs were reserved in, and in which run; empty: none.
 
     >>> result = AuditResult(
     ...     "many runs", "one canary", 1.0, 1e-5, 0.95, 400, 1, 0.62, 0.91, {"present": 100, "absent": 100}, None, 2
@@ -56,6 +58,8 @@ class AuditResult:
     counts: dict[str, int]
     noise_p_value: float | None = None
     tests: int = 1
+    plan_sha256: str = ""
+    store: str = ""
 
     def __post_init__(self) -> None:
         if self.method not in ("one run", "many runs"):
@@ -64,6 +68,8 @@ class AuditResult:
             check_real(name, getattr(self, name), at_least=0)
         check_real("delta", self.delta, above=0, below=1)
         check_real("confidence", self.confidence, above=0, below=1)
+        for name in ("plan_sha256", "store"):
+            check_instance(name, getattr(self, name), str)
         for name in ("runs", "canaries", "tests"):
             check_integer(name, getattr(self, name), at_least=1)
         if self.noise_p_value is not None:

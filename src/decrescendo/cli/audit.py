@@ -1,5 +1,6 @@
 """The command that attacks a training: a lower bound on epsilon beside the certified one."""
 
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,13 +23,15 @@ from decrescendo.cli.options import (
     Steps,
     TaskName,
 )
-from decrescendo.cli.plans import make_plan
+from decrescendo.cli.plans import agreed_plan
 from decrescendo.errors import InvalidValue
+from decrescendo.whole_file import write_whole
 
 if TYPE_CHECKING:
     from decrescendo.audit import AuditResult
     from decrescendo.plan import Plan
     from decrescendo.rng import Secure
+    from decrescendo.store import Store
 
 FEATURES = 8
 
@@ -67,6 +70,10 @@ def audit_command(
         int | None, typer.Option(help="For repeatable audits. Default: noise that nobody can predict.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Ledger of the data set: the audit trains on its rows, and spends the plan again."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,38 +87,31 @@ def audit_command(
     import torch
 
     from decrescendo.experiments.tasks import find_task
-    from decrescendo.plan import Plan
     from decrescendo.rng import Secure
+    from decrescendo.store import Store
 
     if out is not None and not out.absolute().parent.is_dir():
         raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
     known = find_task((task or TaskName.DIGITS).value)
-    if plan is not None:
-        given = {"epsilon": epsilon, "delta": delta, "batch": batch, "steps": steps, "epochs": epochs}
-        given |= {"schedule": schedule, "clip": clip}
-        if surplus := [f"--{name}" for name, value in given.items() if value is not None]:
-            raise InvalidValue(
-                f"a plan file says it all, got --plan and {', '.join(surplus)}. Give one or the other"
-            )
-        agreed = Plan.load(plan)
-    elif epsilon is None:
-        raise InvalidValue("audit must be given --plan or --epsilon, got neither. A budget has no default")
-    else:
-        agreed = make_plan(
-            epsilon, known.delta if delta is None else delta, known.rows, known.batch if batch is None else batch,
-            steps, known.epochs if steps is None and epochs is None else epochs, schedule,
-            clip=known.clip if clip is None else clip, rho_mu=rho_mu, rho_c=rho_c,
-        )  # fmt: skip
+    agreed = agreed_plan(
+        known, plan, epsilon, delta, batch, steps, epochs, schedule, clip, rho_mu=rho_mu, rho_c=rho_c
+    )
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:
         say(agreed.describe())
     source = Secure() if seed is None else seed
     name = None if plan is not None and task is None else known.name
-    with err.status("auditing"):
-        result = _audit(attack, agreed, name, canaries, runs, source, confidence)
+    if store is not None and (name is None or attack is not AttackName.CANARIES):
+        raise InvalidValue(
+            "--store must be given with a task and --attack canaries, got "
+            + ("made-up rows, which are in no ledger" if name is None else f"--attack {attack.value}")
+            + ("" if name is None else ": its trainings would each have to fit, or are on rows made for it")
+        )
+    with nullcontext() if store is None else closing(Store(store)) as opened, err.status("auditing"):
+        result = _audit(attack, agreed, name, canaries, runs, source, confidence, opened)
     if out is not None:
-        out.write_text(result.to_json(), encoding="utf-8")
+        write_whole(out, result.to_json())
     if as_json:
         import json
 
@@ -132,6 +132,7 @@ def _audit(
     runs: int,
     seed: "int | Secure",
     confidence: float,
+    store: "Store | None",
 ) -> "AuditResult":
     import torch
 
@@ -167,5 +168,5 @@ def _audit(
         return many_runs(made, runs=runs, seed=seed, confidence=confidence)
     return one_run(
         build(), cross_entropy, data, plan, lambda model: make_optimizer(model, optimizer, rate),
-        canaries=min(rows // 3, 5000) if canaries is None else canaries, seed=seed, confidence=confidence,
+        canaries=min(rows // 3, 5000) if canaries is None else canaries, seed=seed, confidence=confidence, store=store,
     )  # fmt: skip

@@ -31,6 +31,7 @@ from decrescendo.errors import AccountingError, InvalidValue, check_real
 
 if TYPE_CHECKING:
     from decrescendo.budget import Budget
+    from decrescendo.experiments.tasks import Task
     from decrescendo.ledger import Ledger
     from decrescendo.plan import Plan
     from decrescendo.sampling import PoissonSampling
@@ -219,6 +220,46 @@ def make_plan(
     privacy, norms = schedule_curves(name, clip=clip, rho_mu=rho_mu, rho_c=rho_c, epochs=passes)
     with err.status("calibrating"):
         return calibrate(budget, sampling, steps=total, privacy=privacy, clip=norms)
+
+
+def agreed_plan(
+    task: "Task",
+    file: Path | None,
+    epsilon: float | None,
+    delta: float | None,
+    batch: float | None,
+    steps: int | None,
+    epochs: float | None,
+    schedule: Schedule | None,
+    clip: float | None,
+    *,
+    rho_mu: float,
+    rho_c: float,
+) -> "Plan":
+    """The plan in ``file``, or the one that the options of `train` and `audit` describe: what is not given is the
+    task's own.
+
+    Raises:
+        InvalidValue: both, or neither.
+    """
+    from decrescendo.plan import Plan
+
+    given = {"epsilon": epsilon, "delta": delta, "batch": batch, "steps": steps, "epochs": epochs}
+    given |= {"schedule": schedule, "clip": clip}
+    surplus = [f"--{name}" for name, value in given.items() if value is not None]
+    if file is not None and surplus:
+        raise InvalidValue(
+            f"a plan file says it all, got --plan and {', '.join(surplus)}. Give one or the other"
+        )
+    if file is not None:
+        return Plan.load(file)
+    if epsilon is None:
+        raise InvalidValue("--plan or --epsilon must be given, got neither. A budget has no default")
+    return make_plan(
+        epsilon, task.delta if delta is None else delta, task.rows, task.batch if batch is None else batch, steps,
+        task.epochs if steps is None and epochs is None else epochs, schedule,
+        clip=task.clip if clip is None else clip, rho_mu=rho_mu, rho_c=rho_c,
+    )  # fmt: skip
 
 
 def make_setting(

@@ -24,7 +24,7 @@ from decrescendo.cli.options import (
     Steps,
     TaskName,
 )
-from decrescendo.cli.plans import guarantee_facts, make_plan, plan_facts
+from decrescendo.cli.plans import agreed_plan, guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
 from decrescendo.rng import Secure
 
@@ -72,37 +72,15 @@ def train_command(
     import torch
 
     from decrescendo.experiments.tasks import find_task, train_task
-    from decrescendo.plan import Plan
     from decrescendo.run import check_free
     from decrescendo.store import Store
 
     chosen = find_task(task.value)
     if folder is not None:
         check_free(folder)  # before the training, not after it
-    if plan is not None:
-        given = {"epsilon": epsilon, "delta": delta, "batch": batch, "steps": steps, "epochs": epochs}
-        given |= {"schedule": schedule, "clip": clip}
-        surplus = [f"--{name}" for name, value in given.items() if value is not None]
-        if surplus:
-            raise InvalidValue(
-                f"a plan file says it all, got --plan and {', '.join(surplus)}. Give one or the other"
-            )
-        agreed = Plan.load(plan)
-    elif epsilon is None:
-        raise InvalidValue("train must be given --plan or --epsilon, got neither. A budget has no default")
-    else:
-        agreed = make_plan(
-            epsilon,
-            chosen.delta if delta is None else delta,
-            chosen.rows,
-            chosen.batch if batch is None else batch,
-            steps,
-            chosen.epochs if steps is None and epochs is None else epochs,
-            schedule,
-            clip=chosen.clip if clip is None else clip,
-            rho_mu=rho_mu,
-            rho_c=rho_c,
-        )
+    agreed = agreed_plan(
+        chosen, plan, epsilon, delta, batch, steps, epochs, schedule, clip, rho_mu=rho_mu, rho_c=rho_c
+    )
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
     if threads is not None:

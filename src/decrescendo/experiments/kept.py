@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from decrescendo import strict_json
 from decrescendo.errors import FileRefused
+from decrescendo.whole_file import write_whole
 
 
 def check_writable(folder: Path) -> None:
@@ -27,17 +27,7 @@ def write(path: Path, format_name: str, version: int, facts: Mapping[str, Any]) 
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"format": format_name, "version": version, **facts}
     text = json.dumps({**content, "sha256": _checksum(content)}, indent=1, allow_nan=False) + "\n"
-    handle, beside = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(beside, 0o644)  # mkstemp makes it readable by its owner only
-        os.replace(beside, path)
-    except BaseException:
-        Path(beside).unlink(missing_ok=True)
-        raise
+    write_whole(path, text)
     return path
 
 

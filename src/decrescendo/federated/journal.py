@@ -17,6 +17,7 @@ from torch import Tensor
 
 from decrescendo import strict_json
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
+from decrescendo.whole_file import write_whole
 
 FORMAT, VERSION = "decrescendo-federated-journal", 1
 HEAD, LOCK = "journal-private.json", "journal.lock"
@@ -141,17 +142,7 @@ class Journal:
             ) from error
 
     def _put(self, name: str, content: bytes) -> None:
-        temporary = self._folder / f".{name}.tmp"
-        try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._folder / name)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_whole(self._folder / name, content, mode=0o600)
         folder = os.open(self._folder, os.O_RDONLY)
         try:
             os.fsync(folder)

@@ -20,6 +20,7 @@ from decrescendo.statement.declaration import Declaration
 from decrescendo.statement.prose import markdown
 from decrescendo.statement.risk import most_advantage, most_power
 from decrescendo.terms import Terms
+from decrescendo.whole_file import write_whole
 
 FORMAT, VERSION = "decrescendo-statement", 1
 JSON, MARKDOWN = "statement.json", "statement.md"
@@ -37,7 +38,7 @@ NOT_COVERED = (
     "whoever has access to the machine, the raw data, checkpoints or seeds",
 )
 
-AUDITED = "the audit: a training of its own, which spent its certified epsilon again on the rows it used"
+AUDITED = "the audit: a training of its own, which spent its certified epsilon again on the rows it used, "
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,7 @@ class Statement:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write ``statement.json`` and ``statement.md`` into a folder that exists, each whole or not at all."""
         for name, text in ((JSON, self.to_json()), (MARKDOWN, self.to_markdown())):
-            beside = Path(folder) / f".{name}.part"
-            beside.write_text(text, encoding="utf-8")
-            os.replace(beside, Path(folder) / name)
+            write_whole(Path(folder) / name, text)
 
 
 def state(
@@ -134,7 +133,7 @@ def state(
             "expected batch size",
         },
         "schedule": {
-            "sha256": hashlib.sha256(agreed.to_json().encode()).hexdigest(),
+            "sha256": agreed.sha256,
             "decided": "before the start" if isinstance(agreed, Plan) else f"on the way, by {agreed.policy}",
             "steps_planned": agreed.steps,
             "steps_run": ledger.steps,
@@ -152,7 +151,7 @@ def state(
         "not_covered": [
             *(text.format(unit=unit) for text in NOT_COVERED),
             *_gaps(conduct),
-            *([AUDITED] if audit is not None else []),
+            *([] if audit is None else _audited(audit, agreed.sha256)),
         ],
     }
     return Statement(facts)
@@ -224,6 +223,17 @@ def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, 
         return []
     spent = Spent(ledger, guarantee.delta, checkpoints=points)
     return [{"step": int(step), "epsilon": spent.after(int(step))} for step in spent.steps]
+
+
+def _audited(audit: Mapping[str, Any], sha256: str) -> list[str]:
+    store, of = audit.get("store"), audit.get("plan_sha256")
+    lines = [AUDITED + (f"reserved in {store}" if store else "in no ledger")]
+    if of and of != sha256:
+        lines.append(
+            "this plan, by the audit: it attacked a training of another plan, and says of this one only that the same "
+            "program ran"
+        )
+    return lines
 
 
 def _gaps(conduct: Conduct | None) -> list[str]:

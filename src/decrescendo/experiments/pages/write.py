@@ -1,6 +1,5 @@
 """All pages and figures from what is there."""
 
-import os
 from pathlib import Path
 
 from decrescendo.experiments.pages.archive import Sources
@@ -14,6 +13,7 @@ from decrescendo.experiments.pages.recipes_page import recipes_page
 from decrescendo.experiments.pages.table_page import table_page
 from decrescendo.experiments.reproduce import TABLES
 from decrescendo.experiments.strong import read_recipes
+from decrescendo.whole_file import write_whole
 
 
 def pages(sources: Sources) -> dict[str, str]:
@@ -33,8 +33,6 @@ def write_report(sources: Sources, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for name, text in pages(sources).items():
-        beside = folder / f".{name}.part"
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, folder / name)
+        write_whole(folder / name, text)
         written.append(folder / name)
     return written + draw_figures(sources, folder) + draw_hong(sources, folder)
