@@ -98,7 +98,9 @@ def test_every_run_that_is_saved_has_a_statement_in_its_folder(run: Run, tmp_pat
     assert digest == hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
     assert (tmp_path / "run/statement.md").read_text() == run.statement().to_markdown()
     # What is named in it can be checked with nothing but sha256sum.
-    assert facts["schedule"]["sha256"] == hashlib.sha256((tmp_path / "run/plan.json").read_bytes()).hexdigest()
+    assert (
+        facts["schedule"]["sha256"] == hashlib.sha256((tmp_path / "run/plan.json").read_bytes()).hexdigest()
+    )
     again = Run.load(tmp_path / "run")
     assert again.conduct == run.conduct
     assert again.statement().to_json() == run.statement().to_json()
