@@ -12,19 +12,19 @@ from unittest import mock
 import numpy as np
 import torch
 
-from decrescendo import training
 from decrescendo.clipping import Batch, ClippedSum, Engine
 from decrescendo.data.rows import Rows, rows
 from decrescendo.ledger import Release
 from decrescendo.noise import NoisyMean, privatise
 from decrescendo.plan import Plan
 from decrescendo.sampling import PoissonSampling
+from decrescendo.training import trainer
 
 Build = Callable[[Plan], AbstractContextManager[object]]
 
 
 def _with_privatise(change: Callable[..., NoisyMean]) -> AbstractContextManager[object]:
-    return mock.patch.object(training, "privatise", change)
+    return mock.patch.object(trainer, "privatise", change)
 
 
 def no_noise(plan: Plan) -> AbstractContextManager[object]:
@@ -62,7 +62,7 @@ class _Loose:
 
 def clip_twice_too_large(plan: Plan) -> AbstractContextManager[object]:
     """A factor of two in the clipping."""
-    return mock.patch.object(training, "Engine", _Loose)
+    return mock.patch.object(trainer, "Engine", _Loose)
 
 
 def realised_divisor(plan: Plan) -> AbstractContextManager[object]:
@@ -113,7 +113,7 @@ def padded_to_the_longest(plan: Plan) -> AbstractContextManager[object]:
 
         return Rows(table.count, take) if isinstance(data, torch.Tensor) else table
 
-    return mock.patch.object(training, "rows", cut)
+    return mock.patch.object(trainer, "rows", cut)
 
 
 @contextmanager

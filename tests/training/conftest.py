@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo import training
 from decrescendo.budget import Budget, Guarantee, Unit
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
@@ -24,7 +23,7 @@ judged_once = cache(judged)
 
 @pytest.fixture(autouse=True)
 def _judge_each_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "judged", judged_once)
+    monkeypatch.setattr("decrescendo.training.source.judged", judged_once)
 
 
 def make_plan(

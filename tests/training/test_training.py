@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from decrescendo import training
 from decrescendo.errors import (
     AccountingError,
     DecrescendoError,
@@ -85,7 +84,9 @@ def test_it_is_dp_sgd_for_every_schedule_batch_size_and_seed(
     noise, clip = zip(*schedule, strict=True)
     plan = make_plan(noise, clip, batch=batch, judge=False)
     model, expected = make_model(), make_model()
-    with mock.patch.object(training, "judged", return_value=plan.guarantee):  # it costs more than the rest
+    with mock.patch(
+        "decrescendo.training.source.judged", return_value=plan.guarantee
+    ):  # it costs more than the rest
         trainer = Trainer(model, loss, plan, sgd(model), seed=seed)
     for drawn in trainer.batches(data):
         trainer.step(drawn)
@@ -100,7 +101,7 @@ def test_a_plan_that_cannot_be_judged_is_refused_before_the_training(
     def refuse(*_: Any) -> None:
         raise AccountingError("cannot")
 
-    monkeypatch.setattr(training, "judged", refuse)
+    monkeypatch.setattr("decrescendo.training.source.judged", refuse)
     model = make_model()
     before = weights(model)
     with pytest.raises(AccountingError, match="cannot"):
@@ -429,7 +430,6 @@ def test_there_is_no_default_seed(data: Pair) -> None:
 
 WRONG_TYPES = """
 import torch
-from decrescendo import training
 from decrescendo.errors import InvalidType
 from decrescendo.training import Trainer, train
 

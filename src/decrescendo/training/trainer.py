@@ -1,22 +1,20 @@
-"""The training loop: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere."""
+"""`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere."""
 
-import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import astuple, dataclass
-from typing import Protocol, final, runtime_checkable
+from typing import final
 
 import numpy as np
 import torch
 from torch import nn
 
-from decrescendo.budget import Budget, Guarantee, Unit
+from decrescendo.budget import Budget, Unit
 from decrescendo.checkpoint import Checkpoint, Checkpoints
 from decrescendo.checkpoint.streams import stream_at, stream_state
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
-from decrescendo.clipping.clipped import check_clip_norm, trainable
+from decrescendo.clipping.clipped import trainable
 from decrescendo.data.rows import Rows, rows
 from decrescendo.errors import (
     DecrescendoError,
@@ -27,19 +25,19 @@ from decrescendo.errors import (
     check_instance,
 )
 from decrescendo.ledger import Ledger, Release
-from decrescendo.noise import NoiseStream, NoisyMean, privatise
+from decrescendo.noise import NoiseStream, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
-from decrescendo.progress import Callback, Progress, Spending, bar
+from decrescendo.progress import Progress
 from decrescendo.rng import Secure, SecureStream, Streams
-from decrescendo.run import History, Run, cpu_weights, judged
-from decrescendo.sampling import PoissonSampling
-from decrescendo.spent import Spent
+from decrescendo.run import History, Run, cpu_weights
 from decrescendo.statement import SECURE, SEEDED, Conduct
 from decrescendo.steering import Adaptive, Settings
 from decrescendo.steering.steered import Steered
 from decrescendo.store import Store, new_id
-from decrescendo.terms import Terms
+from decrescendo.training.bits import digest
+from decrescendo.training.source import Planned, Source
+from decrescendo.training.untouched import Untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +132,7 @@ class Trainer:
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
         if checkpoints is not None:
             settings = _repeatable(plan, settings)
-        self._source: _Source = Steered(plan, model) if isinstance(plan, Adaptive) else _Planned(plan)
+        self._source: Source = Steered(plan, model) if isinstance(plan, Adaptive) else Planned(plan)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings())
@@ -150,10 +148,7 @@ class Trainer:
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
         self._account = None if store is None else store.start(self._source.agreed, id=self._run_id)
-        self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
-        # Frozen parameters may be many times what is trained: a checksum instead of a copy.
-        self._frozen = {name: _checksum(value) for name, value in _frozen(model)}
-        self._buffers_checked = False
+        self._untouched, self._looked = Untouched(model), False
         self._drawn: int | None = None
         self._settings: Settings | None = None
         self.spent = self._source.spent
@@ -199,17 +194,14 @@ class Trainer:
         """Take the next step with the batch just drawn."""
         settings = self._check_batch(batch)
         clipped = self._engine.clipped_sum(batch, settings.clip_norm)
-        for name in clipped.gradients:  # thawed since the last step: from now on it may change
-            self._frozen.pop(name, None)
-        if (
-            batch is not None and not self._buffers_checked
-        ):  # comparing large buffers at every step would cost
-            self._check_buffers()
-            self._buffers_checked = True
+        self._untouched.thawed(clipped.gradients)
+        if batch is not None and not self._looked:  # comparing large buffers at every step would cost
+            self._untouched.check()
+            self._looked = True
         noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
         # Recorded before anything of it can be seen: a crash may waste a release, never hide one.
         if self._account is not None:
-            self._account.record(len(self._releases), noisy.release, _digest(noisy))
+            self._account.record(len(self._releases), noisy.release, digest(noisy))
         self._releases.append(noisy.release)
         self._columns.append(clipped.diagnostics)
         self._drawn = None
@@ -255,7 +247,7 @@ class Trainer:
         Raises:
             PlanViolation: an adaptive run that released something else than was granted.
         """
-        self._check_buffers()
+        self._untouched.check()
         if self._account is not None:
             self._account.finish()
         columns, ledger = self._columns, self.ledger
@@ -375,21 +367,6 @@ class Trainer:
             )
         return self._settings
 
-    def _check_buffers(self) -> None:
-        for name, buffer in self._model.named_buffers():
-            before = self._buffers.get(name)
-            if before is None or before.shape != buffer.shape or not torch.equal(before, buffer):
-                raise UnsupportedModel(
-                    f"buffers must not change in training, got a change of {name}. It holds statistics of "
-                    "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
-                )
-        for name, value in _frozen(self._model):
-            if name in self._frozen and self._frozen[name] != _checksum(value):
-                raise UnsupportedModel(
-                    f"frozen parameters must not change in training, got a change of {name}. What a forward "
-                    "pass writes to it is raw data without noise: train it by its gradient, or leave it alone"
-                )
-
 
 def _repeatable(plan: Plan | Adaptive, settings: EngineSettings | None) -> EngineSettings:
     """Settings under which a step that is done again gives the same bits."""
@@ -408,15 +385,6 @@ def _repeatable(plan: Plan | Adaptive, settings: EngineSettings | None) -> Engin
     return settings
 
 
-def _digest(noisy: NoisyMean) -> bytes:
-    """Of what a step releases, to the last bit."""
-    found = hashlib.sha256()
-    for name in sorted(noisy.gradients):
-        found.update(name.encode() + b"\0")
-        found.update(_content(noisy.gradients[name]))
-    return found.digest()
-
-
 def _streams(seed: int | Secure) -> tuple[np.random.Generator | SecureStream, NoiseStream]:
     """Of batches and of noise."""
     if isinstance(seed, Secure):
@@ -426,189 +394,9 @@ def _streams(seed: int | Secure) -> tuple[np.random.Generator | SecureStream, No
     return streams.numpy("sampling"), streams.torch("noise")
 
 
-@runtime_checkable
-class _Source(Protocol):
-    """Where the settings of each step come from, and what may be promised for them."""
-
-    @property
-    def agreed(self) -> Plan | Terms:
-        """What was fixed before the run."""
-        ...
-
-    @property
-    def sampling(self) -> PoissonSampling:
-        """How batches are drawn."""
-        ...
-
-    @property
-    def steps(self) -> int:
-        """The most steps."""
-        ...
-
-    @property
-    def spent(self) -> Spending:
-        """For progress."""
-        ...
-
-    @property
-    def stopped(self) -> str:
-        """Why no step follows, where that was decided on the way."""
-        ...
-
-    def following(self, taken: int) -> Settings | None:
-        """Settings of the step after ``taken`` steps; ``None`` at the end."""
-        ...
-
-    def epsilon_spent(self, ledger: Ledger) -> float:
-        """Of the first steps."""
-        ...
-
-    def guarantee(self, ledger: Ledger) -> Guarantee:
-        """Of a run that ends here."""
-        ...
-
-    @property
-    def decided_clip_norm(self) -> tuple[float, ...]:
-        """C_t of the steps granted, where nothing fixed before says them."""
-        ...
-
-    @property
-    def ended(self) -> str:
-        """Why a run that ends here does, where that was decided on the way."""
-        ...
-
-
-@final
-class _Planned:
-    """The schedule of a plan."""
-
-    stopped = ""
-
-    def __init__(self, plan: Plan) -> None:
-        # The engine would refuse a tiny one too, but at its step.
-        check_clip_norm("clip_norm", float(plan.clip_norm.min()))
-        self.agreed = plan
-        self.sampling, self.steps = plan.sampling, plan.steps
-        # Before any data are touched: a plan that cannot be judged must not be found out at the end.
-        self._planned = judged(plan.ledger, plan.budget)
-        check_promise(plan, self._planned)
-        self.spent = Spent(plan.ledger, plan.budget.delta)
-
-    def following(self, taken: int) -> Settings | None:
-        """The schedule's next step."""
-        if taken >= self.steps:
-            return None
-        schedule = self.agreed.schedule
-        return Settings(float(schedule.noise_multiplier[taken]), float(schedule.clip_norm[taken]))
-
-    def epsilon_spent(self, ledger: Ledger) -> float:
-        """Of a number of steps fixed in advance."""
-        return judged(ledger, self.agreed.budget).epsilon
-
-    def guarantee(self, ledger: Ledger) -> Guarantee:
-        """Of the ledger, or of the whole plan if the run ended early."""
-        as_planned = ledger.steps < self.steps or ledger == self.agreed.ledger
-        return self._planned if as_planned else judged(ledger, self.agreed.budget)
-
-    @property
-    def decided_clip_norm(self) -> tuple[float, ...]:
-        """None: the plan says them."""
-        return ()
-
-    @property
-    def ended(self) -> str:
-        """Nothing: the plan says how long it was to be."""
-        return ""
-
-
-def check_promise(plan: Plan, found: Guarantee) -> None:
-    """A plan that was put together by hand, or by a wrong accountant, must not be what the weights are shown with."""
-    spent = found.epsilon_lower or 0.0
-    if plan.guarantee.kind != "estimate" and spent > plan.guarantee.epsilon * (1 + 1e-9):
-        raise InvalidValue(
-            f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
-            f"{plan.guarantee.accountant} for releases that spend at least {spent:.6g}. Make plans with calibrate"
-        )
-
-
 def _check_unit(budget: Budget) -> None:
     if budget.unit is not Unit.EXAMPLE:
         raise InvalidValue(
             f"a plan for training must protect examples, got unit={budget.unit}: here each row is clipped, not "
             "each client. Use decrescendo.federated, or calibrate for examples"
         )
-
-
-def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [(name, value) for name, value in model.named_parameters() if not value.requires_grad]
-
-
-def _checksum(value: torch.Tensor) -> bytes:
-    return hashlib.sha256(_content(value)).digest()
-
-
-def _content(value: torch.Tensor) -> bytes:
-    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def train(
-    model: nn.Module,
-    loss: Loss,
-    data: object,
-    plan: Plan | Adaptive,
-    optimizer: torch.optim.Optimizer,
-    *,
-    seed: int | Secure,
-    callback: Callback | None = None,
-    settings: EngineSettings | None = None,
-    store: Store | None = None,
-    checkpoints: Checkpoints | None = None,
-    progress: bool = False,
-) -> Run:
-    """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
-    guarantee.
-
-    Args:
-        model: trained in place.
-        loss: ``loss(model, batch)`` returns one loss an example.
-        data: a pytree of tensors with one row an example, or a map-style torch Dataset; as many rows as the
-            plan says.
-        plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
-            refuses, the training ends and ``run.stopped`` says so.
-        optimizer: any ``torch.optim`` optimiser.
-        seed: `Secure()` for weights that leave the house; there is no default. Or a whole number >= 0, for
-            experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
-            the same noise, which the difference of their weights cancels: publish at most one of them.
-        callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
-            scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
-            on the diagnostics, which are private and noise-free.
-        settings: of the clipping engine; they cannot change a guarantee.
-        store: the ledger on disk that the run is written into, before each step.
-        checkpoints: where the run is kept, to go on after a crash.
-        progress: draw a progress bar on standard error.
-
-    >>> from decrescendo.budget import Budget
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
-    >>> plan = calibrate(
-    ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
-    ... )
-    >>> model = nn.Linear(1, 1)
-    >>> loss = lambda model, batch: (model(batch[0]) - batch[1]).square().sum(dim=1)
-    >>> data = (torch.zeros(50, 1), torch.ones(50, 1))
-    >>> run = train(model, loss, data, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
-    >>> run.steps, run.guarantee.epsilon <= 2.0
-    (3, True)
-    """
-    trainer = Trainer(
-        model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints
-    )
-    with bar(trainer.steps) if progress else nullcontext() as show:
-        for batch in trainer.batches(data):
-            trainer.step(batch)
-            if show is not None:
-                show(trainer.progress())
-            if callback is not None and callback(trainer.progress()):
-                break
-    return trainer.finish()

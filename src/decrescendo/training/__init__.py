@@ -1,0 +1,14 @@
+"""Training by a plan, the only way from raw rows to weights.
+
+==============  ============================================================================================
+`train`         the loop most people want
+`Trainer`       its steps, for people who keep their own loop
+`StepResult`    one step: what was released, and what the clipping saw
+==============  ============================================================================================
+"""
+
+from decrescendo.training.loop import train
+from decrescendo.training.source import check_promise
+from decrescendo.training.trainer import StepResult, Trainer
+
+__all__ = ["train", "Trainer", "StepResult", "check_promise"]

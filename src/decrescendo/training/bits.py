@@ -1,0 +1,25 @@
+"""Tensors to the last bit, as digests."""
+
+import hashlib
+
+from torch import Tensor, uint8
+
+from decrescendo.noise import NoisyMean
+
+
+def checksum(value: Tensor) -> bytes:
+    """SHA-256 of the numbers in ``value``."""
+    return hashlib.sha256(_content(value)).digest()
+
+
+def digest(noisy: NoisyMean) -> bytes:
+    """SHA-256 of what a step releases, names included."""
+    found = hashlib.sha256()
+    for name in sorted(noisy.gradients):
+        found.update(name.encode() + b"\0")
+        found.update(_content(noisy.gradients[name]))
+    return found.digest()
+
+
+def _content(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(uint8).numpy().tobytes()

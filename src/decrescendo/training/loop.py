@@ -1,0 +1,79 @@
+"""`train`: the loop most people want."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from decrescendo.checkpoint import Checkpoints
+from decrescendo.clipping import EngineSettings, Loss
+from decrescendo.plan import Plan
+from decrescendo.progress import Callback, bar
+from decrescendo.rng import Secure
+from decrescendo.run import Run
+from decrescendo.steering import Adaptive
+from decrescendo.store import Store
+from decrescendo.training.trainer import Trainer
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    data: object,
+    plan: Plan | Adaptive,
+    optimizer: torch.optim.Optimizer,
+    *,
+    seed: int | Secure,
+    callback: Callback | None = None,
+    settings: EngineSettings | None = None,
+    store: Store | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: bool = False,
+) -> Run:
+    """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
+    guarantee.
+
+    Args:
+        model: trained in place.
+        loss: ``loss(model, batch)`` returns one loss an example.
+        data: a pytree of tensors with one row an example, or a map-style torch Dataset; as many rows as the
+            plan says.
+        plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
+            refuses, the training ends and ``run.stopped`` says so.
+        optimizer: any ``torch.optim`` optimiser.
+        seed: `Secure()` for weights that leave the house; there is no default. Or a whole number >= 0, for
+            experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
+            the same noise, which the difference of their weights cancels: publish at most one of them.
+        callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
+            scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
+            on the diagnostics, which are private and noise-free.
+        settings: of the clipping engine; they cannot change a guarantee.
+        store: the ledger on disk that the run is written into, before each step.
+        checkpoints: where the run is kept, to go on after a crash.
+        progress: draw a progress bar on standard error.
+
+    >>> from decrescendo.budget import Budget
+    >>> from decrescendo.calibration import calibrate
+    >>> from decrescendo.curves import constant
+    >>> from decrescendo.sampling import PoissonSampling
+    >>> plan = calibrate(
+    ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
+    ... )
+    >>> model = nn.Linear(1, 1)
+    >>> loss = lambda model, batch: (model(batch[0]) - batch[1]).square().sum(dim=1)
+    >>> data = (torch.zeros(50, 1), torch.ones(50, 1))
+    >>> run = train(model, loss, data, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+    >>> run.steps, run.guarantee.epsilon <= 2.0
+    (3, True)
+    """
+    trainer = Trainer(
+        model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints
+    )
+    with bar(trainer.steps) if progress else nullcontext() as show:
+        for batch in trainer.batches(data):
+            trainer.step(batch)
+            if show is not None:
+                show(trainer.progress())
+            if callback is not None and callback(trainer.progress()):
+                break
+    return trainer.finish()

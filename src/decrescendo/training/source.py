@@ -1,0 +1,120 @@
+"""Where the settings of each step come from: the schedule of a plan here, `steering` for what is decided on the way."""
+
+from typing import Protocol, final, runtime_checkable
+
+from decrescendo.budget import Guarantee
+from decrescendo.clipping.clipped import check_clip_norm
+from decrescendo.errors import InvalidValue
+from decrescendo.ledger import Ledger
+from decrescendo.plan import Plan
+from decrescendo.progress import Spending
+from decrescendo.run import judged
+from decrescendo.sampling import PoissonSampling
+from decrescendo.spent import Spent
+from decrescendo.steering import Settings
+from decrescendo.terms import Terms
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Where the settings of each step come from, and what may be promised for them."""
+
+    @property
+    def agreed(self) -> Plan | Terms:
+        """What was fixed before the run."""
+        ...
+
+    @property
+    def sampling(self) -> PoissonSampling:
+        """How batches are drawn."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """The most steps."""
+        ...
+
+    @property
+    def spent(self) -> Spending:
+        """For progress."""
+        ...
+
+    @property
+    def stopped(self) -> str:
+        """Why no step follows, where that was decided on the way."""
+        ...
+
+    def following(self, taken: int) -> Settings | None:
+        """Settings of the step after ``taken`` steps; ``None`` at the end."""
+        ...
+
+    def epsilon_spent(self, ledger: Ledger) -> float:
+        """Of the first steps."""
+        ...
+
+    def guarantee(self, ledger: Ledger) -> Guarantee:
+        """Of a run that ends here."""
+        ...
+
+    @property
+    def decided_clip_norm(self) -> tuple[float, ...]:
+        """C_t of the steps granted, where nothing fixed before says them."""
+        ...
+
+    @property
+    def ended(self) -> str:
+        """Why a run that ends here does, where that was decided on the way."""
+        ...
+
+
+@final
+class Planned:
+    """The schedule of a plan."""
+
+    stopped = ""
+
+    def __init__(self, plan: Plan) -> None:
+        # The engine would refuse a tiny one too, but at its step.
+        check_clip_norm("clip_norm", float(plan.clip_norm.min()))
+        self.agreed = plan
+        self.sampling, self.steps = plan.sampling, plan.steps
+        # Before any data are touched: a plan that cannot be judged must not be found out at the end.
+        self._planned = judged(plan.ledger, plan.budget)
+        check_promise(plan, self._planned)
+        self.spent = Spent(plan.ledger, plan.budget.delta)
+
+    def following(self, taken: int) -> Settings | None:
+        """The schedule's next step."""
+        if taken >= self.steps:
+            return None
+        schedule = self.agreed.schedule
+        return Settings(float(schedule.noise_multiplier[taken]), float(schedule.clip_norm[taken]))
+
+    def epsilon_spent(self, ledger: Ledger) -> float:
+        """Of a number of steps fixed in advance."""
+        return judged(ledger, self.agreed.budget).epsilon
+
+    def guarantee(self, ledger: Ledger) -> Guarantee:
+        """Of the ledger, or of the whole plan if the run ended early."""
+        as_planned = ledger.steps < self.steps or ledger == self.agreed.ledger
+        return self._planned if as_planned else judged(ledger, self.agreed.budget)
+
+    @property
+    def decided_clip_norm(self) -> tuple[float, ...]:
+        """None: the plan says them."""
+        return ()
+
+    @property
+    def ended(self) -> str:
+        """Nothing: the plan says how long it was to be."""
+        return ""
+
+
+def check_promise(plan: Plan, found: Guarantee) -> None:
+    """A plan that was put together by hand, or by a wrong accountant, must not be what the weights are shown with."""
+    spent = found.epsilon_lower or 0.0
+    if plan.guarantee.kind != "estimate" and spent > plan.guarantee.epsilon * (1 + 1e-9):
+        raise InvalidValue(
+            f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
+            f"{plan.guarantee.accountant} for releases that spend at least {spent:.6g}. Make plans with calibrate"
+        )

@@ -1,0 +1,56 @@
+"""What a forward pass may not write to: there raw data would stay without noise."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from decrescendo.errors import UnsupportedModel
+from decrescendo.training.bits import checksum
+
+
+class Untouched:
+    """The buffers and frozen parameters of a model, as they were.
+
+    >>> model = nn.BatchNorm1d(2)
+    >>> before = Untouched(model)
+    >>> _ = model(torch.ones(3, 2))
+    >>> before.check()
+    Traceback (most recent call last):
+    decrescendo.errors.UnsupportedModel: buffers must not change in training, got a change of running_mean...
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        # Frozen parameters may be many times what is trained: a checksum instead of a copy.
+        self._frozen = {name: checksum(value) for name, value in _frozen(model)}
+
+    def thawed(self, names: Iterable[str]) -> None:
+        """These are trained: from now on they may change."""
+        for name in names:
+            self._frozen.pop(name, None)
+
+    def check(self) -> None:
+        """Look again.
+
+        Raises:
+            UnsupportedModel: something has changed.
+        """
+        for name, buffer in self._model.named_buffers():
+            before = self._buffers.get(name)
+            if before is None or before.shape != buffer.shape or not torch.equal(before, buffer):
+                raise UnsupportedModel(
+                    f"buffers must not change in training, got a change of {name}. It holds statistics of "
+                    "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
+                )
+        for name, value in _frozen(self._model):
+            if name in self._frozen and self._frozen[name] != checksum(value):
+                raise UnsupportedModel(
+                    f"frozen parameters must not change in training, got a change of {name}. What a forward "
+                    "pass writes to it is raw data without noise: train it by its gradient, or leave it alone"
+                )
+
+
+def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [(name, value) for name, value in model.named_parameters() if not value.requires_grad]
