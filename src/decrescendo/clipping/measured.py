@@ -11,7 +11,7 @@ from torch import Tensor
 from decrescendo.clipping.clipped import accumulator, norm_dtype
 from decrescendo.clipping.recording import Tracked, Use
 from decrescendo.clipping.repeated import Part, is_tied, merged, tied_norms
-from decrescendo.clipping.rules.rule import square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import is_packed, square_rows, weigh, zero_rows
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Measured:
     def without(self, bad: Bool[Tensor, " batch"]) -> "Measured":
         """The same with the gradients of these examples zero, whatever they were."""
         parts = [
-            Part(part.kernel.without(bad.to(part.d.device)), part.slot, part.source, _zeroed(part.d, bad))
+            Part(part.kernel.without(bad.to(part.d.device)), part.slot, part.source, _without(part, bad))
             for part in self.parts
         ]
         whole = {name: _zeroed(gradient, bad) for name, gradient in self.whole.items()}
@@ -150,6 +150,12 @@ class Measured:
             for name, gradient in zip(source.roots, pulled, strict=True)
             if gradient is not None
         }
+
+
+def _without(part: Part, bad: Tensor) -> Tensor:
+    """The output gradient with those of some examples zero."""
+    kernel = part.kernel
+    return kernel.zeroed(part.d, bad.to(part.d.device)) if is_packed(kernel) else _zeroed(part.d, bad)
 
 
 def _zeroed(rows: Tensor, bad: Tensor) -> Tensor:

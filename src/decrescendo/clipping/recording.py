@@ -29,7 +29,7 @@ from decrescendo.clipping.rules import (
     transposed,
 )
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
 from decrescendo.errors import UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {
@@ -76,9 +76,9 @@ class Use:
     outer: tuple[GradientEdge, ...]
 
     def arrived(self, gradient: Tensor) -> Tensor:
-        """The gradient of its output, as (batch, ...) of at least float32."""
+        """The gradient of its output as its kernel takes it, (batch, ...) if it is not packed, of at least float32."""
         self.check_saved()
-        d = self.layout.split_gradient(gradient)
+        d = gradient if is_packed(self.kernel) else self.layout.split_gradient(gradient)
         return d if d.is_complex() else d.to(accumulator(d.dtype))
 
     def check_saved(self) -> None:

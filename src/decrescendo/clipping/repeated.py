@@ -14,6 +14,7 @@ from torch import Tensor
 from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.means import chunks
 from decrescendo.clipping.recording import Tracked
+from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.rules.embedding import EmbeddingKernel
 from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.rules.rule import Kernel
@@ -34,7 +35,7 @@ def merged(parts: list[Part]) -> list[Part]:
     found: list[Part] = []
     lookups: list[Part] = []
     groups: dict[bool, list[Part]] = {False: [], True: []}
-    for part in parts:
+    for part in map(_padded, parts):
         if isinstance(part.kernel, LinearKernel) and _is_product(part):
             groups[part.kernel.transposed].append(part)
         elif isinstance(part.kernel, EmbeddingKernel):
@@ -44,6 +45,14 @@ def merged(parts: list[Part]) -> list[Part]:
     found += [group[0] if len(group) == 1 else _one_product(group) for group in groups.values() if group]
     paddings = {part.kernel.padding for part in lookups if isinstance(part.kernel, EmbeddingKernel)}
     return [*found, *([_one_lookup(lookups)] if len(lookups) > 1 and len(paddings) == 1 else lookups)]
+
+
+def _padded(part: Part) -> Part:
+    """On padded rows what is on packed ones: positions of several operations can be put side by side."""
+    if not isinstance(part.kernel, PackedKernel):
+        return part
+    kernel, d = part.kernel.padded(part.d)
+    return replace(part, kernel=kernel, d=d)
 
 
 def is_tied(parts: list[Part]) -> bool:

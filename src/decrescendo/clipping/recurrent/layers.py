@@ -19,6 +19,7 @@ from torch.nn import functional
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Kind, Layout
 from decrescendo.clipping.means import Means
+from decrescendo.clipping.recurrent.packed import Grams, PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, backward, forward
 from decrescendo.clipping.rules.linear import LinearKernel, SharedGram
@@ -253,7 +254,7 @@ class _Run:
         assert trace is not None
         factors = (self.view(inputs).detach(), trace.before, trace.unprojected)
         at = (taps[0], taps[1] if self.mode == "gru" else taps[0], taps[2])
-        shared = SharedGram() if self.mode != "gru" else None
+        shared = (SharedGram(), Grams()) if self.mode != "gru" else None
         for number, (slots, factor, tap) in enumerate(zip(used, factors, at, strict=True)):
             if slots and factor is not None and tap is not None:
                 # The states are ours alone; the inputs could be written to.
@@ -267,18 +268,23 @@ class _Run:
         factor: Tensor,
         tap: Tensor,
         saved: tuple[Tensor, ...],
-        shared: SharedGram | None,
+        shared: tuple[SharedGram, Grams] | None,
     ) -> None:
         """Note that ``slots`` are the weights and biases of a linear layer from ``factor`` to ``tap``."""
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
         parameters = tuple(slots.values())
 
         def build(layout: Layout) -> Kernel:
+            packing = layout.packing
+            if packing is not None and packing.sizes[0] == layout.batch:
+                grams = Grams() if shared is None else shared[1]
+                return PackedKernel(roles, parameters, saved, factor, packing, self.tape.means, grams)
             split = layout.split(factor)
             positions = split.reshape(split.shape[0], -1, split.shape[-1])
             return LinearKernel(
-                roles, parameters, saved, positions, transposed=False, means=self.tape.means, shared=shared
-            )
+                roles, parameters, saved, positions, transposed=False, means=self.tape.means,
+                shared=None if shared is None else shared[0],
+            )  # fmt: skip
 
         self.tape.attach(self.name, tap, parameters, self.layouts, build)
 

@@ -118,6 +118,26 @@ def is_absorbing(kernel: Kernel) -> TypeGuard[Absorbing]:
 _ABSORBING: dict[type, bool] = {}
 
 
+@runtime_checkable
+class Packed(Kernel, Protocol):
+    """A kernel on packed sequences that takes its output gradient as (rows, ...), not split by examples."""
+
+    def zeroed(self, d: Float[Tensor, "rows *rest"], rows: Bool[Tensor, " batch"]) -> Tensor:
+        """``d`` with the rows of some examples zero."""
+        ...
+
+
+def is_packed(kernel: Kernel) -> TypeGuard[Packed]:
+    """Whether ``kernel`` has `Packed.zeroed`; asked once a class."""
+    kind = type(kernel)
+    if kind not in _PACKED:
+        _PACKED[kind] = isinstance(kernel, Packed)
+    return _PACKED[kind]
+
+
+_PACKED: dict[type, bool] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """How an operation is turned into a `Kernel`.

@@ -1,0 +1,167 @@
+"""The rule for the weights of recurrent layers on packed sequences: no padding but among sequences of like length.
+
+Padding to the longest sequence of a batch would be most of the work: names have 7 letters in the mean, the longest 19.
+The weighted sum needs none, it is one matrix product over all rows. Norms take Gram matrices of a few sequences at a
+time, which are packed longest first: those side by side differ by a quarter at most.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from decrescendo.clipping.clipped import norm_dtype
+from decrescendo.clipping.means import Means, chunks
+from decrescendo.clipping.recurrent.packing import Packing
+from decrescendo.clipping.rules.grams import Lengths, lengths_of, norms_of_grams, products_of, slack_of
+from decrescendo.clipping.rules.linear import LinearKernel, product_norms, weighted_product
+from decrescendo.clipping.rules.rule import square_rows
+
+
+@dataclass(slots=True)
+class Grams:
+    """Gram matrices of one output gradient, for the weights that have it in common."""
+
+    # Held, so that its memory stays its own.
+    d: Tensor | None = field(default=None)
+    version: int = 0
+    known: dict[int, tuple[Tensor, Lengths]] = field(default_factory=dict[int, tuple[Tensor, Lengths]])
+
+    def of(self, d: Tensor, number: int, places: "Places") -> tuple[Tensor, Lengths]:
+        """Of part ``number`` of ``d``, which has its rows at ``places``; made once."""
+        if self.d is None or (self.version, *_memory(self.d)) != (d._version, *_memory(d)):
+            self.d, self.version, self.known = d, d._version, {}
+        if number not in self.known:
+            rows = _rows(d, places)
+            self.known[number] = (products_of(rows, rows), lengths_of(rows))
+        return self.known[number]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A few sequences: which, and the row of the data at each step, the first of its own where it has ended."""
+
+    which: Int[Tensor, " sequences"]
+    rows: Int[Tensor, "sequences length"]
+    ended: Bool[Tensor, "sequences length 1"]
+
+
+def groups(sizes: tuple[int, ...]) -> Iterator[tuple[slice, int]]:
+    """Ranks whose sequences are at most a quarter shorter than the first of them, and the length of that one.
+
+    Args:
+        sizes: sequences that have each step.
+
+    >>> list(groups((4, 2, 2, 2, 1)))
+    [(slice(0, 2, None), 5), (slice(2, 4, None), 1)]
+    """
+    first, length = 0, len(sizes)
+    while first < sizes[0]:
+        while sizes[length - 1] <= first:
+            length -= 1
+        last = sizes[max(1, -(-3 * length // 4)) - 1]
+        yield slice(first, last), length
+        first = last
+
+
+@dataclass(slots=True)
+class PackedKernel:
+    """A linear layer on packed rows, one sequence an example. Its ``d`` is (rows, outputs), as the data are."""
+
+    roles: tuple[str, ...]
+    parameters: tuple[Tensor, ...]
+    saved: tuple[Tensor, ...]
+    inputs: Float[Tensor, "rows features"]
+    packing: Packing
+    means: Means
+    grams: Grams
+    biases: Float[Tensor, "batch outputs"] | None = field(default=None)
+
+    def squared_norms(self, slot: int, d: Tensor) -> Tensor:
+        if self.roles[slot] == "bias":
+            return square_rows(self._bias(d))
+        a, slack = self.inputs.to(d.dtype), slack_of(self.inputs)
+        found = torch.empty(self.packing.sizes[0], dtype=norm_dtype(d.device), device=d.device)
+        for number, places in enumerate(self._places(d.shape[1])):
+            found[places.which] = self._norms(a, d, number, places, slack)
+        return found
+
+    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+        if self.roles[slot] == "bias":
+            biases = self._bias(d)
+            return weights.to(biases.dtype) @ biases
+        a = self.inputs.to(d.dtype)
+        return weighted_product(a.unsqueeze(1), d.unsqueeze(1), weights[self._owners()])
+
+    def per_example(self, slot: int, d: Tensor) -> Tensor:
+        kernel, padded = self.padded(d)
+        return kernel.per_example(slot, padded)
+
+    def without(self, rows: Bool[Tensor, " batch"]) -> "PackedKernel":
+        inputs = self.zeroed(self.inputs, rows)
+        biases = None if self.biases is None else self.biases.masked_fill(rows.unsqueeze(1), 0)
+        return PackedKernel(
+            self.roles, self.parameters, (), inputs, self.packing, self.means, Grams(), biases
+        )
+
+    def zeroed(self, d: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:
+        """Packed rows, with those of some examples zero."""
+        return d.masked_fill(rows[self._owners()].unsqueeze(1), 0)
+
+    def padded(self, d: Tensor) -> tuple[LinearKernel, Float[Tensor, "batch length outputs"]]:
+        """The same as a linear layer on padded rows, for forms that need all positions of an example side by side."""
+        batch = self.packing.sizes[0]
+        inputs = self.packing.pad(self.inputs, batch)
+        kernel = LinearKernel(
+            self.roles, self.parameters, (), inputs, transposed=False, means=self.means, biases=self.biases
+        )
+        return kernel, self.packing.pad_zeros(d, batch)
+
+    def _norms(
+        self, a: Tensor, d: Tensor, number: int, places: Places, slack: float
+    ) -> Float[Tensor, " sequences"]:
+        """|g_i|^2 of a few sequences, from Gram matrices or from the products, whichever takes fewer operations."""
+        left = a[places.rows]
+        (length, features), outputs = left.shape[1:], d.shape[1]
+        # Reading or writing a number costs about as much as eight multiplications.
+        if length**2 * (features + outputs) <= (length + 16) * features * outputs:
+            gram, sizes = self.grams.of(d, number, places)
+            return norms_of_grams(products_of(left, left), gram.clone(), lengths_of(left), sizes, slack)
+        right = _rows(d, places).transpose(1, 2)
+        parts = chunks(left.shape[0], features * outputs)
+        return torch.cat([product_norms(right[part], left[part], slack) for part in parts])
+
+    def _places(self, outputs: int) -> Iterator[Places]:
+        """All sequences, in parts whose output gradients fit a cache: the same for all weights of a layer."""
+        packing = self.packing
+        for ranks, length in groups(packing.sizes):
+            order = packing.order[ranks]
+            for part in chunks(len(order), length * outputs):
+                which = order[part]
+                yield Places(
+                    which, packing.source[which, :length], ~packing.live[which, :length].unsqueeze(2)
+                )
+
+    def _bias(self, d: Tensor) -> Float[Tensor, "batch outputs"]:
+        if self.biases is None:
+            total = d[: self.packing.sizes[0]].clone()  # in order of rank
+            start = total.shape[0]
+            for size in self.packing.sizes[1:]:
+                total[:size] += d[start : start + size]
+                start += size
+            self.biases = torch.empty_like(total).index_copy_(0, self.packing.order, total)
+        return self.biases
+
+    def _owners(self) -> Int[Tensor, " rows"]:
+        """The example that each row belongs to."""
+        return self.packing.slots // len(self.packing.sizes)
+
+
+def _memory(d: Tensor) -> tuple[object, ...]:
+    return d.data_ptr(), d.dtype, d.shape, d.stride()
+
+
+def _rows(d: Tensor, places: Places) -> Float[Tensor, "sequences length outputs"]:
+    return d[places.rows].masked_fill_(places.ended, 0)

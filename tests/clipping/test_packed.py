@@ -1,0 +1,139 @@
+"""Facts: weights of recurrent layers on packed rows have the norms and sums that they have on padded rows."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from clipping_cases import Made
+from equality import check_equal
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from decrescendo.clipping import EngineSettings
+from decrescendo.clipping.means import Means
+from decrescendo.clipping.recurrent.packed import Grams, PackedKernel, groups
+from decrescendo.clipping.recurrent.packing import Packing, make_packing
+
+
+def packing_of(lengths: list[int]) -> Packing:
+    order = torch.tensor(sorted(range(len(lengths)), key=lambda i: -lengths[i]))
+    return make_packing(tuple(sum(length > t for length in lengths) for t in range(max(lengths))), order)
+
+
+def kernel_of(
+    packing: Packing, inputs: Tensor, roles: tuple[str, ...], grams: Grams | None = None
+) -> PackedKernel:
+    like = tuple(torch.empty(0) for _ in roles)
+    return PackedKernel(roles, like, (), inputs, packing, Means(0, "counted"), grams or Grams())
+
+
+def of_example(packing: Packing, data: Tensor, example: int) -> Tensor:
+    return data[packing.source[example][packing.live[example]]].double()
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=st.lists(st.integers(1, 90), min_size=1, max_size=40),
+    features=st.integers(1, 6),
+    outputs=st.integers(1, 9),
+    seed=st.integers(0, 99),
+)
+@example(lengths=[300, 1, 290, 3], features=3, outputs=2, seed=0)  # norms from products
+@example(lengths=[1] * 700, features=6, outputs=9, seed=0)  # several parts
+def test_it_agrees_with_each_example_by_itself(
+    lengths: list[int], features: int, outputs: int, seed: int
+) -> None:
+    packing, random = packing_of(lengths), torch.Generator().manual_seed(seed)
+    inputs = torch.randn(packing.rows, features, generator=random)
+    d = torch.randn(packing.rows, outputs, generator=random)
+    weights = torch.rand(len(lengths), generator=random)
+    kernel = kernel_of(packing, inputs, ("weight", "bias"))
+    each = [
+        (of_example(packing, d, i).T @ of_example(packing, inputs, i), of_example(packing, d, i).sum(0))
+        for i in range(len(lengths))
+    ]
+    for slot in (0, 1):
+        exact = torch.stack([gradients[slot] for gradients in each])
+        square = exact.flatten(1).square().sum(1)
+        found = kernel.squared_norms(slot, d)
+        rounding = (
+            1e-5
+            * torch.tensor(
+                [
+                    float(of_example(packing, d, i).norm() * (of_example(packing, inputs, i).norm() + 1))
+                    for i in range(len(lengths))
+                ]
+            ).square()
+        )
+        if slot == 0:  # never below; the bias is measured as it was summed
+            assert (found >= square * (1 - 1e-12)).all()
+        assert (found - square).abs().le(rounding + 1e-5 * square).all()
+        total = (weights.double().reshape(-1, *[1] * (exact.dim() - 1)) * exact).sum(0)
+        assert kernel.weighted_sum(slot, d, weights).double().sub(total).norm() <= 1e-5 * (1 + exact.norm())
+        assert kernel.per_example(slot, d).double().sub(exact).abs().max() <= 1e-4
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=60))
+def test_every_sequence_is_in_one_group_and_little_is_padded(lengths: list[int]) -> None:
+    ranked = sorted(lengths, reverse=True)
+    found = list(groups(packing_of(lengths).sizes))
+    assert [part.start for part, _ in found] == [0, *(part.stop for part, _ in found[:-1])]
+    assert found[-1][0].stop == len(lengths)
+    for part, length in found:
+        assert ranked[part.start] == length
+        assert ranked[part.stop - 1] >= 3 * length / 4
+
+
+def test_examples_that_are_left_out_leave_nothing() -> None:
+    packing = packing_of([2, 4, 3])
+    inputs, d = torch.randn(packing.rows, 3), torch.randn(packing.rows, 2)
+    gone = torch.tensor([False, True, False])
+    own = packing.source[1][packing.live[1]]
+    inputs[own[0]], d[own[1]] = math.inf, math.nan
+    for measured in (False, True):
+        kernel = kernel_of(packing, inputs, ("weight", "bias"))
+        if measured:
+            assert kernel.squared_norms(0, d).isfinite().tolist() == [True, False, True]
+            kernel.squared_norms(1, d)
+        left, rest = kernel.without(gone), kernel.zeroed(d, gone)
+        assert left.squared_norms(0, rest)[1] < 1e-60  # rounded upwards
+        for slot in (0, 1):
+            total = left.weighted_sum(slot, rest, torch.ones(3))
+            each = kernel.per_example(slot, d)
+            assert torch.allclose(total, each[0] + each[2], atol=1e-6)
+
+
+def test_gram_matrices_are_shared_only_while_the_gradient_is_the_same() -> None:
+    packing, grams = packing_of([3, 2, 2]), Grams()
+    narrow, wide = (kernel_of(packing, torch.randn(7, size), ("weight",), grams) for size in (2, 4))
+    d = torch.randn(7, 5)
+    first = narrow.squared_norms(0, d), wide.squared_norms(0, d.view(7, 5))
+    made = dict(grams.known)
+    assert wide.squared_norms(0, d.view(7, 5)).equal(first[1])
+    assert all(grams.known[number] is known for number, known in made.items())
+    d.mul_(2)
+    assert torch.allclose(narrow.squared_norms(0, d), 4 * first[0])
+    other = torch.randn(7, 5)
+    alone = kernel_of(packing, narrow.inputs, ("weight",)).squared_norms(0, other)
+    assert narrow.squared_norms(0, other).equal(alone)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_one_layer_on_two_packings(kind: type[nn.Module]) -> None:
+    """Its weights' gradients are sums over both calls."""
+    torch.manual_seed(0)
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        read = torch.zeros(())
+        for column in (0, 1):
+            lengths = (x[:, :, column] > 0).sum(1).clamp(min=1)
+            packed = pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+            read = read + pad_packed_sequence(m.rnn(packed)[0], True, total_length=x.shape[1])[0].mean(1)
+        return m.out(read)
+
+    model = Made(run, rnn=kind(3, 4), out=nn.Linear(4, 3)).double()
+    data = torch.randn(6, 5, 3, dtype=torch.float64), torch.randint(3, (6,))
+    check_equal(model, data, torch.float64, EngineSettings())
