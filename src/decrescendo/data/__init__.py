@@ -1,6 +1,7 @@
 """Public data sets, fetched once and verified by hash, and the rows that training draws from."""
 
 from decrescendo.data.dataset import Dataset
+from decrescendo.data.enlarged import enlarged_digits
 from decrescendo.data.images import digits, fashion_mnist, mnist
 from decrescendo.data.imdb import imdb, imdb_half, imdb_public
 from decrescendo.data.infinite import InfiniteMnist, infinite_mnist
@@ -24,6 +25,7 @@ __all__ = [
     "InfiniteMnist",
     "infinite_mnist",
     "synthetic_digits",
+    "enlarged_digits",
     "principal_mnist",
     "gaussian_rows",
     "synthetic_names",

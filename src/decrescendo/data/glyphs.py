@@ -15,18 +15,17 @@ FONTS = (
 )  # fmt: skip
 ZE, CHE = "\N{CYRILLIC CAPITAL LETTER ZE}", "\N{CYRILLIC CAPITAL LETTER CHE}"
 # Other characters that are shaped like a written digit, by font. How people write digits is common knowledge (a one
-# is a bar, a four is open on top, the stem of a nine is straight). A character that is named several times is drawn
-# as often: most written ones are bars. That weight was raised after seeing the sheet that `data.synthetic` tells of.
+# is a bar, a four is open on top, the stem of a nine is straight).
 ALIKE = {
     "DejaVuSans": {
-        "0": "Oo", "1": "lI||||", "2": "Z", "3": f"{ZE}\N{LATIN CAPITAL LETTER EZH}", "4": CHE,
+        "0": "Oo", "1": "lI|", "2": "Z", "3": f"{ZE}\N{LATIN CAPITAL LETTER EZH}", "4": CHE,
         "5": "S\N{LATIN CAPITAL LETTER TONE FIVE}", "6": "b", "9": "qg",
     },
-    "DejaVuSansMono": {"1": "||||", "4": CHE, "9": "g"},
-    "DejaVuSerif": {"1": "||||", "4": CHE},
+    "DejaVuSansMono": {"1": "|", "4": CHE, "9": "g"},
+    "DejaVuSerif": {"1": "|", "4": CHE},
     "STIXGeneral": {"0": "O", "1": "|", "3": ZE, "4": CHE},
     "STIXGeneralItalic": {"4": CHE},
-    "cmss10": {"0": "O", "1": "lIlI", "6": "b", "9": "q"},
+    "cmss10": {"0": "O", "1": "lI", "6": "b", "9": "q"},
     "cmtt10": {"1": "|"},
 }  # fmt: skip
 # Zeros with a dot or a bar in them.

@@ -100,10 +100,10 @@ class InfiniteMnist:
         """The pixels of each example."""
         numbers = _checked(indices)
         found = self.pixels[sources(numbers)]
-        deformed = np.flatnonzero(numbers >= TEST + ORIGINALS)
-        for start in range(0, len(deformed), CHUNK):  # so that what is computed on the way stays small
-            part = deformed[start : start + CHUNK]
-            found[part] = _deformed(found[part], numbers[part])
+        moved = np.flatnonzero(numbers >= TEST + ORIGINALS)
+        for start in range(0, len(moved), CHUNK):  # so that what is computed on the way stays small
+            part = moved[start : start + CHUNK]
+            found[part] = deformed(found[part], numbers[part])
         return found
 
 
@@ -116,9 +116,10 @@ def _checked(indices: Int[np.ndarray, " n"]) -> Int64[np.ndarray, " n"]:
     return numbers
 
 
-def _deformed(
+def deformed(
     pixels: UInt8[np.ndarray, "n height width"], indices: Int64[np.ndarray, " n"]
 ) -> UInt8[np.ndarray, "n height width"]:
+    """Images 28x28, each deformed as the example with that number is; see `InfiniteMnist`. Many at once take memory."""
     fields, (first, second) = displacement_fields(), fields_of(indices)
     down, right = derivatives(pixels)
     moved = fields[first] * down - fields[second] * right

@@ -7,6 +7,7 @@ import torch
 
 from decrescendo.data import (
     Dataset,
+    enlarged_digits,
     fashion_mnist,
     gaussian_rows,
     imdb_public,
@@ -55,6 +56,13 @@ STAND_INS: dict[str, StandIn] = {
             synthetic_digits,
             ("mnist", *INFINITE),
             "digits drawn from fonts",
+            as_bytes=INFINITE,
+        ),
+        StandIn(
+            "enlarged-digits",
+            enlarged_digits,
+            ("mnist", *INFINITE),
+            "scikit-learn's written digits, enlarged and deformed",
             as_bytes=INFINITE,
         ),
         StandIn("synthetic-names", synthetic_names, ("names",), "made-up names of made-up languages"),
