@@ -1,6 +1,5 @@
 """The server: a plan, an optimiser, a journal; the rounds are `decrescendo.federated.flower.drive`."""
 
-import secrets
 from pathlib import Path
 
 from flwr.app import Context
@@ -9,6 +8,7 @@ from safetensors.torch import save_file
 from decrescendo.federated import Outcome, Placement, Server
 from decrescendo.federated.flower import Deployment, server_app
 from decrescendo.plan import Plan
+from decrescendo.rng import Secure
 from digits.task import accuracy, make_model, make_optimizer
 
 
@@ -20,8 +20,7 @@ def build(context: Context) -> Deployment:
         model,
         Plan.load(Path(str(config["plan"]))),
         make_optimizer(model),
-        # As sensitive as the data. Where the journal has begun, its streams are used instead.
-        seed=secrets.randbits(128),
+        seed=Secure(),  # cohorts and noise that nobody can predict; a journal goes on with its own
         placement=Placement(str(config["placement"])),
         name=str(config["name"]),
         journal=Path(str(config["folder"])) / "journal",

@@ -28,6 +28,7 @@ class Outcome:
         against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
         secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
         weights: the trained state dict, on the CPU.
+        random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
 
@@ -47,6 +48,7 @@ class Outcome:
     reports: tuple[RoundReport, ...] = ()
     seconds: float = 0.0
     secure_sum: bool = True
+    random: str = SEEDED
 
     @property
     def steps(self) -> int:
@@ -77,8 +79,7 @@ class Outcome:
                 "a Run must keep its plan's promise, got the placement local, which promises something else. "
                 "Save its weights with the text of statement()"
             )
-        # A server's streams come from a seed: there is no secure one yet.
-        conduct = Conduct(random=SEEDED, trust=self.placement.threat)
+        conduct = Conduct(random=self.random, trust=self.placement.threat)
         return Run(
             self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, conduct=conduct
         )

@@ -28,8 +28,9 @@ from decrescendo.ledger import Ledger, Release
 from decrescendo.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
-from decrescendo.rng import Streams
+from decrescendo.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.run import cpu_weights, judged
+from decrescendo.statement import SECURE, SEEDED
 from decrescendo.training import check_promise
 
 
@@ -71,7 +72,7 @@ class Rounds:
         plan: Plan,
         optimizer: torch.optim.Optimizer,
         *,
-        seed: int,
+        seed: int | Secure,
         placement: Placement,
         name: str = "",
         journal: str | os.PathLike[str] | None = None,
@@ -88,8 +89,7 @@ class Rounds:
         self.model, self.plan, self.placement = model, plan, Placement(placement)
         self.run = run_id(plan, self.placement, name)
         self._optimizer = optimizer
-        streams = Streams(seed)
-        self._sampling, self._noise = streams.numpy("sampling"), streams.torch("noise")
+        self._sampling, self._noise = sampling_and_noise(seed)
         self._releases: list[Release] = []
         self._attendance: list[tuple[int, int]] = []
         self._opened: Opened | None = None
@@ -219,6 +219,7 @@ class Rounds:
             secure_sum=secure_sum,
             weights=cpu_weights(self.model),
             reports=reports,
+            random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
@@ -238,14 +239,36 @@ class Rounds:
             "spent": self.spent,
             "attendance": self._attendance,
             "optimizer": settings,
-            "sampling": self._sampling.bit_generator.state,
             "noise_std": None if noisy is None else noisy.noise_std,
         }
-        tensors = {"stream/noise": self._noise.get_state()} | state
+        tensors = dict(state)
+        if isinstance(self._sampling, SecureStream) or isinstance(self._noise, SecureStream):
+            facts["secure"] = [_place(self._sampling), _place(self._noise)]
+        else:
+            facts["sampling"] = self._sampling.bit_generator.state
+            tensors["stream/noise"] = self._noise.get_state()
         tensors |= {f"weights/{name}": value for name, value in cpu_weights(self.model).items()}
         if noisy is not None:
             tensors |= {f"noisy/{name}": value.cpu().clone() for name, value in noisy.gradients.items()}
         self._journal.write(Entry(facts, tensors))
+
+    def _go_on_with_streams(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        if isinstance(self._sampling, SecureStream) or isinstance(self._noise, SecureStream):
+            if "secure" not in facts:
+                raise FileRefused(
+                    "a run must go on with streams of its own kind, got Secure() for one that was begun with a seed. "
+                    "Give any seed: the journal has the streams' states"
+                )
+            self._sampling, self._noise = (
+                SecureStream(bytes.fromhex(key), position) for key, position in facts["secure"]
+            )
+            return
+        if "secure" in facts:
+            raise FileRefused(
+                "a run must go on with streams of its own kind, got a seed for one that was begun with Secure()"
+            )
+        self._sampling.bit_generator.state = facts["sampling"]
+        self._noise.set_state(tensors["stream/noise"])
 
     def _resume(self, entry: Entry) -> None:
         facts, tensors = entry.facts, entry.tensors
@@ -258,8 +281,7 @@ class Rounds:
             spent = check_integer("spent", facts["spent"])
             self._releases = [self._release_of(index) for index in range(spent)]
             self._attendance = [(int(members), int(replies)) for members, replies in facts["attendance"]]
-            self._sampling.bit_generator.state = facts["sampling"]
-            self._noise.set_state(tensors["stream/noise"])
+            self._go_on_with_streams(facts, tensors)
             self.model.load_state_dict(_part(tensors, "weights"))
             thaw(self._optimizer, facts["optimizer"], tensors)
             moved = _part(tensors, "noisy")
@@ -278,6 +300,11 @@ class Rounds:
             OverflowError,
         ) as error:
             raise FileRefused(f"the journal must fit this model and optimiser, got {error}") from error
+
+
+def _place(stream: object) -> tuple[str, int]:
+    assert isinstance(stream, SecureStream)
+    return stream.key.hex(), stream.position
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

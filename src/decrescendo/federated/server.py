@@ -19,6 +19,7 @@ from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
+from decrescendo.rng import Secure
 from decrescendo.run import cpu_weights
 
 
@@ -39,8 +40,9 @@ class Server:
         model: moved in place.
         plan: of `Unit.CLIENT`.
         optimizer: any ``torch.optim`` optimiser over the model's parameters: post-processing.
-        seed: whole number >= 0, as sensitive as the data; its streams "sampling" and "noise" are used. Not used
-            where a journal is gone on with: that has the streams' states.
+        seed: `Secure()` for weights that leave the house: cohorts and noise that nobody can predict. Or a whole number
+            >= 0, as sensitive as the data; its streams "sampling" and "noise" are used. Where a journal is gone on
+            with, it must be of the same kind and is not used: the journal has the streams' states.
         placement: who adds the noise, and so who is protected against whom.
         name: public; tells apart runs of one plan.
         journal: a folder. If it holds this run, the run goes on from there; else it is begun. One server at a time
@@ -92,7 +94,7 @@ class Server:
         plan: Plan,
         optimizer: torch.optim.Optimizer,
         *,
-        seed: int,
+        seed: int | Secure,
         placement: Placement,
         name: str = "",
         journal: str | os.PathLike[str] | None = None,

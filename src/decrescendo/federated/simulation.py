@@ -20,19 +20,21 @@ from decrescendo.federated.update import LocalSteps, share_of_noise
 from decrescendo.federated.verdict import RoundReport, Verdict
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
-from decrescendo.rng import Streams
+from decrescendo.rng import Secure, SecureStream, Streams
 from decrescendo.spent import Spent
 
 # Who of a cohort does not answer, from the round's number and the cohort.
 Dropouts = Callable[[int, tuple[int, ...]], Collection[int]]
 
 
-def client_streams(seed: int, client: int) -> Streams:
+def client_streams(seed: int | SecureStream, client: int) -> Streams | SecureStream:
     """The secret streams of one simulated client; a deployed one has a seed of its own instead.
 
     >>> client_streams(0, 1) == client_streams(0, 2)
     False
     """
+    if isinstance(seed, SecureStream):
+        return seed.child(f"client {client}")
     return Streams(seed).child(0).child(client)
 
 
@@ -43,7 +45,7 @@ def simulate(
     plan: Plan,
     optimizer: torch.optim.Optimizer,
     *,
-    seed: int,
+    seed: int | Secure,
     placement: Placement,
     local: LocalSteps | None = None,
     dropouts: Dropouts | None = None,
@@ -60,7 +62,7 @@ def simulate(
         clients: as many as the plan's ``dataset_size``.
         plan: of `Unit.CLIENT`.
         optimizer: of the server, any ``torch.optim`` optimiser.
-        seed: whole number >= 0; the streams "sampling" and "noise" of the server, and all clients'
+        seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, and all clients'
             (`client_streams`). Who knows it knows all noise.
         placement: in SHARES and LOCAL each member's noise is drawn from its own stream, as a deployed client would;
             that is slow. The models of SHARES have the same law as those of SERVER, so simulate SERVER to study
@@ -102,6 +104,7 @@ def simulate(
             "The sample rate was calibrated for that number: make a plan for these clients"
         )
     cohorts = CohortSum(model, loss, local, settings or EngineSettings())
+    members = SecureStream.fresh() if isinstance(seed, Secure) else seed
     rounds = Rounds(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
     buffers = {key: buffer.detach().clone() for key, buffer in model.named_buffers()}
     spent, start = Spent(plan.ledger, plan.budget.delta), time.monotonic()
@@ -115,7 +118,9 @@ def simulate(
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
             if present and not reports:  # comparing large buffers in every round would cost
                 _check_buffers(model, buffers)
-            rounds.release(_noised(clipped, opened.round, present, seed), len(present), clipped.diagnostics)
+            rounds.release(
+                _noised(clipped, opened.round, present, members), len(present), clipped.diagnostics
+            )
             reports.append(_report(opened, len(present)))
             if callback is not None:
                 seconds = time.monotonic() - start
@@ -127,7 +132,9 @@ def simulate(
     return rounds.finish(tuple(reports))
 
 
-def _noised(clipped: ClippedSum, asked: Round, present: list[int], seed: int) -> dict[str, Tensor]:
+def _noised(
+    clipped: ClippedSum, asked: Round, present: list[int], seed: int | SecureStream
+) -> dict[str, Tensor]:
     """The sum with the noise that its members have added themselves."""
     if asked.share_std == 0:
         return dict(clipped.gradients)

@@ -13,7 +13,7 @@ from decrescendo.clipping.clipped import Batch, Loss, accumulator, check_clip_no
 from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.summing import norm_of
-from decrescendo.rng import Streams
+from decrescendo.rng import SecureStream, Streams
 
 # The client stays further below C than the server asks for (`summing.MARGIN`), so that no honest reply is re-clipped.
 CLIENT_MARGIN = 2.0**-20
@@ -127,7 +127,9 @@ def clip_update(update: Mapping[str, Tensor], clip_norm: float) -> dict[str, Ten
     return {name: tensor.double().div(norm).mul(target).to(tensor.dtype) for name, tensor in update.items()}
 
 
-def share_of_noise(shapes: Mapping[str, torch.Size], asked: Round, secret: Streams) -> dict[str, Tensor]:
+def share_of_noise(
+    shapes: Mapping[str, torch.Size], asked: Round, secret: Streams | SecureStream
+) -> dict[str, Tensor]:
     """N(0, share_std^2) on every coordinate, in float64, from the client's stream of this run and round.
 
     The same run and round give the same noise: `policy.Memory` sees to it that a round is answered once.
@@ -137,21 +139,40 @@ def share_of_noise(shapes: Mapping[str, torch.Size], asked: Round, secret: Strea
     >>> share_of_noise({"w": torch.Size([2])}, asked, Streams(5))["w"].shape
     torch.Size([2])
     """
+    return _with_share({name: torch.zeros(shape) for name, shape in shapes.items()}, asked, secret)
+
+
+def _with_share(
+    values: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream
+) -> dict[str, Tensor]:
+    """Each value and its noise, in float64: with a secure stream rounded once, to a public grid."""
+    if isinstance(secret, SecureStream):
+        stream, found = secret.child(f"{asked.run}:{asked.number}"), dict[str, Tensor]()
+        for name in sorted(values):
+            exact = values[name].double().flatten().numpy()
+            noisy = torch.from_numpy(stream.add_gaussian(exact, asked.share_std))
+            found[name] = noisy.reshape(values[name].shape)
+        return found
     digest = hashlib.sha256(f"{asked.run}:{asked.number}".encode()).digest()
     generator = secret.child(int.from_bytes(digest, "big")).torch("noise")
     return {
-        name: torch.randn(shapes[name], dtype=torch.float64, generator=generator).mul_(asked.share_std)
-        for name in sorted(shapes)
+        name: torch.randn(values[name].shape, dtype=torch.float64, generator=generator)
+        .mul_(asked.share_std)
+        .add_(values[name].double())
+        for name in sorted(values)
     }
 
 
-def prepare(update: Mapping[str, Tensor], asked: Round, secret: Streams | None) -> dict[str, Tensor]:
+def prepare(
+    update: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream | None
+) -> dict[str, Tensor]:
     """What leaves the client: ``update`` clipped to C_t, with the client's share of noise.
 
     Args:
         update: from `client_update`.
         asked: the round, accepted by the client's `Policy` and noted in its `Memory`.
-        secret: the client's own streams, from a seed that nobody else knows; ``None`` where it adds no noise (SERVER).
+        secret: the client's own, kept as long as it lives: a `SecureStream` of a key that it drew once
+            (`SecureStream.fresh`), or `Streams` of a seed for experiments; ``None`` where it adds no noise (SERVER).
 
     Returns:
         tensors for `messages.Reply`, on the CPU: in the dtypes of ``update`` without noise, in float64 with it.
@@ -170,7 +191,7 @@ def prepare(update: Mapping[str, Tensor], asked: Round, secret: Streams | None) 
     if secret is None:
         raise InvalidValue(
             f"a client must have a secret stream to add its noise ({asked.placement}), got None. "
-            "Give it Streams of a seed of its own, from secrets.randbits(128)"
+            "Give it a SecureStream of its own, from SecureStream.fresh()"
         )
-    noise = share_of_noise({name: tensor.shape for name, tensor in clipped.items()}, asked, secret)
-    return {name: tensor.double() + noise[name] for name, tensor in clipped.items()}
+    noised = _with_share(clipped, asked, secret)
+    return {name: noised[name] for name in clipped}

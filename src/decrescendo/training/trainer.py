@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from typing import final
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -25,11 +24,11 @@ from decrescendo.errors import (
     check_instance,
 )
 from decrescendo.ledger import Ledger, Release
-from decrescendo.noise import NoiseStream, privatise
+from decrescendo.noise import privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
-from decrescendo.rng import Secure, SecureStream, Streams
+from decrescendo.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.run import History, Run, cpu_weights
 from decrescendo.statement import SECURE, SEEDED, Conduct
 from decrescendo.steering import Adaptive, Settings
@@ -137,7 +136,7 @@ class Trainer:
         self._device = next(iter(parameters.values())).device
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings())
         self._precise = settings is not None and settings.precise
-        self._sampling, self._noise = _streams(seed)
+        self._sampling, self._noise = sampling_and_noise(seed)
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()
@@ -383,15 +382,6 @@ def _repeatable(plan: Plan | Adaptive, settings: EngineSettings | None) -> Engin
             "Methods chosen by the clock may be others after a crash, and round differently"
         )
     return settings
-
-
-def _streams(seed: int | Secure) -> tuple[np.random.Generator | SecureStream, NoiseStream]:
-    """Of batches and of noise."""
-    if isinstance(seed, Secure):
-        root = SecureStream.fresh()
-        return root.child("sampling"), root.child("noise")
-    streams = Streams(seed)
-    return streams.numpy("sampling"), streams.torch("noise")
 
 
 def _check_unit(budget: Budget) -> None:

@@ -1,6 +1,7 @@
 """What guards the clients of one node: their limits, their memory, their secret, and the plans they agreed to."""
 
 import os
+import re
 import secrets
 import sqlite3
 from collections.abc import Generator, Mapping, Sequence
@@ -18,11 +19,12 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.update import prepare
 from decrescendo.plan import Plan
-from decrescendo.rng import Streams
+from decrescendo.rng import SecureStream, Streams
 
 FILE = "keeper-private.sqlite"
-# More than 256 bits, and than any seed that a person gives; Python turns as many into a number at once.
-_DIGITS = 4_000
+# A key of 256 bits, or a seed: of no more digits than Python turns into a number at once.
+_KEYED = "key:"
+_SECRET = re.compile(rf"{_KEYED}[0-9a-f]{{64}}|[0-9]{{1,4000}}", re.ASCII)
 _TABLES = """
 create table if not exists secret (one integer primary key check (one = 1), seed text not null);
 create table if not exists plans (run text primary key, plan text not null, placement text not null);
@@ -50,7 +52,8 @@ class Keeper:
             loses it starts a new life: its clients' limits are counted anew, and what they answered is forgotten.
         clients: the numbers of the clients that live here.
         policy: the limits of each of them.
-        seed: of the clients' noise; ``None`` (usual) draws 256 bits from the system, once.
+        seed: of the clients' noise, for experiments; ``None`` (usual) draws a key from the system, once, and the noise
+            is that of a `SecureStream`.
 
     Guarantee:
         a client adds noise to a round of a run at most once, so that no two replies can be subtracted; at most
@@ -98,24 +101,20 @@ class Keeper:
             ) from None
         with self._open() as store:
             store.executescript(_TABLES)
-            drawn = str(secrets.randbits(256) if seed is None else check_integer("seed", seed))
+            drawn = (
+                _KEYED + secrets.token_bytes(32).hex() if seed is None else str(check_integer("seed", seed))
+            )
             store.execute("insert or ignore into secret values (1, ?)", (drawn,))
             found = store.execute("select seed from secret").fetchone()
-        if (
-            found is None
-            or not isinstance(found[0], str)
-            or not found[0].isdecimal()
-            or len(found[0]) > _DIGITS
-        ):
+        if found is None or not isinstance(found[0], str) or not _SECRET.fullmatch(found[0]):
             raise FileRefused(
-                f"{self._file} must hold the seed it began with, got something else. It is damaged"
+                f"{self._file} must hold the key or seed it began with, got something else. It is damaged"
             )
-        kept = int(found[0])
-        if seed is not None and kept != seed:
+        self._kept = found[0]
+        if seed is not None and self._kept != str(seed):
             raise InvalidValue(
                 "a keeper must go on with the seed it began with, got another one. Its clients' noise is drawn from it"
             )
-        self._secret = Streams(kept)
 
     def agree(self, proposal: Proposal) -> Agreement:
         """Look at a whole plan before its first round; note it if every round of it can be allowed.
@@ -160,7 +159,13 @@ class Keeper:
 
     def prepare(self, client: int, update: Mapping[str, Tensor], asked: Round) -> dict[str, Tensor]:
         """What may leave of an admitted client's update: clipped, with its share of the noise."""
-        return prepare(update, asked, self._secret.child(client))
+        return prepare(update, asked, self._secret(client))
+
+    def _secret(self, client: int) -> Streams | SecureStream:
+        """Of one client; made when it is needed, as secure streams stay in the process that made them."""
+        if self._kept.startswith(_KEYED):
+            return SecureStream(bytes.fromhex(self._kept.removeprefix(_KEYED))).child(f"client {client}")
+        return Streams(int(self._kept)).child(client)
 
     def _deviation(self, store: sqlite3.Connection, asked: Round) -> str | None:
         """How the round differs from the plan that was agreed to."""

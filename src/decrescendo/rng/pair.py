@@ -1,0 +1,26 @@
+"""The two streams of a run: who takes part, and noise."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from decrescendo.rng.secure import Secure, SecureStream
+from decrescendo.rng.streams import Streams
+
+if TYPE_CHECKING:
+    import torch
+
+
+def sampling_and_noise(
+    seed: int | Secure,
+) -> "tuple[np.random.Generator | SecureStream, torch.Generator | SecureStream]":
+    """Streams "sampling" and "noise": of a seed, or with keys that nobody chooses.
+
+    >>> sampling_and_noise(Secure())
+    (SecureStream(..), SecureStream(..))
+    """
+    if isinstance(seed, Secure):
+        root = SecureStream.fresh()
+        return root.child("sampling"), root.child("noise")
+    streams = Streams(seed)
+    return streams.numpy("sampling"), streams.torch("noise")
