@@ -1,7 +1,7 @@
 """Files that are whole or not there, whatever happens while they are written."""
 
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 
@@ -13,21 +13,21 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     Args:
         path: in a folder that exists.
         content: text is written as UTF-8.
-        mode: who may read it.
+        mode: who may read it, less what the umask takes away.
 
     Raises:
         OSError: the disk is full, read-only or failing, or the folder is not there. Nothing is left beside the file.
         ValueError: a name that no file can have.
     """
     raw = content.encode() if isinstance(content, str) else content
-    handle, beside = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(beside, mode)  # mkstemp makes it readable by its owner only
         os.replace(beside, path)
     except BaseException:
-        Path(beside).unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
         raise

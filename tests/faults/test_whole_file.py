@@ -22,7 +22,7 @@ def test_it_has_the_bytes_and_the_rights_that_were_asked_for(
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("call", ["fsync", "chmod", "replace"])
+@pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_what_was_there_stays_if_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -37,6 +37,15 @@ def test_what_was_there_stays_if_the_disk_fails(
         write_whole(path, "new")
     assert path.read_text() == "what was there"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_who_keeps_files_to_himself_keeps_these_too(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_whole(tmp_path / "file", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
 
 
 def test_no_folder_no_file(tmp_path: Path) -> None:

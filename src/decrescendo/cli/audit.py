@@ -93,6 +93,13 @@ def audit_command(
     if out is not None and not out.absolute().parent.is_dir():
         raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
     known = find_task((task or TaskName.DIGITS).value)
+    name = None if plan is not None and task is None else known.name
+    if store is not None and (name is None or attack is not AttackName.CANARIES):
+        raise InvalidValue(
+            "--store must be given with a task and --attack canaries, got "
+            + ("made-up rows, which are in no ledger" if name is None else f"--attack {attack.value}")
+            + ("" if name is None else ": its trainings would each have to fit, or are on rows made for it")
+        )
     agreed = agreed_plan(
         known, plan, epsilon, delta, batch, steps, epochs, schedule, clip, rho_mu=rho_mu, rho_c=rho_c
     )
@@ -101,13 +108,6 @@ def audit_command(
     if not as_json:
         say(agreed.describe())
     source = Secure() if seed is None else seed
-    name = None if plan is not None and task is None else known.name
-    if store is not None and (name is None or attack is not AttackName.CANARIES):
-        raise InvalidValue(
-            "--store must be given with a task and --attack canaries, got "
-            + ("made-up rows, which are in no ledger" if name is None else f"--attack {attack.value}")
-            + ("" if name is None else ": its trainings would each have to fit, or are on rows made for it")
-        )
     with nullcontext() if store is None else closing(Store(store)) as opened, err.status("auditing"):
         result = _audit(attack, agreed, name, canaries, runs, source, confidence, opened)
     if out is not None:
