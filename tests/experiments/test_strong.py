@@ -1,5 +1,6 @@
 """Strong recipes: fresh seeds, certified, scored on data that no search has seen."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,17 @@ from decrescendo.experiments.pages.archive import Archive
 from decrescendo.experiments.pages.recipes_page import recipes_page
 from decrescendo.experiments.recipes import Recipe, Trial, save_recipe
 from decrescendo.experiments.results import Result
+from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.strong import FIRST_SEED, TARGETS, Strong, paper_of, read_recipes
 from decrescendo.experiments.table import base_spec
 
 SPEC = base_spec("mnist", epsilon=0.4, accountant="pld", settings={"method": "constant", "steps": 10})
 TRIALS = (Trial(0, {"clip": 0.5}, (0.8,), 60.0),)
 RECIPE = Recipe(SPEC, "fashion-mnist", "public", 0.8, TRIALS, {"clip": "0.1..1"}, 1.0, "tune", {})
+
+
+def _result(spec: Spec, percent: float) -> Result:
+    return Result(spec, {"test_accuracy": percent / 100}, claimed=0.4, certified=(0.399, 0.4), clt=0.39)
 
 
 @pytest.fixture
@@ -37,23 +43,41 @@ def test_they_are_run_with_seeds_that_no_search_used(strong: Strong) -> None:
 def test_the_page_tells_reached_from_missed_and_unfinished(strong: Strong) -> None:
     target = TARGETS["mnist", 0.4, "paper"]
     assert "missed" not in recipes_page(strong, Archive([]))
-    assert "no run yet: mnist-0.4-paper, " in recipes_page(strong, Archive([]))
-    for gap, words in ((0.5, "reached: mnist-0.4-paper\n"), (-0.5, "missed: mnist-0.4-paper (-0.50)")):
-        runs = [
-            Result(
-                spec, {"test_accuracy": (target + gap) / 100}, claimed=0.4, certified=(0.399, 0.4), clt=0.39
-            )
-            for spec in strong.specs([0, 1, 2])
-        ]
+    assert "- no run yet (17): mnist 0.4 paper, " in recipes_page(strong, Archive([]))
+    for gap, words in (
+        (0.5, "- reached (1): mnist-0.4-paper\n"),
+        (-0.5, "- missed (1): mnist-0.4-paper (-0.50)\n"),
+    ):
+        runs = [_result(spec, target + gap) for spec in strong.specs([0, 1, 2])]
         page = recipes_page(strong, Archive(runs))
         assert words in page
         assert f"{target + gap:.2f} ± 0.00" in page
         assert f"{gap:+.2f}" in page
 
 
+def test_a_target_reached_from_public_weights_only_says_so(tmp_path: Path, strong: Strong) -> None:
+    started = Recipe(
+        dataclasses.replace(SPEC, start="synthetic-digits"), "enlarged-digits", "public", 0.9, TRIALS,
+        {"clip": "0.1..1"}, 1.0, "tune", {},
+    )  # fmt: skip
+    save_recipe(tmp_path / "mnist-0.4-paper-start.json", started)
+    both, target = read_recipes(tmp_path), TARGETS["mnist", 0.4, "paper"]
+
+    def page(fresh: float, public: float) -> str:
+        gaps = {"": fresh, "synthetic-digits": public}
+        return recipes_page(
+            both, Archive([_result(spec, target + gaps[spec.start]) for spec in both.specs([0, 1])])
+        )
+
+    words = "- reached from weights pre-trained on public data only (1): mnist-0.4-paper-start\n"
+    assert words in page(-1.0, 0.5)
+    assert "- reached (1): mnist-0.4-paper\n" in page(0.2, 0.5)
+    assert "- missed (1): mnist-0.4-paper-start (-0.50)\n" in page(-1.0, -0.5)
+    assert "- missed (1): mnist-0.4-paper (-0.20)\n" in page(-0.2, -0.5)
+
+
 def test_runs_that_a_search_made_do_not_count(strong: Strong) -> None:
-    searched = Result(SPEC, {"test_accuracy": 0.99}, claimed=0.4, certified=(0.399, 0.4), clt=0.39)
-    assert "99.00" not in recipes_page(strong, Archive([searched]))
+    assert "99.00" not in recipes_page(strong, Archive([_result(SPEC, 99.0)]))
 
 
 def test_the_best_number_of_the_paper() -> None:

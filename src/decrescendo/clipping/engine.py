@@ -68,12 +68,12 @@ class EngineSettings:
             data for it.
 
     >>> EngineSettings(microbatch_size=64).kept_bytes
-    16777216
+    134217728
     """
 
     microbatch_size: int | None = None
     self_check: bool = True
-    kept_bytes: int = 2**24
+    kept_bytes: int = 2**27
     choice: Choice = "measured"
     memory_limit: int | None = None
     precise: bool = False
