@@ -105,9 +105,13 @@ def test_a_run_begins_with_the_weights_and_is_repeatable(
     model.load_state_dict(pretrained("digits", "paper", "same", 0))
     result = perform(still)
     assert result.metrics["test_accuracy"] == accuracy(model, *own().test) > 0.5
+    assert result.metrics["start_accuracy"] == result.metrics["test_accuracy"]
     moved = spec(method=method, start="same", steps=5)
     kept = {name: value.clone() for name, value in pretrained("digits", "paper", "same", 0).items()}
     first = perform(moved)
+    assert (
+        first.metrics["start_accuracy"] == result.metrics["start_accuracy"] != first.metrics["test_accuracy"]
+    )
     for name, value in pretrained("digits", "paper", "same", 0).items():
         assert torch.equal(value, kept[name])  # training changes the model, not what is kept for the next run
     pretrained.cache_clear()

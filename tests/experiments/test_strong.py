@@ -74,6 +74,11 @@ def test_a_target_reached_from_public_weights_only_says_so(tmp_path: Path, stron
     assert "- reached (1): mnist-0.4-paper\n" in page(0.2, 0.5)
     assert "- missed (1): mnist-0.4-paper-start (-0.50)\n" in page(-1.0, -0.5)
     assert "- missed (1): mnist-0.4-paper (-0.20)\n" in page(-0.2, -0.5)
+    measured = [
+        dataclasses.replace(run, metrics={**run.metrics, "start_accuracy": 0.7 + 0.02 * (run.spec.seed % 2)})
+        for run in (_result(spec, 95.0) for spec in both.specs([0, 1]) if spec.start)
+    ]
+    assert "| 71.00 ± 1.41 | 95.00 ± 0.00 |" in recipes_page(both, Archive(measured))
 
 
 def test_runs_that_a_search_made_do_not_count(strong: Strong) -> None:

@@ -131,9 +131,10 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
         except ImpossibleBudget as error:
             return Result(spec, refused=str(error))
     data, model = chosen_rows(spec, data_of(spec.task, spec.stand_in)), fresh_model(spec, device)
-    if spec.private:
-        return _private(spec, data, model, device, tick)
-    return _plain(spec, data, model, device, tick)
+    # What weights from public data score before a row is trained on: the rest is what the budget bought.
+    before = {"start_accuracy": accuracy(model, *data.test)} if spec.start else {}
+    result = (_private if spec.private else _plain)(spec, data, model, device, tick)
+    return replace(result, metrics={**result.metrics, **before})
 
 
 def fresh_model(spec: Spec, device: str = "cpu") -> nn.Module:

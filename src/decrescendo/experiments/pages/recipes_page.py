@@ -24,6 +24,7 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "Written by `decrescendo report` from `results/recipes` and `results/runs`.",
         _progress(strong, scores),
         _overview(strong, scores),
+        _starts(runs),
         "## What was found, and where it was looked for",
         "The private data were opened by no search: it saw the named public data, with the noise that the private data "
         "would need. What moved, within what limits, and every trial with its score is in the recipe's file.",
@@ -99,6 +100,25 @@ def _overview(strong: Strong, scores: dict[str, Score]) -> str:
         "target",
     ]
     return table([*header, "ours - target"], rows, "llrlrrrrrr")
+
+
+def _starts(runs: dict[str, dict[int, Result]]) -> str:
+    """What the pre-trained weights score by themselves."""
+    rows: list[list[str]] = []
+    for name, found in runs.items():
+        before = {
+            seed: 100 * value for seed, run in found.items() if (value := run.metrics.get("start_accuracy"))
+        }
+        if before:
+            start = next(iter(found.values())).spec.start
+            rows.append([name, start, Score(before).shown, score_of(found).shown])
+    if not rows:
+        return ""
+    words = (
+        "Pre-trained weights are those after a few passes over the named public data, without privacy; none of the "
+        "task's own data were opened for them. What they score on the test data before the first private step:"
+    )
+    return words + "\n\n" + table(["recipe", "start", "before", "after"], rows, "llrr")
 
 
 def plain_task(task: str) -> str:
