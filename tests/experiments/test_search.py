@@ -53,6 +53,14 @@ def values(recipe: Recipe) -> list[dict[str, Any]]:
     return [dict(trial.values) for trial in recipe.trials]
 
 
+def test_settings_chosen_by_rows_that_are_tested_on_are_refused() -> None:
+    space = Space({"clip": Between(0.1, 1.0)}, {"method": "constant"})
+    changes: dict[str, Any] = {"stand_in": "imdb-public", "space": space}
+    with pytest.raises(InvalidValue, match=r"stand_in must have no rows that imdb is tested on.*imdb-half"):
+        asked(task="imdb", **changes)
+    asked(task="imdb-half", **changes)
+
+
 @pytest.mark.usefixtures("toy")
 class TestSearch:
     def test_a_killed_search_goes_on_with_the_same_trials_and_repeats_nothing(self, tmp_path: Path) -> None:

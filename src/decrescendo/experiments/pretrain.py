@@ -14,10 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.data import Dataset
-from decrescendo.errors import InvalidValue
 from decrescendo.evaluate import accuracy
 from decrescendo.experiments.spec import Spec
-from decrescendo.experiments.stand_ins import find_stand_in, public_rows
+from decrescendo.experiments.stand_ins import check_untested, find_stand_in, public_rows
 from decrescendo.experiments.tasks import cross_entropy, find_task
 from decrescendo.rng import Streams
 
@@ -35,11 +34,8 @@ def check_start(spec: Spec) -> None:
     """
     task = find_task(spec.task)
     known = find_stand_in(spec.start, task, "start")
-    if not spec.stand_in and task.name in known.tested_by:
-        raise InvalidValue(
-            f"start must have no rows that {task.name} is tested on, got start={known.name!r}. Take a task with "
-            f"other test rows, one of {', '.join(name for name in known.tasks if name not in known.tested_by)}"
-        )
+    if not spec.stand_in:
+        check_untested(known, task, "start")
 
 
 def load_pretrained(model: nn.Module, spec: Spec) -> None:

@@ -17,7 +17,7 @@ from decrescendo.experiments.results import Result, find
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.space import Among, Dimension, Space, Value, starting_values
 from decrescendo.experiments.spec import Spec
-from decrescendo.experiments.stand_ins import find_stand_in
+from decrescendo.experiments.stand_ins import check_untested, find_stand_in
 from decrescendo.experiments.tasks import decay_scheduler, find_task, make_optimizer
 from decrescendo.extras import require
 
@@ -66,7 +66,7 @@ class Search:
         check_instance("space", self.space, Space)
         for name, least in (("trials", 1), ("seeds", 1), ("together", 1), ("sampler_seed", 0)):
             check_integer(name, getattr(self, name), at_least=least)
-        find_stand_in(self.stand_in, task)
+        check_untested(find_stand_in(self.stand_in, task), task)
         for values in self.space.corners():
             check_settings(self.spec(values))
 

@@ -33,7 +33,8 @@ class StandIn:
         tasks: for which tasks it has the right shape.
         what: in words.
         as_bytes: those of its tasks whose models take pixels as bytes; they get them so.
-        tested_by: tasks whose test half has the same rows: a model that starts from the stand-in has seen them.
+        tested_by: tasks whose test half has the same rows: a model that starts from the stand-in has seen them, and
+            settings that were searched on it were chosen by them.
     """
 
     name: str
@@ -99,6 +100,20 @@ def find_stand_in(name: str, task: Task, setting: str = "stand_in") -> StandIn:
             f"{setting} for {task.name} must be one of {', '.join(fitting) or 'none so far'}, got {setting}={name!r}"
         )
     return known
+
+
+def check_untested(stand_in: StandIn, task: Task, setting: str = "stand_in") -> None:
+    """Refuse a stand-in with rows that ``task`` is tested on. Errors name the ``setting``.
+
+    Raises:
+        InvalidValue: it has some.
+    """
+    if task.name in stand_in.tested_by:
+        others = [name for name in stand_in.tasks if name not in stand_in.tested_by]
+        raise InvalidValue(
+            f"{setting} must have no rows that {task.name} is tested on, got {setting}={stand_in.name!r}. Take a task "
+            f"with other test rows, one of {', '.join(others)}"
+        )
 
 
 def public_rows(name: str, task: Task) -> Dataset:

@@ -27,14 +27,6 @@ TARGETS: dict[tuple[str, float, str], float] = {
     ("names", 1.0, "paper"): 69.0, ("names", 2.0, "paper"): 73.0,
 }  # fmt: skip
 
-# Reviews on which settings were searched cannot also score them.
-SCORED_ON = {"imdb": "imdb-half"}
-
-
-def task_of(task: str) -> str:
-    """The task whose test data score a recipe for ``task``."""
-    return SCORED_ON.get(task, task)
-
 
 def paper_of(task: str, epsilon: float) -> float | None:
     """The best number that the paper has at this epsilon, in %."""
