@@ -81,6 +81,20 @@ def test_a_target_reached_from_public_weights_only_says_so(tmp_path: Path, stron
     assert "| 71.00 ± 1.41 | 95.00 ± 0.00 |" in recipes_page(both, Archive(measured))
 
 
+def test_fashion_is_run_from_public_weights_too_with_nothing_searched(tmp_path: Path) -> None:
+    fashion = base_spec(
+        "fashion-mnist", epsilon=0.4, accountant="pld", settings={"method": "constant", "steps": 10}
+    )
+    save_recipe(tmp_path / "one.json", dataclasses.replace(RECIPE, spec=fashion, stand_in="mnist"))
+    save_recipe(tmp_path / "two.json", RECIPE)
+    found = read_recipes(tmp_path)
+    assert {name: recipe.spec for name, recipe in found.recipes.items()} == {
+        "one": fashion, "one-from-mnist": dataclasses.replace(fashion, start="mnist"), "two": SPEC,
+    }  # fmt: skip
+    assert [spec.start for spec in found.specs([0], only=["*/*/one", "*/*/one-from-mnist"])] == ["", "mnist"]
+    assert "nothing was searched for it" in recipes_page(found, Archive([]))
+
+
 def test_runs_that_a_search_made_do_not_count(strong: Strong) -> None:
     assert "99.00" not in recipes_page(strong, Archive([_result(SPEC, 99.0)]))
 

@@ -27,7 +27,8 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         _starts(runs),
         "## What was found, and where it was looked for",
         "The private data were opened by no search: it saw the named public data, with the noise that the private data "
-        "would need. What moved, within what limits, and every trial with its score is in the recipe's file.",
+        "would need. What moved, within what limits, and every trial with its score is in the recipe's file. A row "
+        "whose name ends in *-from-* has the settings that were found for a random start: nothing was searched for it.",
         _settings(strong),
         _searches(strong),
         "## Hardware and versions",
