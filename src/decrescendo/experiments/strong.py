@@ -91,7 +91,7 @@ class Strong:
 
 
 def read_recipes(folder: Path = FOLDER) -> Strong:
-    """The recipes in ``folder``, none if there is no such folder; for the tasks in `STARTS` also from pre-trained weights.
+    """The recipes in ``folder``, none if there is no such folder; for tasks in `STARTS` also from pre-trained weights.
 
     Raises:
         FileRefused: one is damaged.
