@@ -288,10 +288,10 @@ class Run:
         return run
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(maxsize=64)
 def judged(ledger: Ledger, budget: Budget) -> Guarantee:
     """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end
-    beside it. Kept for a few ledgers: an audit trains a thousand times by one plan."""
+    beside it. Kept for as many ledgers as a table has cells: an audit trains a thousand times by one plan."""
     accountant = Pld()
     lower, upper = accountant.bracket(ledger, budget.delta)
     return Guarantee(upper, budget.delta, budget.unit, accountant.name, "upper", lower)
