@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from decrescendo.ledger import Ledger, Release
 P, DELTA = 250 / 60_000, 1 / 600_000
 
 
-def composed_elsewhere(ledger: Ledger, grid: float, delta: float) -> float:
+def composed_elsewhere(ledger: Ledger, grid: float) -> Callable[[float], float]:
+    """The epsilon that dp-accounting's discretisation has at a delta."""
     total = None
     for release in ledger:
         step = other.from_gaussian_mechanism(
@@ -28,7 +30,7 @@ def composed_elsewhere(ledger: Ledger, grid: float, delta: float) -> float:
         ).self_compose(release.count)
         total = step if total is None else total.compose(step)
     assert total is not None
-    return float(total.get_epsilon_for_delta(delta))
+    return lambda delta: float(total.get_epsilon_for_delta(delta))
 
 
 def two_steps_exactly(first: Release, second: Release, epsilon: float) -> float:
@@ -82,54 +84,54 @@ def test_two_different_steps_against_the_exact_integral(
     assert low <= epsilon <= high
 
 
-# At least 40 constant schedules over the ranges promised; dp-accounting's grid is fine enough for 2e-4 of epsilon.
+# With two deltas over 40 constant schedules over the ranges promised; dp-accounting's grid is fine enough for 2e-4 of
+# epsilon.
 CONSTANT = [
-    (rate, noise, steps, delta)
-    for rate, noise, steps in [
-        (5e-4, 0.7, 5_000), (1e-4, 0.6, 20_000), (1e-3, 0.5, 1_000), (1e-3, 0.8, 100_000), (1e-3, 2.0, 1_000_000),
-        (P, 0.7, 1_000), (P, 1.205, 4_800), (P, 2.872, 4_800), (P, 10.0, 48_000), (0.01, 0.6, 300), (0.01, 1.0, 1_000),
-        (0.01, 5.0, 10_000), (0.05, 1.0, 200), (0.05, 3.0, 2_000), (0.1, 0.8, 40), (0.1, 4.0, 500), (0.1, 30.0, 20_000),
-        (0.5, 3.0, 30), (0.5, 20.0, 1_000), (0.5, 300.0, 100_000), (0.9, 5.0, 20), (0.9, 100.0, 3_000),
-    ]
-    for delta in (1e-5, 1e-9)
+    (5e-4, 0.7, 5_000), (1e-4, 0.6, 20_000), (1e-3, 0.5, 1_000), (1e-3, 0.8, 100_000), (1e-3, 2.0, 1_000_000),
+    (P, 0.7, 1_000), (P, 1.205, 4_800), (P, 2.872, 4_800), (P, 10.0, 48_000), (0.01, 0.6, 300), (0.01, 1.0, 1_000),
+    (0.01, 5.0, 10_000), (0.05, 1.0, 200), (0.05, 3.0, 2_000), (0.1, 0.8, 40), (0.1, 4.0, 500), (0.1, 30.0, 20_000),
+    (0.5, 3.0, 30), (0.5, 20.0, 1_000), (0.5, 300.0, 100_000), (0.9, 5.0, 20), (0.9, 100.0, 3_000),
 ]  # fmt: skip
+DELTAS = (1e-5, 1e-9)
 
 
-@pytest.mark.parametrize(("rate", "noise", "steps", "delta"), CONSTANT)
-def test_constant_schedules_against_an_independent_library(
-    rate: float, noise: float, steps: int, delta: float
-) -> None:
+@pytest.mark.parametrize(("rate", "noise", "steps"), CONSTANT)
+def test_constant_schedules_against_an_independent_library(rate: float, noise: float, steps: int) -> None:
     ledger = Ledger([Release(rate, noise, steps)])
-    lower, upper = Pld().bracket(ledger, delta)
-    grid = min(1e-4, upper / 8_000, max(0.05 * rate / noise, 2e-5))
-    fine, coarse = composed_elsewhere(ledger, grid, delta), composed_elsewhere(ledger, 2 * grid, delta)
-    # Their rounding is upwards and of second order in the grid: what it converges to, and a fair error of that.
-    converged, uncertain = fine - (coarse - fine) / 3, abs(coarse - fine)
-    assert lower <= fine
-    assert upper >= converged - uncertain
-    assert upper <= converged * (1 + 1e-3) + uncertain
-    assert uncertain < 1e-3 * converged
+    brackets = {delta: Pld().bracket(ledger, delta) for delta in DELTAS}
+    least = min(upper for _, upper in brackets.values())
+    grid = min(1e-4, least / 8_000, max(0.05 * rate / noise, 2e-5))
+    finer, coarser = composed_elsewhere(ledger, grid), composed_elsewhere(ledger, 2 * grid)
+    for delta, (lower, upper) in brackets.items():
+        fine, coarse = finer(delta), coarser(delta)
+        # Their rounding is upwards and of second order in the grid: what it converges to, and a fair error of that.
+        converged, uncertain = fine - (coarse - fine) / 3, abs(coarse - fine)
+        assert lower <= fine
+        assert upper >= converged - uncertain
+        assert upper <= converged * (1 + 1e-3) + uncertain
+        assert uncertain < 1e-3 * converged
 
 
 @pytest.mark.parametrize(
     "ledger",
     [
-        pytest.param(Ledger.of(np.geomspace(1.4, 0.8, 40), 0.02), id="falling noise"),
-        pytest.param(Ledger.of(np.linspace(0.7, 3.0, 25), 0.1), id="rising noise"),
+        pytest.param(Ledger.of(np.geomspace(1.4, 0.8, 20), 0.02), id="falling noise"),
+        pytest.param(Ledger.of(np.linspace(0.7, 3.0, 15), 0.1), id="rising noise"),
         pytest.param(
             Ledger([Release(0.01, 0.9, 30), Release(0.2, 4.0, 10), Release(1.0, 12.0, 5)]),
             id="three sample rates",
         ),
     ],
 )
-@pytest.mark.parametrize("delta", [1e-5, 1e-8])
-def test_different_steps_against_an_independent_library_step_by_step(ledger: Ledger, delta: float) -> None:
-    lower, upper = Pld().bracket(ledger, delta)
-    fine, coarse = (composed_elsewhere(ledger, grid, delta) for grid in (2e-4, 4e-4))
-    converged = fine - (coarse - fine) / 3
-    assert lower <= fine
-    assert upper >= converged - (coarse - fine)
-    assert lower * (1 - 1e-4) <= converged <= upper * (1 + 1e-4)
+def test_different_steps_against_an_independent_library_step_by_step(ledger: Ledger) -> None:
+    finer, coarser = (composed_elsewhere(ledger, grid) for grid in (2e-4, 4e-4))
+    for delta in (1e-5, 1e-8):
+        lower, upper = Pld().bracket(ledger, delta)
+        fine, coarse = finer(delta), coarser(delta)
+        converged = fine - (coarse - fine) / 3
+        assert lower <= fine
+        assert upper >= converged - (coarse - fine)
+        assert lower * (1 - 1e-4) <= converged <= upper * (1 + 1e-4)
 
 
 def at_effort(ledger: Ledger, delta: float, effort: _Effort, near: float) -> tuple[float, float]:
@@ -139,12 +141,12 @@ def at_effort(ledger: Ledger, delta: float, effort: _Effort, near: float) -> tup
     return bounds.epsilons(delta, near)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     log_noise=st.floats(-0.5, 2.0),
     log_rate=st.floats(-5, -0.1),
-    log_steps=st.floats(0.5, 4.0),
+    log_steps=st.floats(0.5, 3.0),
     log_delta=st.floats(-13, -3),
 )
 def test_brackets_at_different_efforts_overlap(
@@ -243,9 +245,9 @@ class TestEdges:
         )
 
     def test_more_accuracy_narrows(self) -> None:
-        ledger = Ledger.of(np.geomspace(2.2, 0.9, 2_000), P)
-        wide, narrow = Pld(rtol=1e-2).bracket(ledger, DELTA), Pld(rtol=2e-4).bracket(ledger, DELTA)
-        assert narrow[1] - narrow[0] <= 2e-4 * narrow[1]
+        ledger = Ledger.of(np.geomspace(2.2, 0.9, 100), P)
+        wide, narrow = Pld(rtol=1e-2).bracket(ledger, DELTA), Pld(rtol=5e-4).bracket(ledger, DELTA)
+        assert narrow[1] - narrow[0] <= 5e-4 * narrow[1]
         assert wide[0] <= narrow[1]
         assert narrow[0] <= wide[1]
 

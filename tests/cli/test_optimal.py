@@ -61,14 +61,29 @@ def test_a_file_of_weights_may_be_a_list_or_lines(tmp_path: Path, text: str) -> 
     assert known(influence=tmp_path / "q").weights(4).tolist() == [1, 5, 2, 7]
 
 
-def test_the_plan_is_the_best_for_what_is_known(invoke: Invoke, tmp_path: Path) -> None:
+def test_the_plan_is_the_best_for_what_is_known(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved: list[tuple[tuple[Any, ...], dict[str, Any], Plan]] = []
+
+    def solve(*given: Any, **options: Any) -> Plan:
+        plan = allocate(*given, **options)
+        solved.append((given, options, plan))
+        return plan
+
+    monkeypatch.setattr("decrescendo.theory.allocation.allocate", solve)
     options = ["--lr-schedule", "linear", "--rho-c", 9, "--save", "plan.json", "--json"]
     result = invoke(*OPTIMAL, *options)
     assert result.exit_code == 0, result.output
     plan, found = Plan.load(tmp_path / "plan.json"), facts(result)
     clip, weight = dc.sensitivity_decay(1.0, rho_c=9), [16.0, 9.0, 4.0, 1.0]
-    assert plan == allocate(BUDGET, SAMPLING, steps=4, weight=weight, clip=clip)
     even = dc.calibrate(BUDGET, SAMPLING, steps=4, privacy=dc.constant(1.0), clip=clip)
+    ((given, asked, best),) = solved
+    assert plan == best
+    assert given == (BUDGET, SAMPLING)
+    assert asked["steps"] == 4
+    assert list(asked["weight"] / asked["weight"][-1]) == pytest.approx(weight)
+    assert list(best.clip_norm) == list(even.clip_norm)
     assert found["noise_term_over_uniform"] == pytest.approx(
         noise_cost(plan, weight) / noise_cost(even, weight)
     )
@@ -102,21 +117,19 @@ def test_a_sentence_says_what_it_rests_on(options: dict[str, Any], words: str) -
     assert words in sentence
 
 
-def test_it_draws_the_noise_and_says_what_it_rests_on(invoke: Invoke) -> None:
-    lines = invoke(*OPTIMAL, "--lr-schedule", "cosine").stdout.splitlines()
-    assert any(line.startswith("noise multiplier z_t") for line in lines)
-    assert any("┤" in line and "█" in line for line in lines)
-    assert known(lr_schedule=Decay.COSINE).rests_on() in lines
-    assert "below uniform noise in the same budget" in lines[-1]
-
-
-def test_the_picture_has_uniform_noise_beside_it(
-    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_noise_is_drawn_beside_uniform_noise_and_says_what_it_rests_on(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown: list[Any] = []
     monkeypatch.setattr(
         "decrescendo.report.figure.draw_schedules", lambda plans, path: shown.append(dict(plans))
     )
-    assert invoke(*OPTIMAL, "--lr-schedule", "cosine", "--plot", "p.png").exit_code == 0
+    result = invoke(*OPTIMAL, "--lr-schedule", "cosine", "--plot", "p.png")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert any(line.startswith("noise multiplier z_t") for line in lines)
+    assert any("┤" in line and "█" in line for line in lines)
+    assert known(lr_schedule=Decay.COSINE).rests_on() in lines
+    assert any("below uniform noise in the same budget" in line for line in lines)
     assert list(shown[0]) == ["optimal", "uniform"]
     assert np.ptp(shown[0]["uniform"].noise_multiplier) == 0

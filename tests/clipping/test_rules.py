@@ -113,12 +113,6 @@ def test_parts_under_no_grad_or_detached_get_no_gradient() -> None:
     assert float(Engine(model, mixed).clipped_sum(batch, 1.0).gradients["fixed.weight"].abs().max()) == 0.0
 
 
-@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning")  # torch's own, while it loads its compiler
-def test_a_compiled_model_is_run_uncompiled_and_right() -> None:
-    model, batch = CASES["deep"].make(torch.float64, 4)
-    check_equal(torch.compile(model), batch, torch.float64, EngineSettings())
-
-
 def test_dropout_draws_what_plain_training_draws() -> None:
     """With the same global seed the recorded pass sees the masks of a plain pass, check or no check."""
     model = nn.Sequential(nn.Linear(4, 50), nn.Dropout(0.5), nn.Linear(50, 3))

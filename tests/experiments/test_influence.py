@@ -226,7 +226,7 @@ def closed_form(plan: Plan, momentum: float, curvature: float = CURVATURE) -> np
     return curvature / 2 * SIZE * (plan.clip_norm / COUNT) ** 2 * left**2
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.6])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.6])  # 0: the next test too
 def test_on_a_quadratic_the_influence_is_the_closed_form(momentum: float) -> None:
     """A z-test at each step; a curvature 10 % off, or noise 3 % off, would be seen."""
     given = quadratic(momentum)

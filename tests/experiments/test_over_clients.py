@@ -82,7 +82,9 @@ def test_table_4_counts_rounds_delta_and_epochs_in_clients() -> None:
         assert (one.records, one.steps, one.delta) == (1, 5_000, 1 / (10 * rows))
         assert (ten.records, ten.steps, ten.delta) == (10, 500, 1 / rows)
         assert one.steps * one.batch * one.records == ten.steps * ten.batch * ten.records
-        assert plan_of(ten).sampling.sample_rate == 10 * plan_of(one).sampling.sample_rate
+        # (The rate does not depend on the number of rounds, which calibration takes its time for.)
+        each, tenfold = (plan_of(dataclasses.replace(spec, steps=2)).sampling for spec in (one, ten))
+        assert tenfold.sample_rate == 10 * each.sample_rate
     for (plain,) in TABLE4.plain_specs([0]).values():
         assert plain.records == 0
 

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ def test_whole_plans_are_reserved_until_nothing_fits(path: Path) -> None:
         store.start(plan(0.4))
 
 
+@cache
+def spent_alone(one: Plan) -> float:
+    """By the accountant, asked here: once a plan, as it takes a second."""
+    return Pld().bracket(one.ledger, one.budget.delta)[1]
+
+
 @settings(max_examples=6, deadline=None)
 @given(
     asked=st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), max_size=8),
@@ -73,7 +80,7 @@ def test_what_is_granted_is_within_the_budget(
 
     def over(plans: list[Plan]) -> bool:
         if rule == "sum":
-            spent = [Pld().bracket(p.ledger, p.budget.delta)[1] for p in plans]
+            spent = [spent_alone(p) for p in plans]
             return sum(map(Fraction, spent), Fraction(0)) > Fraction(2.2) or len(plans) * Fraction(
                 1e-6
             ) > Fraction(4e-6)
@@ -84,7 +91,7 @@ def test_what_is_granted_is_within_the_budget(
         ) * (1 - 1e-12)
 
     assert not over(granted)
-    assert all(over([*granted, more]) for more in refused)
+    assert all(over([*granted, more]) for more in dict.fromkeys(refused))
     assert [entry.agreed for entry in store.entries()] == granted
 
 
@@ -95,11 +102,11 @@ def test_no_rule_grants_more_than_the_true_composition(path: Path) -> None:
         taken = 0
         while taken < 40:
             try:
-                store.start(plan(0.25))
+                store.start(plan(0.5))
             except ImpossibleBudget:
                 break
             taken += 1
-        assert taken >= (4 if rule == "sum" else 8)
+        assert taken >= (4 if rule == "sum" else 6)
         joint = sum(
             (entry.agreed.ledger for entry in store.entries() if isinstance(entry.agreed, Plan)), Ledger()
         )
