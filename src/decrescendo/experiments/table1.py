@@ -51,6 +51,12 @@ TABLE1 = Table(
             {"clip": 1.5},
             ("fashion-mnist/0.4", "fashion-mnist/1.2"),
         ),
+        VANILLA.changed(
+            "smaller-clip-program-delta",
+            "vanilla, C_0 = 1.5 and delta = 1/N",
+            {"clip": 1.5, "delta": 1 / 60_000},
+            ("fashion-mnist/0.4",),
+        ),
         DYNAMIC.changed(
             "dynamic-smaller-clip",
             "dynamic, C_0 = 1.5 as on MNIST",
