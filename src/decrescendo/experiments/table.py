@@ -39,6 +39,7 @@ class Row:
         accountant: by which the paper calibrates it.
         control: not in the paper.
         only: keys of the columns it is run in; empty: all.
+        base: key of the row that it changes; empty: none.
     """
 
     key: str
@@ -48,6 +49,7 @@ class Row:
     accountant: str = "clt"
     control: bool = False
     only: tuple[str, ...] = ()
+    base: str = ""
 
     def reports(self, *paper: float | None) -> "Row":
         """The same with the paper's numbers, one a column."""
@@ -60,7 +62,13 @@ class Row:
     def changed(self, key: str, label: str, settings: Mapping[str, Any], only: tuple[str, ...] = ()) -> "Row":
         """Another row: this one with some settings changed, and no numbers of the paper's."""
         return dataclasses.replace(
-            self, key=key, label=label, paper=(), settings={**self.settings, **settings}, only=only
+            self,
+            key=key,
+            label=label,
+            paper=(),
+            settings={**self.settings, **settings},
+            only=only,
+            base=self.key,
         )
 
 

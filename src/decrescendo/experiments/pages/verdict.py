@@ -12,7 +12,7 @@ IN_WORDS = {CLAIMED: "as the paper counts", CERTIFIED: "certified"}
 
 def verdict(filled: Filled) -> str:
     """All sentences, as a list."""
-    parts = (progress, reached, gains, under_reports, promises_kept)
+    parts = (progress, reached, tried, gains, under_reports, promises_kept)
     return "\n".join(f"- {line}" for part in parts for line in part(filled))
 
 
@@ -66,6 +66,26 @@ def reached(filled: Filled) -> list[str]:
         )
         lines.append(line + (f"; further below in {', '.join(far)}." if far else "."))
     return lines
+
+
+def tried(filled: Filled) -> list[str]:
+    """Which cells that stay below the paper's come up to it with other settings."""
+    near: list[str] = []
+    far: list[str] = []
+    for cell in filled.table.tried_cells([0]):
+        score, base = filled.score(cell.row, cell.column, CLAIMED), filled.row(cell.row.base)
+        paper = None if base is None else filled.table.reported(base, cell.column)
+        if paper is None or not score.seeds:
+            continue
+        gap = score.mean - paper
+        words = f"{cell.row.label}, {cell.column.key} ({gap:+.2f}, {_seeds(score.seeds)})"
+        (near if round(gap, 9) >= -REACHED else far).append(words)
+    if not near and not far:
+        return []
+    return [
+        f"**Tried with other settings**: within {REACHED:.1f} point of the paper's number with "
+        f"{'; '.join(near) or 'none'}" + (f". Not with {'; '.join(far)}." if far else ".")
+    ]
 
 
 def gains(filled: Filled) -> list[str]:
