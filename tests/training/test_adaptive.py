@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from decrescendo import run as run_module
 from decrescendo.accounting import Filter, GdpFilter, Pld, Rdp, RenyiFilter, ZcdpFilter
 from decrescendo.budget import Budget
 from decrescendo.errors import (
@@ -29,6 +28,7 @@ from decrescendo.ledger import Ledger, Release
 from decrescendo.noise import privatise
 from decrescendo.progress import Progress
 from decrescendo.run import Run
+from decrescendo.run import files as run_module
 from decrescendo.sampling import PoissonSampling
 from decrescendo.schedule import Schedule
 from decrescendo.steering import Adaptive, FromSchedule, Seen, Settings, ValidationDecay

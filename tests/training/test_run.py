@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from decrescendo import run as module
 from decrescendo.accounting import Pld
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.ledger import Ledger
 from decrescendo.noise import privatise
 from decrescendo.run import Run
+from decrescendo.run import files as module
 from decrescendo.training import train
 
 from .conftest import loss, make_model, make_plan, sgd

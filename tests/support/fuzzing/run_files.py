@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save as save_tensors
 
 from decrescendo import plan as plans
-from decrescendo import run as runs
 from decrescendo import terms as termss
 from decrescendo.budget import Budget
 from decrescendo.checkpoint import Checkpoint, Checkpoints
@@ -24,6 +23,7 @@ from decrescendo.plan import Plan
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.rng import SecureStream
 from decrescendo.run import History, Run
+from decrescendo.run import files as runs
 from decrescendo.statement import Conduct, Declaration
 from decrescendo.store import Store
 from decrescendo.terms import Terms
