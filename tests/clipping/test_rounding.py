@@ -192,8 +192,8 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
-# The narrowest sums, and those with the widest rounding beside it, are looked at always: the others lie between.
-NARROW, ALIKE = ("float32", "bfloat16", "autocast"), ("float16", "float64")
+# float64 has no path of its own, and the widest margin.
+NARROW = ("float32", "bfloat16", "float16")
 # Complex numbers of half precision are not there; two operations do not run alone under autocast.
 MISSING = {
     "bfloat16": {"filter in frequencies"},
@@ -203,7 +203,7 @@ MISSING = {
 
 
 @pytest.mark.parametrize("chosen", [EngineSettings(), PRECISE], ids=["plain", "precise"])
-@pytest.mark.parametrize("kind", [*NARROW, *(pytest.param(kind, marks=pytest.mark.slow) for kind in ALIKE)])
+@pytest.mark.parametrize("kind", [*NARROW, "autocast", pytest.param("float64", marks=pytest.mark.slow)])
 def test_leaving_one_example_away_moves_the_stored_sum_by_at_most_the_clip_norm(
     kind: str, chosen: EngineSettings
 ) -> None:

@@ -97,7 +97,7 @@ def test_what_is_granted_is_within_the_budget(
 
 def test_no_rule_grants_more_than_the_true_composition(path: Path) -> None:
     """What each rule lets through, judged together by `Pld`, is within the budget at its delta."""
-    for rule, epsilon in (("sum", 0.25), ("renyi:12", 0.5), ("declared", 2.0)):
+    for rule, epsilon, least in (("sum", 0.25, 4), ("renyi:12", 0.5, 2), ("declared", 2.0, 6)):
         store = make(path.with_name(rule.replace(":", "") + ".db"), 2.2, 4e-6, rule)
         taken = 0
         while taken < 40:
@@ -106,7 +106,7 @@ def test_no_rule_grants_more_than_the_true_composition(path: Path) -> None:
             except ImpossibleBudget:
                 break
             taken += 1
-        assert 2 <= taken < 40  # nothing more fits
+        assert least <= taken < 40  # nothing more fits
         joint = sum(
             (entry.agreed.ledger for entry in store.entries() if isinstance(entry.agreed, Plan)), Ledger()
         )

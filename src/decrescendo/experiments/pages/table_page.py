@@ -137,7 +137,8 @@ def _tried(filled: Filled) -> list[str]:
     return [
         "## What was tried",
         "Changed settings, calibrated as the paper counts, to come nearer to the paper's numbers: beside them the same "
-        "method with this page's settings, and with the paper's.",
+        "method with this page's settings, and with the paper's. They were thought of after the test scores above were "
+        "seen: they explain a difference, and are no results of their own.",
         table(header, rows, "llrrrrr"),
     ]
 

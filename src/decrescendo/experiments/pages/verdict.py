@@ -83,7 +83,7 @@ def tried(filled: Filled) -> list[str]:
     if not near and not far:
         return []
     return [
-        f"**Tried with other settings**: within {REACHED:.1f} point of the paper's number with "
+        f"**Tried with other settings**: within {REACHED:.1f} point of the paper's number or above with "
         f"{'; '.join(near) or 'none'}" + (f". Not with {'; '.join(far)}." if far else ".")
     ]
 
