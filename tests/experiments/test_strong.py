@@ -87,12 +87,20 @@ def test_fashion_is_run_from_public_weights_too_with_nothing_searched(tmp_path: 
     )
     save_recipe(tmp_path / "one.json", dataclasses.replace(RECIPE, spec=fashion, stand_in="mnist"))
     save_recipe(tmp_path / "two.json", RECIPE)
+    tanh, drawn = (
+        dataclasses.replace(fashion, **new) for new in ({"model": "tanh"}, {"start": "synthetic-clothing"})
+    )
+    save_recipe(tmp_path / "tanh.json", dataclasses.replace(RECIPE, spec=tanh, stand_in="mnist"))
+    save_recipe(tmp_path / "drawn.json", dataclasses.replace(RECIPE, spec=drawn, stand_in="mnist"))
     found = read_recipes(tmp_path)
     assert {name: recipe.spec for name, recipe in found.recipes.items()} == {
         "one": fashion, "one-from-mnist": dataclasses.replace(fashion, start="mnist"), "two": SPEC,
+        "tanh": tanh, "drawn": drawn,
     }  # fmt: skip
     assert [spec.start for spec in found.specs([0], only=["*/*/one", "*/*/one-from-mnist"])] == ["", "mnist"]
-    assert "nothing was searched for it" in recipes_page(found, Archive([]))
+    page = recipes_page(found, Archive([]))
+    assert "nothing was searched for it" in page
+    assert page.count("| mnist from synthetic-digits |") == 1  # where the trials for drawn clothes were begun
 
 
 def test_runs_that_a_search_made_do_not_count(strong: Strong) -> None:

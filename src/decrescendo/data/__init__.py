@@ -1,5 +1,6 @@
 """Public data sets, fetched once and verified by hash, and the rows that training draws from."""
 
+from decrescendo.data.clothing import synthetic_clothing
 from decrescendo.data.dataset import Dataset
 from decrescendo.data.enlarged import enlarged_digits
 from decrescendo.data.images import digits, fashion_mnist, mnist
@@ -25,6 +26,7 @@ __all__ = [
     "InfiniteMnist",
     "infinite_mnist",
     "synthetic_digits",
+    "synthetic_clothing",
     "enlarged_digits",
     "principal_mnist",
     "gaussian_rows",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from decrescendo.data import Dataset
 from decrescendo.evaluate import accuracy
 from decrescendo.experiments.spec import Spec
-from decrescendo.experiments.stand_ins import check_untested, find_stand_in, public_rows
+from decrescendo.experiments.stand_ins import check_untested, drawn_for, find_stand_in, public_rows
 from decrescendo.experiments.tasks import cross_entropy, find_task
 from decrescendo.rng import Streams
 
@@ -33,19 +33,20 @@ def check_start(spec: Spec) -> None:
             is tested on.
     """
     task = find_task(spec.task)
-    known = find_stand_in(spec.start, task, "start")
+    known = find_stand_in(drawn_for(spec.start, spec.stand_in), task, "start")
     if not spec.stand_in:
         check_untested(known, task, "start")
 
 
 def load_pretrained(model: nn.Module, spec: Spec) -> None:
-    """Give ``model``, fresh from the task of ``spec``, the weights that its start stands for.
+    """Give ``model``, fresh from the task of ``spec``, the weights that its start stands for; on a stand-in, those of
+    the stand-in's own drawn data (`experiments.stand_ins.drawn_for`).
 
     Raises:
         InvalidValue: as `check_start` does.
     """
     check_start(spec)
-    model.load_state_dict(pretrained(spec.task, spec.model, spec.start, spec.seed))
+    model.load_state_dict(pretrained(spec.task, spec.model, drawn_for(spec.start, spec.stand_in), spec.seed))
 
 
 @functools.lru_cache(maxsize=8)
