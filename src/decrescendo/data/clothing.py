@@ -1,7 +1,6 @@
 """Made-up clothes that look a little like Fashion-MNIST's: public data to pre-train on."""
 
 import numpy as np
-import torch
 from jaxtyping import Float64, Int64, UInt8
 from scipy import ndimage
 
@@ -9,6 +8,7 @@ from decrescendo.data.clothes import GARMENTS, Dice, Part
 from decrescendo.data.dataset import Dataset
 from decrescendo.data.fields import COUNT, UNIT, displacement_fields
 from decrescendo.data.frozen import frozen_stream
+from decrescendo.data.grey import grey_images
 from decrescendo.errors import check_integer
 from decrescendo.extras import require
 
@@ -51,19 +51,10 @@ def synthetic_clothing(count: int = 60_000, seed: int = 0) -> Dataset:
     pixels = np.concatenate(
         [_images(classes[start : start + CHUNK], random) for start in range(0, rows, CHUNK)]
     )
-    inputs = torch.from_numpy(pixels.astype(np.float32)).unsqueeze(1).div_(255.0).sub_(MEAN).div_(STD)
-    targets = torch.from_numpy(classes.astype(np.int64))
-    return Dataset(
-        name="synthetic-clothing",
-        train_inputs=inputs[:train],
-        train_targets=targets[:train],
-        test_inputs=inputs[train:],
-        test_targets=targets[train:],
-        classes=len(GARMENTS),
-        scale=255.0,
-        mean=MEAN,
-        std=STD,
-    )
+    return grey_images(
+        "synthetic-clothing", pixels[:train], classes[:train], pixels[train:], classes[train:],
+        scale=255.0, mean=MEAN, std=STD,
+    )  # fmt: skip
 
 
 def _images(

@@ -1,11 +1,11 @@
 """Image data sets: the embedded digits, MNIST and Fashion-MNIST."""
 
 import numpy as np
-import torch
 from jaxtyping import UInt8
 
 from decrescendo.data.dataset import Dataset
 from decrescendo.data.fetch import RemoteFile, read
+from decrescendo.data.grey import grey_images
 from decrescendo.data.idx import parse_idx
 from decrescendo.errors import FileRefused
 from decrescendo.extras import require
@@ -77,7 +77,7 @@ def digits() -> Dataset:
     bunch = require("sklearn.datasets").load_digits()
     pixels, labels = np.asarray(bunch.images, dtype=np.uint8), np.asarray(bunch.target, dtype=np.uint8)
     test = np.arange(len(labels)) % 5 == 4
-    return _dataset(
+    return grey_images(
         "digits", pixels[~test], labels[~test], pixels[test], labels[test], scale=16.0, mean=0.0, std=1.0
     )
 
@@ -96,35 +96,4 @@ def _arrays(files: tuple[RemoteFile, ...]) -> tuple[Pixels, Labels, TestPixels, 
 
 
 def _from_files(name: str, files: tuple[RemoteFile, ...], *, mean: float, std: float) -> Dataset:
-    return _dataset(name, *_arrays(files), scale=255.0, mean=mean, std=std)
-
-
-def _dataset(
-    name: str,
-    train_pixels: Pixels,
-    train_labels: Labels,
-    test_pixels: TestPixels,
-    test_labels: TestLabels,
-    *,
-    scale: float,
-    mean: float,
-    std: float,
-) -> Dataset:
-    def inputs(pixels: UInt8[np.ndarray, "any height width"]) -> torch.Tensor:
-        values = torch.from_numpy(pixels.astype(np.float32)).unsqueeze(1)
-        return values.div_(scale).sub_(mean).div_(std)
-
-    def targets(labels: UInt8[np.ndarray, " any"]) -> torch.Tensor:
-        return torch.from_numpy(labels.astype(np.int64))
-
-    return Dataset(
-        name=name,
-        train_inputs=inputs(train_pixels),
-        train_targets=targets(train_labels),
-        test_inputs=inputs(test_pixels),
-        test_targets=targets(test_labels),
-        classes=10,
-        scale=scale,
-        mean=mean,
-        std=std,
-    )
+    return grey_images(name, *_arrays(files), scale=255.0, mean=mean, std=std)

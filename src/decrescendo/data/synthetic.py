@@ -9,6 +9,7 @@ from decrescendo.data.dataset import Dataset
 from decrescendo.data.fields import COUNT, UNIT, displacement_fields
 from decrescendo.data.frozen import frozen_stream
 from decrescendo.data.glyphs import strokes
+from decrescendo.data.grey import grey_images
 from decrescendo.errors import check_integer
 
 SIDE, BOX = 28, 20.0
@@ -54,19 +55,10 @@ def synthetic_digits(count: int = 60_000, seed: int = 0) -> Dataset:
     pixels = np.concatenate(
         [_drawn(classes[start : start + CHUNK], random) for start in range(0, rows, CHUNK)]
     )
-    inputs = torch.from_numpy(pixels.astype(np.float32)).unsqueeze(1).div_(255.0).sub_(MEAN).div_(STD)
-    targets = torch.from_numpy(classes.astype(np.int64))
-    return Dataset(
-        name="synthetic-digits",
-        train_inputs=inputs[:train],
-        train_targets=targets[:train],
-        test_inputs=inputs[train:],
-        test_targets=targets[train:],
-        classes=10,
-        scale=255.0,
-        mean=MEAN,
-        std=STD,
-    )
+    return grey_images(
+        "synthetic-digits", pixels[:train], classes[:train], pixels[train:], classes[train:],
+        scale=255.0, mean=MEAN, std=STD,
+    )  # fmt: skip
 
 
 def _drawn(
