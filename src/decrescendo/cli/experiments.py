@@ -44,7 +44,9 @@ def reproduce_command(
     ],
     cells: Annotated[
         list[str] | None,
-        typer.Option(help="Only these: task/epsilon/method, parts may be *. May be given several times."),
+        typer.Option(
+            help="Only these: task/epsilon/method, with * for anything. May be given several times."
+        ),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="How many seeds, from 0. Default: 5; for hong 20.", min=1)

@@ -61,7 +61,7 @@ class Figure:
         for pattern in only:
             if self.runs and not any(fits(key, pattern) for key in self.runs):
                 raise InvalidValue(
-                    f"cells must be like {next(iter(self.runs))} (parts may be *), got {pattern!r}, which fits none "
+                    f"cells must be like {next(iter(self.runs))} (* is anything), got {pattern!r}, which fits none "
                     f"of {self.key}"
                 )
         if CLAIMED not in blocks:

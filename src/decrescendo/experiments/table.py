@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
 from decrescendo.errors import InvalidValue
@@ -164,7 +165,7 @@ class Table:
         Args:
             seeds: whole numbers >= 0.
             blocks: `CLAIMED`, `CERTIFIED` or both.
-            only: cells ``task/epsilon/row``; each of the three parts may be ``*``, and later parts may be left out.
+            only: cells ``task/epsilon/row``; parts may have ``*`` in them, and later parts may be left out.
 
         Raises:
             InvalidValue: a pattern that fits no cell.
@@ -179,7 +180,7 @@ class Table:
             keys = [cell.key for cell in cells] + [f"{task}/0/plain" for task in plain]
             if not any(fits(key, pattern) for key in keys):
                 raise InvalidValue(
-                    f"cells must be like {cells[0].key} (parts may be *), got {pattern!r}, which fits none of "
+                    f"cells must be like {cells[0].key} (* is anything), got {pattern!r}, which fits none of "
                     f"{self.key}"
                 )
         found: list[Spec] = []
@@ -190,16 +191,14 @@ class Table:
 
 
 def fits(key: str, pattern: str) -> bool:
-    """Whether a cell is meant by a pattern of `Table.specs`.
+    """Whether a cell is meant by a pattern of `Table.specs`; its parts are matched as a shell matches file names.
 
-    >>> fits("mnist/0.4/vanilla", "mnist/*/vanilla"), fits("mnist/0.4/vanilla", "*/1.2")
+    >>> fits("mnist/0.4/vanilla", "mnist/*/van*"), fits("mnist/0.4/vanilla", "*/1.2")
     (True, False)
     """
     wanted = pattern.split("/")
-    return (
-        all(want in ("*", part) for part, want in zip(key.split("/"), wanted, strict=False))
-        and len(wanted) <= 3
-    )
+    pairs = zip(key.split("/"), wanted, strict=False)
+    return len(wanted) <= 3 and all(fnmatchcase(part, want) for part, want in pairs)
 
 
 def base_spec(task: str, *, epsilon: float, accountant: str, settings: Mapping[str, Any]) -> Spec:
