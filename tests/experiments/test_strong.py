@@ -7,7 +7,7 @@ import pytest
 
 from decrescendo.errors import InvalidValue
 from decrescendo.experiments.pages.archive import Archive
-from decrescendo.experiments.pages.recipes_page import recipes_page
+from decrescendo.experiments.pages.recipes_page import recipes_in_brief, recipes_page
 from decrescendo.experiments.recipes import Recipe, Trial, save_recipe
 from decrescendo.experiments.results import Result
 from decrescendo.experiments.spec import Spec
@@ -44,6 +44,7 @@ def test_the_page_tells_reached_from_missed_and_unfinished(strong: Strong) -> No
     target = TARGETS["mnist", 0.4, "paper"]
     assert "missed" not in recipes_page(strong, Archive([]))
     assert "- no run yet (17): mnist 0.4 paper, " in recipes_page(strong, Archive([]))
+    assert recipes_in_brief(strong, Archive([])) == "Of 17 targets: no run yet 17."
     for gap, words in (
         (0.5, "- reached (1): mnist-0.4-paper\n"),
         (-0.5, "- missed (1): mnist-0.4-paper (-0.50)\n"),

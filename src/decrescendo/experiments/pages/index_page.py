@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from decrescendo.experiments.pages.archive import Sources
 from decrescendo.experiments.pages.figures_page import SECTIONS, is_drawn
 from decrescendo.experiments.pages.filled import Filled
+from decrescendo.experiments.pages.recipes_page import recipes_in_brief
 from decrescendo.experiments.pages.verdict import in_brief
 from decrescendo.experiments.reproduce import FIGURES
+from decrescendo.experiments.strong import read_recipes
 
 
 def index_page(tables: Sequence[Filled], sources: Sources) -> str:
@@ -19,7 +21,8 @@ def index_page(tables: Sequence[Filled], sources: Sources) -> str:
         "`decrescendo report` from `results/runs` and `results/figures`; no number is typed by hand.",
         *(f"## [{filled.table.title}]({filled.table.key}.md)\n\n{in_brief(filled)}" for filled in tables),
         "## [Strong recipes](recipes.md)",
-        "The same models at the same certified epsilon, with settings searched on public data.",
+        "The same models at the same certified epsilon, with settings searched on public data. "
+        + recipes_in_brief(read_recipes(sources.recipes), sources.archive),
         "## [Figures 1 to 5](figures.md)",
         f"{len(drawn)} of {len(SECTIONS)} have something to show.",
         "## [Section 5 of Hong et al.](hong.md)",

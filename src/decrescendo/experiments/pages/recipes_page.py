@@ -49,16 +49,29 @@ def _fresh(archive: Archive, recipe: Recipe) -> dict[int, Result]:
     return {seed: result for seed, result in archive.of(recipe.spec).items() if seed >= FIRST_SEED}
 
 
+def recipes_in_brief(strong: Strong, archive: Archive) -> str:
+    """How many targets were reached, for the index."""
+    scores = {name: score_of(_fresh(archive, recipe)) for name, recipe in strong.recipes.items()}
+    counts = [f"{kind} {len(names)}" for kind, names in _standings(strong, scores).items() if names]
+    return f"Of {len(TARGETS)} targets: {', '.join(counts)}."
+
+
 def _progress(strong: Strong, scores: dict[str, Score]) -> str:
     """Which targets were reached, which only from pre-trained weights, and which have no answer yet."""
+    found = _standings(strong, scores)
+    lines = [f"- {kind} ({len(names)}): {', '.join(names)}" for kind, names in found.items() if names]
+    return "\n".join((f"Of {len(TARGETS)} targets:", "", *lines))
+
+
+def _standings(strong: Strong, scores: dict[str, Score]) -> dict[str, list[str]]:
+    """Targets by what came of them."""
     found: dict[str, list[str]] = {
         "reached": [], "reached from weights pre-trained on public data only": [], "missed": [], "no run yet": [],
     }  # fmt: skip
     for (task, epsilon, model), target in TARGETS.items():
         kind, words = _standing(task, epsilon, model, target, strong, scores)
         found[kind].append(words)
-    lines = [f"- {kind} ({len(names)}): {', '.join(names)}" for kind, names in found.items() if names]
-    return "\n".join((f"Of {len(TARGETS)} targets:", "", *lines))
+    return found
 
 
 def _standing(
