@@ -178,6 +178,9 @@ def test_every_stand_in_is_for_known_tasks() -> None:
     for name, stand_in in STAND_INS.items():
         assert stand_in.name == name
         assert {*stand_in.as_bytes, *stand_in.tested_by} <= set(stand_in.tasks) <= set(TASKS)
+        for found in stand_in.drawn.values():  # else weights would have seen what the search scores
+            assert found != name
+            assert all(find_stand_in(found, find_task(task)) for task in stand_in.tasks)
     with pytest.raises(InvalidValue, match="stand_in for xray must be one of none so far"):
         find_stand_in("mnist", find_task("xray"))
 

@@ -6,15 +6,12 @@ from scipy import ndimage
 
 from decrescendo.data.clothes import GARMENTS, Dice, Part
 from decrescendo.data.dataset import Dataset
+from decrescendo.data.drawn import drawn_images
 from decrescendo.data.fields import COUNT, UNIT, displacement_fields
-from decrescendo.data.frozen import frozen_stream
-from decrescendo.data.grey import grey_images
-from decrescendo.errors import check_integer
 from decrescendo.extras import require
 
 SIDE, FINE = 28, 4  # pixels; drawn four times as fine
 MEAN, STD = 0.2860, 0.3530
-CHUNK = 1_000
 
 
 def synthetic_clothing(count: int = 60_000, seed: int = 0) -> Dataset:
@@ -44,17 +41,7 @@ def synthetic_clothing(count: int = 60_000, seed: int = 0) -> Dataset:
     >>> synthetic_clothing(60)
     Dataset(synthetic-clothing: 60 train, 10 test, 10 classes, inputs 1x28x28)
     """
-    train = check_integer("count", count, at_least=6)
-    rows = train + train // 6
-    random = frozen_stream("synthetic-clothing", seed)
-    classes = random.permutation(rows) % len(GARMENTS)
-    pixels = np.concatenate(
-        [_images(classes[start : start + CHUNK], random) for start in range(0, rows, CHUNK)]
-    )
-    return grey_images(
-        "synthetic-clothing", pixels[:train], classes[:train], pixels[train:], classes[train:],
-        scale=255.0, mean=MEAN, std=STD,
-    )  # fmt: skip
+    return drawn_images("synthetic-clothing", _images, count, seed, mean=MEAN, std=STD)
 
 
 def _images(

@@ -6,15 +6,12 @@ from jaxtyping import Float, Float32, Int64, UInt8
 from torch import Tensor
 
 from decrescendo.data.dataset import Dataset
+from decrescendo.data.drawn import drawn_images
 from decrescendo.data.fields import COUNT, UNIT, displacement_fields
-from decrescendo.data.frozen import frozen_stream
 from decrescendo.data.glyphs import strokes
-from decrescendo.data.grey import grey_images
-from decrescendo.errors import check_integer
 
 SIDE, BOX = 28, 20.0
 MEAN, STD = 0.1307, 0.3081
-CHUNK = 1_000
 BLUR = 0.7  # pixels: how far one point of a line reaches
 
 
@@ -48,17 +45,7 @@ def synthetic_digits(count: int = 60_000, seed: int = 0) -> Dataset:
     >>> synthetic_digits(60)
     Dataset(synthetic-digits: 60 train, 10 test, 10 classes, inputs 1x28x28)
     """
-    train = check_integer("count", count, at_least=6)
-    rows = train + train // 6
-    random = frozen_stream("synthetic-digits", seed)
-    classes = random.permutation(rows) % 10
-    pixels = np.concatenate(
-        [_drawn(classes[start : start + CHUNK], random) for start in range(0, rows, CHUNK)]
-    )
-    return grey_images(
-        "synthetic-digits", pixels[:train], classes[:train], pixels[train:], classes[train:],
-        scale=255.0, mean=MEAN, std=STD,
-    )  # fmt: skip
+    return drawn_images("synthetic-digits", _drawn, count, seed, mean=MEAN, std=STD)
 
 
 def _drawn(
