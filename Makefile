@@ -33,8 +33,8 @@ layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
 	$(BIN)/python -m pytest -n 2 --dist worksteal -q
 
-test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu"
+test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries), with types checked in every call
+	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu"
 
 format: $(STAMP)  ## rewrite in the house style
 	$(BIN)/ruff check --fix .

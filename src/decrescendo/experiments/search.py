@@ -12,6 +12,7 @@ from rich.console import Console
 
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 from decrescendo.experiments.execute import Outcome
+from decrescendo.experiments.pretrain import check_start
 from decrescendo.experiments.recipes import Recipe, Trial
 from decrescendo.experiments.results import Result, find
 from decrescendo.experiments.schedules import schedule_curves
@@ -150,9 +151,12 @@ def check_settings(spec: Spec) -> None:
     """A run could begin with these settings; nothing is loaded.
 
     Raises:
-        InvalidValue: an unknown method, model, optimiser or decay, a value outside its range, a batch too large.
+        InvalidValue: an unknown method, model, optimiser, decay or start, a value outside its range, a batch too large.
     """
     task = find_task(spec.task)
+    if spec.start:
+        check_start(spec)
+        check_start(replace(spec, stand_in=""))  # the recipe's own run
     if spec.batch > task.rows:
         raise InvalidValue(
             f"batch must be at most the {task.rows} rows of {task.name}, got batch={spec.batch:g}"
