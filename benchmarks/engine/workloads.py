@@ -94,6 +94,19 @@ def _token_pairs(rows: int, length: int, vocabulary: int) -> Callable[[torch.Gen
     return draw
 
 
+def _paper_cnn(rows: int) -> Workload:
+    return Workload(
+        "paper-cnn" if rows == 250 else f"paper-cnn-{rows}",
+        "CNN of the paper",
+        "1x28x28 images, convolutions 16 8x8 and 32 4x4, linear 512-32-10",
+        lambda: paper_cnn(SEED),
+        _images(rows, 1, 28, 28),
+        rows,
+        1.9,
+        extra=rows != 250,
+    )
+
+
 def _gpt(*, tied: bool, cuda: bool) -> Workload:
     rows, length, vocabulary = (16, 512, 50_257) if cuda else (8, 128, 5_000)
     width, layers, heads = (768, 12, 12) if cuda else (256, 4, 4)
@@ -129,15 +142,8 @@ def workloads(device: torch.device) -> dict[str, Workload]:
     """All of them by name. ViT-tiny and GPT-2-like are larger on CUDA, where the others' sizes would fill no chip."""
     cuda = device.type == "cuda"
     rows = [
-        Workload(
-            "paper-cnn",
-            "CNN of the paper",
-            "1x28x28 images, convolutions 16 8x8 and 32 4x4, linear 512-32-10",
-            lambda: paper_cnn(SEED),
-            _images(250, 1, 28, 28),
-            250,
-            1.9,
-        ),
+        _paper_cnn(250),
+        _paper_cnn(500),
         Workload(
             "cnn-5x5",
             "CNN 32/64 5x5",

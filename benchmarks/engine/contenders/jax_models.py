@@ -143,6 +143,7 @@ def gpt(weights: Weights, tokens: Array) -> Array:
 
 MODELS: dict[str, Callable[..., Array]] = {
     "paper-cnn": paper_cnn,
+    "paper-cnn-500": paper_cnn,
     "cnn-5x5": cnn_5x5,
     "embedding-mlp": embedding_mlp,
     "name-lstm": name_lstm,
