@@ -1,6 +1,7 @@
 """Facts: figures are requested like tables; cost curves are what the accountants say, are kept, and are not believed
 when damaged; drawings are the same twice."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,6 +79,18 @@ def test_pages_and_drawings_are_the_same_twice(tmp_path: Path) -> None:
     assert page.count("a ramp-up is seen (factor 50.00)") == 4
     assert page.count("no ramp-up is seen (factor 1.00)") == 2
     assert "16 of 16 points are finished, with 1 seed a point" in page
+
+
+def test_a_seed_that_loses_what_it_learned_is_named(tmp_path: Path) -> None:
+    runs = [recorded(spec) for spec in requested(["figure1"], 2)]
+    page = figures_page(Sources(Archive(runs), tmp_path))
+    assert "lost what was learned" not in page
+    index = next(i for i, run in enumerate(runs) if run.spec.private)
+    trace = runs[index].trace
+    runs[index] = replace(runs[index], trace={**trace, "test_accuracy": [*trace["test_accuracy"][:-1], 0.3]})
+    page = figures_page(Sources(Archive(runs), tmp_path))
+    assert page.count("**1 seed lost what was learned**") == 1
+    assert "60.00 % (30.00 .. 90.00) at the end" in page
 
 
 def traced(*names: str) -> list[Result]:

@@ -178,7 +178,10 @@ class TestSearch:
             ({"space": Space({"averaging": Between(0.0, 1.0)})}, "averaging must be"),
             ({"space": Space({"lr_decay": Among(("warm",))})}, "lr_decay must be"),
             ({"space": Space({"clip": Between(-1.0, 1.0)})}, "clip must be > 0"),
-            ({"space": Space({"clip": Between(0.1, 1.0)}, {"start": "nowhere"})}, "start for toy must be one of"),
+            (
+                {"space": Space({"clip": Between(0.1, 1.0)}, {"start": "nowhere"})},
+                "start for toy must be one of",
+            ),
         ],
     )
     def test_what_no_run_could_have_is_refused_before_the_first(self, changes: Any, words: str) -> None:

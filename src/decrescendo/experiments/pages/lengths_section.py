@@ -54,20 +54,33 @@ def lengths_words(figure: Figure, sources: Sources) -> str:
     accuracy = traces(figure, sources, "test_accuracy")
     lines: list[str] = []
     for name, scores in lengths.items():
-        mean, last = scores.mean, accuracy[name].mean[-1]
+        mean, score = scores.mean, accuracy[name]
         top = int(np.argmax(mean))
         ratio = float(mean[top] / mean[0])
         seen = "a ramp-up is seen" if top > 0 and ratio > RAMP else "no ramp-up is seen"
         lines.append(
             f"- {name} ({_seeds(len(scores.values))}): {mean[0]:.2f} at step {scores.steps[0]}, the most "
-            f"{mean[top]:.2f} at step {scores.steps[top]}, {mean[-1]:.2f} at the end; test accuracy {last:.2f} % at "
-            f"the end. By the rule that the length must grow by more than a tenth after the first point, {seen} "
-            f"(factor {ratio:.2f})."
+            f"{mean[top]:.2f} at step {scores.steps[top]}, {mean[-1]:.2f} at the end; test accuracy "
+            f"{_at_the_end(score)} at the end. By the rule that the length must grow by more than a tenth after the "
+            f"first point, {seen} (factor {ratio:.2f}).{_lost(score)}"
         )
     missing = [key for key in figure.runs if key.rsplit("/", 1)[1] not in lengths]
     if missing:
         lines.append(f"- **Unfinished**: no run yet of {', '.join(missing)}.")
     return "\n".join(lines)
+
+
+def _at_the_end(accuracy: Scores) -> str:
+    last = [values[-1] for values in accuracy.values]
+    spread = f" ({min(last):.2f} .. {max(last):.2f})" if len(last) > 1 else ""
+    return f"{accuracy.mean[-1]:.2f} %{spread}"
+
+
+def _lost(accuracy: Scores) -> str:
+    lost = sum(values[-1] < max(values) / 2 for values in accuracy.values)
+    if not lost:
+        return ""
+    return f" **{_seeds(lost)} lost what was learned**: less than half of the best score is left at the end."
 
 
 def _seeds(count: int) -> str:
