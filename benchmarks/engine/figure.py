@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.engine.contenders import CONTENDERS
 from decrescendo.extras import require
-from decrescendo.report.figure import COLOURS, DPI
+from decrescendo.report.canvas import COLOURS, DPI
 
 # Ours first and largest; the palette has six colours, so the seventh is black.
 _MARKS = ("D", "o", "s", "^", "v", "P", "X")
