@@ -14,7 +14,7 @@ PEERS = {"opacus", "jax", "jaxlib", "jax_privacy", "opake", "atheris"}
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for path in (ROOT / "benchmarks").rglob("*.py")
-    if path.stem not in ("__init__", "__main__")
+    if path.stem != "__init__"
 )
 
 
