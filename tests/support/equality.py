@@ -1,5 +1,7 @@
-"""What every test of a rule asks: the engine's norms and clipped sum are the slow loop's."""
+"""What every test of a rule asks: the engine's norms and clipped sum are the slow loop's, by whichever form."""
 
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -7,8 +9,12 @@ from clipping_cases import loss as classification
 from torch import nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
+from decrescendo.clipping.means import Means
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
+# Gram matrices give a norm in float32 that is never short, by adding a bound on their rounding to it. Which form an
+# operation takes is a matter of time measured, so every test must hold for this one.
+UPWARDS = {torch.float64: 1e-10, torch.float32: 3e-4}
 
 
 def check_equal(
@@ -18,13 +24,38 @@ def check_equal(
     tolerance = TOLERANCE[dtype]
     engine, reference = Engine(model, loss, settings), Reference(model, loss)
     norms, expected = engine.per_example_norms(batch), reference.per_example_norms(batch)
-    torch.testing.assert_close(norms, expected, rtol=tolerance, atol=tolerance * float(expected.max()))
+    least = tolerance * float(expected.max())
+    assert bool((norms >= expected * (1 - tolerance) - least).all()), f"short: {norms - expected}"
+    assert bool((norms <= expected * (1 + UPWARDS[dtype]) + least).all()), f"long: {norms - expected}"
     limit = max(float(expected.median()), 1e-6)
     one, other = engine.clipped_sum(batch, limit), reference.clipped_sum(batch, limit)
-    # Relative to what was added up: a sum may cancel to anything.
-    scale = float(expected.clamp(max=limit).sum())
+    # Relative to what was added up: a sum may cancel to anything. A norm found too long makes its example shorter.
+    scale, longer = float(expected.clamp(max=limit).sum()), float((norms - expected).clamp(min=0).sum())
     assert one.gradients.keys() == other.gradients.keys()
     for name, gradient in other.gradients.items():
         error = float((one.gradients[name] - gradient).norm())
-        assert error <= tolerance * scale, f"{name}: {error / scale:.1e}"
+        assert error <= tolerance * scale + longer, f"{name}: {error / scale:.1e}"
     assert (one.diagnostics.examples, one.diagnostics.nonfinite) == (other.diagnostics.examples, 0)
+
+
+@contextmanager
+def form(rank: int) -> Iterator[list[int]]:
+    """Every operation takes the form of this rank among the likely ones (its last, if it has fewer), not the fastest.
+
+    Gives the number of likely forms of each operation that had a choice, as it is asked.
+    """
+    asked: list[int] = []
+    choose = Means.choose
+
+    def chosen(self: Means, key: Hashable, cost: Mapping[str, float], run: Any, device: torch.device) -> str:
+        likely = sorted(
+            (name for name, count in cost.items() if count <= 3 * min(cost.values())), key=cost.__getitem__
+        )
+        asked.append(len(likely))
+        return likely[min(rank, len(likely) - 1)]
+
+    Means.choose = chosen
+    try:
+        yield asked
+    finally:
+        Means.choose = choose
