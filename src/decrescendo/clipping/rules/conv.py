@@ -3,7 +3,7 @@
 With the patches U_i (channels * kernel, places) of example i and its output gradient D_i (outputs, places),
 the weight gradient is g_i = D_i U_i^T, group by group. Its norm follows from this product, or from the Gram
 matrices of patches and of output gradients; the weighted sum is the product again, or torch's own weight gradient
-of the weighted output gradients.
+of the weighted output gradients. Where products.c was compiled, it makes the product without copying a patch.
 """
 
 import math
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
+from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.grams import gram_norms, lengths_of_squares, norms_of_grams, slack_of
 from decrescendo.clipping.rules.linear import product_norms
 from decrescendo.clipping.rules.patches import (
@@ -28,7 +29,7 @@ from decrescendo.clipping.rules.patches import (
     unfold_places,
     unfold_strips,
 )
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, round_up, square_rows, weigh, zero_rows
 
 # Elements of the patches that are copied at once for products: half a chunk, as the products lie in the cache too.
 _PATCHES = CHUNK // 2
@@ -38,7 +39,8 @@ _PATCHES = CHUNK // 2
 class ConvKernel:
     """A convolution; ``inputs`` (batch * k, channels, *places), with k > 1 where examples are folded.
 
-    Patches are copied by `unfold_places` where that is quicker (``by_places``).
+    Patches are copied by `unfold_places` where that is quicker (``by_places``). A kept ``product`` has the columns of
+    one kernel place side by side (``by_channels``) or those of one channel.
     """
 
     roles: tuple[str, ...]
@@ -51,6 +53,7 @@ class ConvKernel:
     means: Means
     by_places: bool
     product: Float[Tensor, "strips batch outputs columns"] | None = field(default=None)
+    by_channels: bool = False
     biases: Float[Tensor, "batch channels_out"] | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
@@ -70,30 +73,31 @@ class ConvKernel:
         if self.roles[slot] == "bias":
             return square_rows(self._bias(d))
         method = self._method(d)
-        shape = self._product_shape()
-        if method == "keep":
+        if method in ("keep", "compiled"):
             # Memory for the product: what it replaces, if that is more, or out of the means.
+            shape = self._product_shape(method)
             kept = d.new_empty(shape) if self._replaces(d) else self.means.take(shape, d)
             if kept is not None:
-                self.product = self._products(d, kept)
-                return _squares(kept)
+                self.product, self.by_channels = kept, method == "compiled" or self._is_by_channels()
+                return self._fill(method, d, kept)
+            method = "twice"
         return self._norms(method, d)
 
     def _replaces(self, d: Tensor) -> bool:
-        return self.absorbing and math.prod(self._product_shape()) <= d.numel()
+        return self.absorbing and self.batch * math.prod(self.shape) <= d.numel()
 
     def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             biases = self._bias(d)
             return weights.to(biases.dtype) @ biases
         if self.product is not None:
-            return self._oriented(_weighed(self.product, weights))
+            return self._oriented(_weighed(self.product, weights), self.by_channels)
         return self._sum(d, weights)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             return self._bias(d)
-        return self._oriented(self._products(d))
+        return self._oriented(self._products(d), self._is_by_channels())
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
         images = rows.repeat_interleave(self.inputs.shape[0] // self.batch)
@@ -113,6 +117,7 @@ class ConvKernel:
             self.means,
             self.by_places,
             product,
+            self.by_channels,
             biases,
         )
 
@@ -126,7 +131,7 @@ class ConvKernel:
         return self.inputs.shape[0] // self.batch
 
     def _method(self, d: Tensor) -> str:
-        """By which form norms and sums are fastest: see `_norms`; "keep" also keeps the product."""
+        """By which form norms and sums are fastest: see `_norms`; "keep" and "compiled" also keep the product."""
         geometry, groups = self.geometry, self.geometry.groups
         weight = math.prod(self.shape)
         patch = math.prod(self.shape[1:])
@@ -142,6 +147,8 @@ class ConvKernel:
                 else unfolded
             )
             cost["keep"] = product + copied + 16.0 * weight
+            if self._copies() == 1 and compiled.covers(geometry, d):
+                cost["compiled"] = product + 8.0 * self.inputs[0].numel() + 8 * weight
         pixels = math.prod(self._padded_places())
         if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
             sums = 8 * pixels * pixels * self.geometry.kernel[0]
@@ -152,9 +159,10 @@ class ConvKernel:
 
         def run(method: str) -> object:
             ones = torch.ones(self.batch, dtype=d.dtype, device=d.device)
-            if method == "keep":
-                kept[:] = [self._products(d, kept[0] if kept else None)]
-                return _squares(kept[0]), _weighed(kept[0], ones)
+            if method in ("keep", "compiled"):
+                kept[:] = [kept[0] if kept else d.new_empty(self.batch * weight)]
+                product = kept[0].view(self._product_shape(method))
+                return self._fill(method, d, product), _weighed(product, ones)
             return self._norms(method, d), self._sum(d, ones)
 
         key = ("conv", self.shape, tuple(self.inputs.shape[1:]), geometry, d.dtype, bucket(self.batch))
@@ -196,9 +204,15 @@ class ConvKernel:
         sizes = lengths_of_squares(second.diagonal(0, 1, 2).clone(), self.shape[0], self.shape[0])
         return norms_of_grams(first, second, lengths, sizes, slack_of(self.inputs))
 
-    def _product_shape(self) -> tuple[int, int, int, int]:
-        strips = self._strips()
+    def _product_shape(self, method: str = "keep") -> tuple[int, int, int, int]:
+        strips = 1 if method == "compiled" else self._strips()
         return strips, self.batch, self.shape[0], math.prod(self.shape[1:]) // strips
+
+    def _fill(self, method: str, d: Tensor, kept: Tensor) -> Float[Tensor, " batch"]:
+        """Writes the product to ``kept``; |g_i|^2."""
+        if method == "compiled":
+            return round_up(compiled.gradients(self.inputs, d, self.geometry, kept[0]), kept[0, 0].numel())
+        return _squares(self._products(d, kept))
 
     def _products(
         self, d: Tensor, found: Tensor | None = None
@@ -243,10 +257,16 @@ class ConvKernel:
         left = d[part].reshape(rows, copies, groups, outputs, -1)
         return left.permute(0, 2, 3, 1, 4).reshape(rows * groups, outputs, -1), right
 
-    def _oriented(self, gradient: Float[Tensor, "strips *batch outputs columns"]) -> Tensor:
-        """A gradient as `_products` has it, in the shape of the weight."""
+    def _is_by_channels(self) -> bool:
+        """Whether `_products` has the channels of one kernel place side by side."""
+        return self.by_places or self._strips() > 1
+
+    def _oriented(
+        self, gradient: Float[Tensor, "strips *batch outputs columns"], by_channels: bool
+    ) -> Tensor:
+        """A product, or a sum of it, in the shape of the weight."""
         batch = gradient.shape[1:-2]
-        if gradient.shape[0] == 1 and not self.by_places:
+        if not by_channels:
             return gradient.reshape(*batch, *self.shape)
         rows = gradient.movedim(0, -2).reshape(*batch, self.shape[0], *self.shape[2:], self.shape[1])
         return rows.movedim(-1, len(batch) + 1)

@@ -206,4 +206,14 @@ def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
         squares = blocks.square().to(wide).sum(1)
         if whole < count:
             squares += torch.linalg.vector_norm(flat[:, whole:], dim=1).square()
+    return round_up(squares, count)
+
+
+def round_up(squares: Float[Tensor, " batch"], count: int) -> Float[Tensor, " batch"]:
+    """Sums of ``count`` squares of float32, at most 64 of them added in float32, to no less than the exact sums; in place.
+
+    >>> import torch
+    >>> bool(round_up(torch.tensor([1.0], dtype=torch.float64), 1) > 1)
+    True
+    """
     return squares.mul_(1 + (min(count, _BLOCK) + 4) * _UNIT[torch.float32]).add_(count * _TINY)

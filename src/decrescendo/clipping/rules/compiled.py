@@ -1,0 +1,158 @@
+"""The compiled form of a convolution's per-example gradients (products.c), where it was built; nothing needs it.
+
+It is built by `hatch_build.py` when the package is installed on a machine with a C compiler. Set
+``DECRESCENDO_COMPILED=0`` to leave it aside.
+"""
+
+import ctypes
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from decrescendo.clipping.rules.patches import Geometry
+from decrescendo.errors import InvalidValue
+
+LIBRARY = Path(__file__).with_name("_products.so")
+LANES = 8  # of products.c
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library, or ``None`` where it was not built (or from another version of its source) or is not wanted."""
+    if os.environ.get("DECRESCENDO_COMPILED") == "0":
+        return None
+    try:
+        found = ctypes.CDLL(str(LIBRARY))
+        function = found.decrescendo_products_1
+    except (OSError, AttributeError):
+        return None
+    function.argtypes, function.restype = (ctypes.c_void_p,) * 5, None
+    return found
+
+
+def covers(geometry: Geometry, d: Float[Tensor, "batch outputs *places"]) -> bool:
+    """Whether `gradients` can do it: one or two dimensions, one group, no dilation, float32 on a CPU.
+
+    >>> geometry = Geometry(kernel=(2, 2), stride=(1, 1), dilation=(2, 2), pad=(0, 0, 0, 0), groups=1)
+    >>> covers(geometry, torch.zeros(1, 1, 1, 1))
+    False
+    """
+    return (
+        d.dtype == torch.float32
+        and d.device.type == "cpu"
+        and geometry.groups == 1
+        and len(geometry.kernel) <= 2
+        and all(step == 1 for step in geometry.dilation)
+        and library() is not None
+    )
+
+
+def gradients(
+    images: Float[Tensor, "batch channels *pixels"],
+    d: Float[Tensor, "batch outputs *places"],
+    geometry: Geometry,
+    found: Float[Tensor, "batch outputs columns"],
+) -> Float[Tensor, " batch"]:
+    """Writes g_i = D_i U_i^T into ``found``, columns ordered (kernel place, channel); the sums of its squares.
+
+    The squares are rounded as those in `rule.square_rows` are (at most 64 added in float32), without its room for it.
+
+    Errors:
+        InvalidValue: sizes that do not fit together: they are all looked at here, none in C.
+
+    >>> geometry = Geometry(kernel=(2,), stride=(1,), dilation=(1,), pad=(0, 0), groups=1)
+    >>> images, d = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 10.0]]])
+    >>> found = torch.zeros(1, 1, 2)
+    >>> if covers(geometry, d):
+    ...     print(gradients(images, d, geometry, found), found)
+    ... else:
+    ...     print("tensor([1465.], dtype=torch.float64) tensor([[[21., 32.]]])")
+    tensor([1465.], dtype=torch.float64) tensor([[[21., 32.]]])
+    """
+    compiled = library()
+    batch, outputs, *places = d.shape
+    channels, run = images.shape[1], images.shape[1] * geometry.kernel[-1]
+    pixels = [
+        size + geometry.pad[2 * axis] + geometry.pad[2 * axis + 1]
+        for axis, size in zip(reversed(range(len(places))), images.shape[2:], strict=True)
+    ]
+    fits = [(size - kernel) // step + 1 for size, kernel, step in zip(
+        pixels, geometry.kernel, geometry.stride, strict=True)]  # fmt: skip
+    columns = run * torch.Size(geometry.kernel[:-1]).numel()
+    if compiled is None or not covers(geometry, d):
+        raise InvalidValue("there is no compiled form of this convolution here: ask covers() first")
+    if fits != places or min(places) < 1 or images.shape[0] != batch or images.device != d.device:
+        raise InvalidValue(
+            f"images {tuple(images.shape)} and output gradients {tuple(d.shape)} do not fit: places {fits} expected"
+        )
+    if tuple(found.shape) != (batch, outputs, columns) or not found.is_contiguous() or found.dtype != d.dtype:
+        raise InvalidValue(
+            f"gradients are written to a contiguous float32 tensor {(batch, outputs, columns)}, got {tuple(found.shape)}"
+        )
+    last = _channels_last(images, geometry, pixels, run % LANES > 0)
+    count = torch.Size(places).numel()
+    d, (by_output, by_place) = _strides(d, count)
+    squares = torch.empty(batch, dtype=torch.float64)
+    high, wide = [1, *pixels][-2:]
+    down, across = [1, *geometry.stride][-2:]
+    kernel = [1, *geometry.kernel][-2:]
+
+    def part(start: int, stop: int) -> None:
+        sizes = (ctypes.c_int64 * 11)(
+            stop - start, high, wide, channels, outputs, *kernel, down, across, by_output, by_place
+        )
+        compiled.decrescendo_products_1(
+            found.data_ptr() + 4 * start * outputs * columns,
+            squares.data_ptr() + 8 * start,
+            last.data_ptr() + 4 * start * high * wide * channels,
+            d.data_ptr() + 4 * start * outputs * count,
+            sizes,
+        )
+
+    threads = min(torch.get_num_threads(), batch)
+    if threads > 1:
+        edges = [batch * index // threads for index in range(threads + 1)]
+        list(_pool(threads).map(part, edges[:-1], edges[1:]))
+    else:
+        part(0, batch)
+    return squares
+
+
+def _channels_last(
+    images: Float[Tensor, "batch channels *pixels"], geometry: Geometry, pixels: list[int], beyond: bool
+) -> Float[Tensor, "batch *padded channels"]:
+    """The images with zeros round them and their channels last; ``beyond``: with numbers to read after the last."""
+    last = images.movedim(1, -1)
+    if not beyond and not any(geometry.pad) and last.is_contiguous() and images.dtype == torch.float32:
+        return last
+    shape = (images.shape[0], *pixels, images.shape[1])
+    count = torch.Size(shape).numel()
+    block = torch.zeros(count + LANES) if any(geometry.pad) else torch.empty(count + LANES)
+    block[count:] = 0
+    found = block[:count].view(shape)
+    inner = found
+    for axis, size in enumerate(images.shape[2:]):
+        inner = inner.narrow(1 + axis, geometry.pad[2 * (len(pixels) - 1 - axis)], size)
+    inner.copy_(last)
+    return found
+
+
+def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Tensor, tuple[int, int]]:
+    """Output gradients and how far apart their outputs and their places lie."""
+    if d.movedim(1, -1).is_contiguous():
+        return d, (1, d.shape[1])
+    return d.contiguous(), (count, 1)
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads)
+
+
+# A forked process has none of its parent's threads.
+os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -1,0 +1,164 @@
+/* Per-example weight gradients of 2-D convolutions, and their squared norms.
+
+   g[b, o, ky, kx, c] = sum_{y,x} d[b, o, y, x] * image[b, y * down + ky, x * across + kx, c]
+
+   For one ky the numbers (kx, c) of an image with its channels last lie side by side: a run, read as it lies. So no
+   patch is copied, and each number of g is written once. A run is worked on in vectors of eight; the last one of a run
+   may reach beyond it, and what it finds there is thrown away. Python checks all sizes before it calls (compiled.py). */
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define LANES 8
+#define OUTPUTS 4
+/* Squares that are added in float, a lane: as rule.py's _BLOCK, whose bound on the rounding is then true here. */
+#define BLOCK 64
+
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL _Pragma("GCC unroll 4")
+#endif
+
+typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+struct sizes {
+    int64_t batch, high, wide, channels; /* of the images, zeros round them counted */
+    int64_t outputs, kernel_high, kernel_wide, down, across;
+    int64_t by_output, by_place; /* how far apart the numbers of d lie */
+};
+
+/* Some vectors of columns: where their numbers start in an image and in g, and how many of their lanes count. */
+struct columns {
+    const float *from[4];
+    float *to[4];
+    int64_t lanes[4];
+};
+
+/* g of `rows` outputs in `count` vectors of columns; gives the sums of their squares, rows * count a lane. */
+static inline __attribute__((always_inline)) vector tile(
+    const struct columns *at, int64_t output, const float *d, const struct sizes *s, const int rows, const int count)
+{
+    const int64_t step = s->down * s->wide * s->channels, by = s->across * s->channels;
+    const int64_t ys = (s->high - s->kernel_high) / s->down + 1, xs = (s->wide - s->kernel_wide) / s->across + 1;
+    const int64_t size = s->kernel_high * s->kernel_wide * s->channels;
+    vector sums[OUTPUTS][4] = {0}, squares[4] = {0};
+    d += output * s->by_output;
+    for (int64_t y = 0; y < ys; y++)
+        for (int64_t x = 0, place = y * step; x < xs; x++, place += by, d += s->by_place) {
+            vector seen[4];
+            UNROLL for (int j = 0; j < count; j++)
+                seen[j] = *(const vector *)(at->from[j] + place);
+            UNROLL for (int i = 0; i < rows; i++)
+                UNROLL for (int j = 0; j < count; j++)
+                    sums[i][j] += d[i * s->by_output] * seen[j];
+        }
+    UNROLL for (int j = 0; j < count; j++)
+        UNROLL for (int i = 0; i < rows; i++) {
+            float *to = at->to[j] + (output + i) * size;
+            vector sum = sums[i][j];
+            if (at->lanes[j] == LANES)
+                *(vector *)to = sum;
+            else {
+                float lanes[LANES] = {0};
+                __builtin_memcpy(lanes, &sum, sizeof(float) * (size_t)at->lanes[j]);
+                __builtin_memcpy(to, &sum, sizeof(float) * (size_t)at->lanes[j]);
+                sum = *(const vector *)lanes;
+            }
+            squares[j] += sum * sum;
+        }
+    return (squares[0] + squares[1]) + (squares[2] + squares[3]);
+}
+
+static inline __attribute__((always_inline)) double total(vector squares)
+{
+    double found = 0;
+    for (int lane = 0; lane < LANES; lane++)
+        found += squares[lane];
+    return found;
+}
+
+/* All outputs in `count` vectors of columns. */
+static inline __attribute__((always_inline)) double strip(
+    const struct columns *at, const float *d, const struct sizes *s, const int count)
+{
+    double found = 0;
+    vector squares = {0};
+    int64_t output = 0, added = 0;
+    for (; output + OUTPUTS <= s->outputs; output += OUTPUTS) {
+        squares += tile(at, output, d, s, OUTPUTS, count);
+        if ((added += OUTPUTS * count) + OUTPUTS * count > BLOCK) {
+            found += total(squares);
+            squares = (vector){0};
+            added = 0;
+        }
+    }
+    found += total(squares);
+    for (; output < s->outputs; output++)
+        found += total(tile(at, output, d, s, 1, count));
+    return found;
+}
+
+static inline __attribute__((always_inline)) void examples(
+    float *found, double *squares, const float *images, const float *d, const struct sizes *s, const int most)
+{
+    const int64_t run = s->kernel_wide * s->channels, vectors = (run + LANES - 1) / LANES;
+    const int64_t ys = (s->high - s->kernel_high) / s->down + 1, xs = (s->wide - s->kernel_wide) / s->across + 1;
+    for (int64_t b = 0; b < s->batch; b++) {
+        double sum = 0;
+        struct columns at;
+        int count = 0;
+        for (int64_t ky = 0; ky < s->kernel_high; ky++)
+            for (int64_t v = 0; v < vectors; v++) {
+                at.from[count] = images + ky * s->wide * s->channels + v * LANES;
+                at.to[count] = found + ky * run + v * LANES;
+                at.lanes[count] = run - v * LANES < LANES ? run - v * LANES : LANES;
+                if (++count == most) {
+                    sum += strip(&at, d, s, most);
+                    count = 0;
+                }
+            }
+        for (int rest = 0; rest < count; rest++) {
+            const struct columns one = {{at.from[rest]}, {at.to[rest]}, {at.lanes[rest]}};
+            sum += strip(&one, d, s, 1);
+        }
+        squares[b] = sum;
+        found += s->outputs * s->kernel_high * run;
+        images += s->high * s->wide * s->channels;
+        d += s->outputs * ys * xs;
+    }
+}
+
+/* One version for each kind of processor; as many vectors at once as its registers hold. */
+#if defined(__x86_64__)
+__attribute__((target("avx512f,avx512vl,fma"))) static void with_avx512(
+    float *found, double *squares, const float *images, const float *d, const struct sizes *s)
+{
+    examples(found, squares, images, d, s, 4);
+}
+
+__attribute__((target("avx2,fma"))) static void with_avx2(
+    float *found, double *squares, const float *images, const float *d, const struct sizes *s)
+{
+    examples(found, squares, images, d, s, 2);
+}
+#endif
+
+/* What a change of the arguments must rename, so that no library is called that was built from another file.
+   found (batch, outputs, kernel_high, kernel_wide, channels); squares (batch); images (batch, high, wide, channels), and
+   LANES - 1 numbers more where kernel_wide * channels is not a multiple of LANES; d as sizes say. */
+void decrescendo_products_1(
+    float *found, double *squares, const float *images, const float *d, const struct sizes *s)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")) {
+        with_avx512(found, squares, images, d, s);
+        return;
+    }
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        with_avx2(found, squares, images, d, s);
+        return;
+    }
+#endif
+    examples(found, squares, images, d, s, 2);
+}
