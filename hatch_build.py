@@ -1,4 +1,4 @@
-"""Compiles what is faster compiled, if there is a compiler; without one the package is the same, and slower here and there.
+"""Compiles what is faster compiled, if there is a compiler; without one the package is the same, and slower in places.
 
 ``DECRESCENDO_COMPILED=0`` leaves it out: for a wheel that every machine can install.
 """
@@ -24,7 +24,7 @@ class Compile(BuildHookInterface[Any]):
 
     PLUGIN_NAME = "custom"
 
-    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 (hatch's)
         library = Path(self.root, LIBRARY)
         library.unlink(missing_ok=True)  # one of an older source must not stay
         if os.environ.get("DECRESCENDO_COMPILED") == "0" or not sys.platform.startswith(("linux", "darwin")):

@@ -7,7 +7,6 @@ It is built by `hatch_build.py` when the package is installed on a machine with 
 import ctypes
 import functools
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -28,11 +27,22 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = ctypes.CDLL(str(LIBRARY))
-        function = found.decrescendo_products_1
+        function = found.decrescendo_products_2
     except (OSError, AttributeError):
         return None
-    function.argtypes, function.restype = (ctypes.c_void_p,) * 5, None
+    function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint), None
     return found
+
+
+@functools.cache
+def _parallel() -> int | None:
+    """The address of GOMP_parallel in the OpenMP runtime that torch brings; without it, one thread does the work."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
+        try:
+            return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
 
 
 def covers(geometry: Geometry, d: Float[Tensor, "batch outputs *places"]) -> bool:
@@ -92,7 +102,7 @@ def gradients(
         )
     if tuple(found.shape) != (batch, outputs, columns) or not found.is_contiguous() or found.dtype != d.dtype:
         raise InvalidValue(
-            f"gradients are written to a contiguous float32 tensor {(batch, outputs, columns)}, got {tuple(found.shape)}"
+            f"gradients go to a contiguous float32 tensor {(batch, outputs, columns)}, got {tuple(found.shape)}"
         )
     last = _channels_last(images, geometry, pixels, run % LANES > 0)
     count = torch.Size(places).numel()
@@ -102,24 +112,18 @@ def gradients(
     down, across = [1, *geometry.stride][-2:]
     kernel = [1, *geometry.kernel][-2:]
 
-    def part(start: int, stop: int) -> None:
-        sizes = (ctypes.c_int64 * 11)(
-            stop - start, high, wide, channels, outputs, *kernel, down, across, by_output, by_place
-        )
-        compiled.decrescendo_products_1(
-            found.data_ptr() + 4 * start * outputs * columns,
-            squares.data_ptr() + 8 * start,
-            last.data_ptr() + 4 * start * high * wide * channels,
-            d.data_ptr() + 4 * start * outputs * count,
-            sizes,
-        )
-
-    threads = min(torch.get_num_threads(), batch)
-    if threads > 1:
-        edges = [batch * index // threads for index in range(threads + 1)]
-        list(_pool(threads).map(part, edges[:-1], edges[1:]))
-    else:
-        part(0, batch)
+    sizes = (ctypes.c_int64 * 11)(
+        batch, high, wide, channels, outputs, *kernel, down, across, by_output, by_place
+    )
+    compiled.decrescendo_products_2(
+        found.data_ptr(),
+        squares.data_ptr(),
+        last.data_ptr(),
+        d.data_ptr(),
+        sizes,
+        _parallel(),
+        torch.get_num_threads(),
+    )
     return squares
 
 
@@ -147,12 +151,3 @@ def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Ten
     if d.movedim(1, -1).is_contiguous():
         return d, (1, d.shape[1])
     return d.contiguous(), (count, 1)
-
-
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads)
-
-
-# A forked process has none of its parent's threads.
-os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -144,21 +144,62 @@ __attribute__((target("avx2,fma"))) static void with_avx2(
 }
 #endif
 
-/* What a change of the arguments must rename, so that no library is called that was built from another file.
-   found (batch, outputs, kernel_high, kernel_wide, channels); squares (batch); images (batch, high, wide, channels), and
-   LANES - 1 numbers more where kernel_wide * channels is not a multiple of LANES; d as sizes say. */
-void decrescendo_products_1(
-    float *found, double *squares, const float *images, const float *d, const struct sizes *s)
+static void with_any(float *found, double *squares, const float *images, const float *d, const struct sizes *s)
+{
+    examples(found, squares, images, d, s, 2);
+}
+
+typedef void version(float *, double *, const float *, const float *, const struct sizes *);
+
+static version *best(void)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("fma")) {
-        with_avx512(found, squares, images, d, s);
-        return;
-    }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-        with_avx2(found, squares, images, d, s);
-        return;
-    }
+    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl"))
+        return with_avx512;
+    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
+        return with_avx2;
 #endif
-    examples(found, squares, images, d, s, 2);
+    return with_any;
+}
+
+struct call {
+    float *found;
+    double *squares;
+    const float *images, *d;
+    const struct sizes *sizes;
+    int64_t next;
+};
+
+/* Examples a thread takes at once. */
+#define TAKEN 8
+
+static void work(void *data)
+{
+    struct call *call = data;
+    struct sizes s = *call->sizes;
+    const int64_t batch = s.batch, columns = s.kernel_high * s.kernel_wide * s.channels;
+    const int64_t ys = (s.high - s.kernel_high) / s.down + 1, xs = (s.wide - s.kernel_wide) / s.across + 1;
+    for (;;) {
+        const int64_t start = __atomic_fetch_add(&call->next, TAKEN, __ATOMIC_RELAXED);
+        if (start >= batch)
+            return;
+        s.batch = batch - start < TAKEN ? batch - start : TAKEN;
+        best()(call->found + start * s.outputs * columns, call->squares + start,
+               call->images + start * s.high * s.wide * s.channels, call->d + start * s.outputs * ys * xs, &s);
+    }
+}
+
+/* found (batch, outputs, kernel_high, kernel_wide, channels); squares (batch); images (batch, high, wide, channels), and
+   LANES - 1 numbers more where kernel_wide * channels is not a multiple of LANES; d as sizes say. `parallel` is
+   GOMP_parallel of the OpenMP runtime that torch computes with, so that its threads do the work and no others fight
+   them; without one this thread does it. The name changes with the arguments: no other version is ever called. */
+void decrescendo_products_2(
+    float *found, double *squares, const float *images, const float *d, const struct sizes *sizes,
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned threads)
+{
+    struct call call = {found, squares, images, d, sizes, 0};
+    if (parallel && threads > 1)
+        parallel(work, &call, threads, 0);
+    else
+        work(&call);
 }

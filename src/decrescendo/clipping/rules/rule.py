@@ -210,7 +210,7 @@ def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
 
 
 def round_up(squares: Float[Tensor, " batch"], count: int) -> Float[Tensor, " batch"]:
-    """Sums of ``count`` squares of float32, at most 64 of them added in float32, to no less than the exact sums; in place.
+    """Sums of ``count`` squares, at most 64 of them added in float32, to no less than the exact sums; in place.
 
     >>> import torch
     >>> bool(round_up(torch.tensor([1.0], dtype=torch.float64), 1) > 1)

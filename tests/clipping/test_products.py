@@ -1,0 +1,274 @@
+"""The compiled gradients of convolutions (products.c): exact, within their own memory, and optional."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+from clipping_cases import CASES, loss
+from equality import check_equal, form
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.clipping.rules import compiled
+from decrescendo.clipping.rules.patches import Geometry
+from decrescendo.clipping.rules.rule import round_up
+from decrescendo.errors import InvalidValue
+
+# torch says that uneven padding copies the input; it is what is tested.
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
+
+built = pytest.mark.skipif(compiled.library() is None, reason="not built on this machine")
+
+
+@pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))) or os.environ.get("DECRESCENDO_COMPILED") == "0",
+    reason="no C compiler when this was installed",
+)
+def test_it_is_built_where_there_is_a_compiler() -> None:
+    assert compiled.library() is not None
+
+
+def exact(images: torch.Tensor, d: torch.Tensor, geometry: Geometry) -> torch.Tensor:
+    """(batch, outputs, kernel places, channels) in float64, one product of one output place after another."""
+    padded = functional.pad(images.double(), list(geometry.pad))
+    found = torch.zeros(images.shape[0], d.shape[1], *geometry.kernel, images.shape[1], dtype=torch.float64)
+    for place in (
+        torch.cartesian_prod(*map(torch.arange, d.shape[2:])).reshape(-1, len(geometry.kernel)).tolist()
+    ):
+        window = padded
+        for axis, (at, step, size) in enumerate(zip(place, geometry.stride, geometry.kernel, strict=True)):
+            window = window.narrow(2 + axis, at * step, size)
+        error = d[(slice(None), slice(None), *place)].double()
+        found += torch.einsum("bo,b...->bo...", error, window.movedim(1, -1))
+    return found.flatten(2)
+
+
+def convolution(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[torch.Tensor, torch.Tensor, Geometry]:
+    dimensions = draw(st.integers(1, 2))
+    small = st.integers(1, 3)
+    kernel = tuple(draw(st.integers(1, 6)) for _ in range(dimensions))
+    stride = tuple(draw(small) for _ in range(dimensions))
+    pad = tuple(draw(st.integers(0, 2)) for _ in range(2 * dimensions))
+    places = [draw(st.integers(1, 5)) for _ in range(dimensions)]
+    batch, channels, outputs = draw(st.integers(1, 19)), draw(st.integers(1, 10)), draw(st.integers(1, 19))
+    spare = draw(st.integers(0, 1))  # pixels that no window reaches
+    pixels = [
+        max(1, (count - 1) * step + size + min(spare, step - 1) - sum(pad[2 * axis : 2 * axis + 2]))
+        for axis, (count, step, size) in enumerate(
+            zip(reversed(places), reversed(stride), reversed(kernel), strict=True)
+        )
+    ][::-1]
+    geometry = Geometry(kernel, stride, (1,) * dimensions, pad, 1)
+    sides = [sum(pad[2 * (dimensions - 1 - axis) :][:2]) for axis in range(dimensions)]
+    places = [(p + s - k) // t + 1 for p, s, k, t in zip(pixels, sides, kernel, stride, strict=True)]
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    images = torch.randn(batch, *pixels, channels, generator=generator).movedim(-1, 1)
+    d = torch.randn(batch, *places, outputs, generator=generator).movedim(-1, 1)
+    if draw(st.booleans()):
+        images = images.contiguous()
+    match draw(st.integers(0, 3)):
+        case 0:
+            d = d.contiguous()
+        case 1:  # what the gradient of a mean over places looks like
+            d = d[(..., *[slice(0, 1)] * dimensions)].expand_as(d)
+        case 2:
+            images, d = images.flip(0), d[:1].expand_as(d)
+        case _:
+            pass
+    return images, d, geometry
+
+
+@built
+@settings(max_examples=300, deadline=None)
+@given(st.data(), st.integers(1, 3))
+def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int) -> None:
+    images, d, geometry = convolution(data.draw)
+    expected = exact(images, d, geometry)
+    # What lies before and after the gradients is nobody's to write.
+    block = torch.full((expected.numel() + 32,), -7.0)
+    found = block[16:-16].view(expected.shape)
+    found.fill_(float("nan"))
+    torch.set_num_threads(threads)
+    try:
+        squares = compiled.gradients(images, d, geometry, found)
+    finally:
+        torch.set_num_threads(1)
+    assert bool((block[:16] == -7).all())
+    assert bool((block[-16:] == -7).all())
+    count = d[0, 0].numel()
+    room = (count + 2) * 2.0**-24
+    size = exact(images.abs(), d.abs(), geometry)
+    assert bool(((found.double() - expected).abs() <= room * size).all())
+    true = found.double().square().sum((1, 2))
+    torch.testing.assert_close(squares, true, rtol=2e-6, atol=0)
+    assert bool((round_up(squares, found[0].numel()) >= true).all())
+
+
+@built
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    images, d = torch.randn(37, 5, 9, 9), torch.randn(37, 7, 7, 7)
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    results = []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            found = torch.empty(37, 7, 45)
+            results.append((compiled.gradients(images, d, geometry, found), found))
+    finally:
+        torch.set_num_threads(1)
+    for squares, found in results[1:]:
+        assert torch.equal(squares, results[0][0])
+        assert torch.equal(found, results[0][1])
+
+
+@built
+def test_numbers_that_no_window_sees_do_not_matter() -> None:
+    """Vectors of eight reach beyond a run of one: what lies there, infinite or not a number, is thrown away."""
+    geometry = Geometry((1, 1), (2, 2), (1, 1), (0, 0, 0, 0), 1)
+    images = torch.full((3, 1, 9, 9), float("nan"))
+    images[:, :, ::2, ::2] = 1.0
+    images[:, :, 1::2] = float("inf")
+    found = torch.empty(3, 2, 1)
+    squares = compiled.gradients(images, torch.ones(3, 2, 5, 5), geometry, found)
+    assert found.flatten().tolist() == [25.0] * 6
+    assert squares.tolist() == [1250.0] * 3
+
+
+@built
+@pytest.mark.parametrize("bad", [float("inf"), float("nan"), 1e30])
+def test_what_is_not_finite_stays_with_its_example(bad: float) -> None:
+    """1e30: finite itself, its square is not in float32; such an example counts as not finite, as by other forms."""
+    images, d = torch.ones(3, 8, 4, 4), torch.ones(3, 4, 4, 4)
+    images[1, 3, 2, 2] = bad
+    found = torch.empty(3, 4, 8)
+    squares = compiled.gradients(images, d, Geometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1), found)
+    assert torch.isfinite(squares).tolist() == [True, False, True]
+    assert bool((found[[0, 2]] == 16).all())
+
+
+@built
+def test_squares_too_small_for_float32_are_not_lost() -> None:
+    images, d = torch.full((2, 8, 1, 1), 1e-30), torch.ones(2, 4, 1, 1)
+    found = torch.empty(2, 4, 8)
+    squares = compiled.gradients(images, d, Geometry((1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1), found)
+    assert bool((round_up(squares, 32) >= found.double().square().sum((1, 2))).all())
+
+
+@built
+def test_every_size_is_looked_at_before_it_is_called() -> None:
+    geometry = Geometry((2, 2), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    images, d, found = torch.ones(3, 2, 5, 5), torch.ones(3, 4, 4, 4), torch.empty(3, 4, 8)
+    compiled.gradients(images, d, geometry, found)
+    for arguments, message in [
+        ((images, torch.ones(3, 4, 4, 5), geometry, found), "do not fit"),
+        ((images[:2], d, geometry, found), "do not fit|batch"),
+        ((images, d, geometry, torch.empty(3, 4, 9)), "contiguous float32"),
+        ((images, d, geometry, torch.empty(3, 8, 4).transpose(1, 2)), "contiguous float32"),
+        ((images, d, geometry, found.double()), "contiguous float32"),
+        ((images, d.double(), geometry, found), "ask covers"),
+        ((images, d, Geometry((2, 2), (1, 1), (2, 2), (0, 0, 0, 0), 1), found), "ask covers"),
+        ((images, d, Geometry((2, 2), (1, 1), (1, 1), (0, 0, 0, 0), 2), found), "ask covers"),
+    ]:
+        with pytest.raises((InvalidValue, TypeError), match=message):
+            compiled.gradients(*arguments)
+
+
+# Every tensor ends where a page begins that may not be touched. argv: numbers after the last image, the run's channels.
+GUARDED = """
+import ctypes, mmap, sys
+import numpy as np, torch
+from decrescendo.clipping.rules import compiled
+
+libc, page, kept = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, []
+
+def ending_at_a_wall(numbers, kind):
+    size = numbers * np.dtype(kind).itemsize
+    pages = -(-size // page)
+    block = mmap.mmap(-1, (pages + 1) * page)
+    kept.append(block)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(block))
+    assert libc.mprotect(ctypes.c_void_p(address + pages * page), page, 0) == 0
+    start = pages * page - size
+    array = np.frombuffer(block, kind, numbers, start)
+    array[:] = 1
+    return address + start
+
+beyond, channels = int(sys.argv[1]), int(sys.argv[2])
+batch, high, wide, outputs, kernel = 9, 5, 6, 6, 2
+places = (high - kernel + 1) * (wide - kernel + 1)
+sizes = (ctypes.c_int64 * 11)(batch, high, wide, channels, outputs, kernel, kernel, 1, 1, places, 1)
+squares = ending_at_a_wall(batch, "float64")
+compiled.library().decrescendo_products_2(
+    ending_at_a_wall(batch * outputs * kernel * kernel * channels, "float32"), squares,
+    ending_at_a_wall(batch * high * wide * channels + beyond, "float32"),
+    ending_at_a_wall(batch * outputs * places, "float32"), sizes, None, 1)
+expected = outputs * kernel * kernel * channels * places**2
+assert list((ctypes.c_double * batch).from_address(squares)) == [float(expected)] * batch
+print("done")
+"""
+
+
+def guarded(beyond: int, channels: int) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", GUARDED, str(beyond), str(channels)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@built
+@pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
+def test_nothing_is_read_or_written_beyond_the_ends() -> None:
+    for beyond, channels in ((0, 4), (0, 8), (compiled.LANES - 1, 1), (compiled.LANES - 1, 5)):
+        done = guarded(beyond, channels)
+        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    # And the walls do stop one: runs of two numbers need more than what is theirs after the last.
+    assert guarded(0, 1).returncode == -signal.SIGSEGV
+
+
+@built
+@pytest.mark.parametrize("channels", [1, 3, 8])
+def test_images_come_with_what_may_be_read_after_the_last(channels: int) -> None:
+    """Where a run is no multiple of eight, the tensor handed over has seven numbers more behind it."""
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    images = torch.ones(2, 6, 6, channels).movedim(-1, 1)
+    last = compiled._channels_last(images, geometry, [6, 6], 3 * channels % compiled.LANES > 0)
+    beyond = last.untyped_storage().nbytes() // 4 - last.storage_offset() - last.numel()
+    assert last.is_contiguous()
+    assert beyond >= (0 if channels == 8 else compiled.LANES - 1)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "conv" in name])
+def test_without_it_the_other_forms_do_the_same(name: str) -> None:
+    with mock.patch.object(compiled, "library", return_value=None):
+        for rank in range(3):
+            model, batch = CASES[name].make(torch.float32, 6)
+            with form(rank):
+                check_equal(model, batch, torch.float32, EngineSettings())
+
+
+@built
+def test_it_is_a_form_that_operations_choose_from() -> None:
+    model, batch = CASES["conv2d"].make(torch.float32, 6)
+    with form(0), mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
+        Engine(model, loss, EngineSettings(self_check=False)).clipped_sum(batch, 1.0)
+    assert called.called
+
+
+def test_it_can_be_left_aside() -> None:
+    code = "from decrescendo.clipping.rules import compiled; print(compiled.library())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "DECRESCENDO_COMPILED": "0"},
+    )  # fmt: skip
+    assert done.stdout == "None\n"
