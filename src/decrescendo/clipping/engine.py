@@ -57,7 +57,8 @@ class EngineSettings:
         kept_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
             operations together; what does not fit is computed from inputs and output gradients again.
         choice: how the fastest of several forms of one gradient is found: ``"measured"`` on first use (the
-            last digits then depend on the machine), or ``"counted"`` in operations.
+            last digits then depend on the machine), or ``"counted"`` in operations (then on whether there was a C
+            compiler when this package was installed).
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
             engine measures what the first micro-batches take and cuts batches so that it is kept;
             ``None`` for no limit. The self-check of the first batch looks at up to 13 rows at once,
