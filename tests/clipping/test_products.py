@@ -15,9 +15,10 @@ from clipping_cases import CASES, loss
 from equality import check_equal, form
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn import functional
 
-from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.patches import Geometry
 from decrescendo.clipping.rules.rule import round_up
@@ -255,6 +256,28 @@ def test_without_it_the_other_forms_do_the_same(name: str) -> None:
             model, batch = CASES[name].make(torch.float32, 6)
             with form(rank):
                 check_equal(model, batch, torch.float32, EngineSettings())
+
+
+@built
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_papers_model_with_an_example_that_is_not_finite(layout: torch.memory_format) -> None:
+    """Its two convolutions, all of it compiled, among examples of which one is infinite: the slow loop's sum."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 8, 2, 3), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Conv2d(16, 32, 4, 2), nn.ReLU(),
+        nn.MaxPool2d(2, 1), nn.Flatten(), nn.Linear(512, 3),
+    ).to(memory_format=layout)  # fmt: skip
+    images, labels = torch.randn(20, 1, 28, 28), torch.randint(3, (20,))
+    images[4, 0, 9, 9] = torch.inf
+    batch = (images, labels)
+    limit = float(Reference(model, loss).per_example_norms(batch).nanmedian())
+    with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
+        found = Engine(model, loss, EngineSettings(choice="counted")).clipped_sum(batch, limit)
+    assert called.call_count >= 2
+    expected = Reference(model, loss).clipped_sum(batch, limit)
+    for key, gradient in expected.gradients.items():
+        torch.testing.assert_close(found.gradients[key], gradient, rtol=2e-5, atol=2e-5 * limit)
+    assert found.diagnostics.nonfinite == expected.diagnostics.nonfinite == 1
 
 
 @built
