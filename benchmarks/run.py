@@ -1,25 +1,25 @@
 """A whole run of the executor against the same loop without privacy: MNIST, the paper's CNN, batches of 250.
 
-    python -m benchmarks.run [--steps 300] [--rounds 7]     # measures, then writes docs/run-speed.md
+    python -m benchmarks.run [--steps 4800]     # measures, then writes docs/run-speed.md: a quarter of an hour
 
-Private and plain runs alternate in one process on one thread; every round gives one ratio. What a run costs once (data,
-calibration, certifying the ledger, the test score) is measured by runs of two lengths and told apart.
+The runs take turns of 20 steps in one process on one thread, so that whatever slows the machine slows all of them: each
+turn gives one ratio. Calibration, certifying the ledger and the test score fall into turns as well, and count in the
+ratio of whole runs.
 """
 
 import argparse
 import dataclasses
 import json
 import statistics
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from decrescendo.clipping.rules import compiled
-from decrescendo.experiments.perform import data_of, machine, perform
+from decrescendo.experiments.perform import _plan, data_of, machine, perform
 from decrescendo.experiments.spec import NOT_PRIVATE, Spec
 from decrescendo.experiments.table import base_spec
 from decrescendo.experiments.tasks import TASKS
@@ -34,70 +34,101 @@ PLAIN = dataclasses.replace(PRIVATE, method=NOT_PRIVATE, accountant="none", epsi
 LAYOUTS = {"channels last": True, "contiguous": False}
 
 
-@contextmanager
-def without_compiled() -> Iterator[None]:
-    """The engine as it is where no C compiler was at hand when it was installed."""
-    library = compiled.library
-    compiled.library = lambda: None
-    try:
-        yield
-    finally:
-        compiled.library = library
+class Turns:
+    """Which of several threads goes on; the others wait."""
+
+    def __init__(self, runs: int) -> None:
+        self._changed, self._waiting, self._turn = threading.Condition(), list(range(runs)), 0
+
+    def wait(self, run: int) -> None:
+        """Until it is this one's turn."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._turn == run)
+
+    def pass_on(self, run: int, *, last: bool = False) -> None:
+        """To the next; ``last``: this one has ended."""
+        with self._changed:
+            following = [other for other in self._waiting if other > run] or self._waiting
+            self._turn = following[0]
+            if last:
+                self._waiting.remove(run)
+            self._changed.notify_all()
 
 
-def seconds(spec: Spec, steps: int, form: str) -> float:
-    """Wall-clock time of everything that one run does."""
-    with nullcontext() if form == "compiled" else without_compiled():
-        start = time.perf_counter()
-        perform(dataclasses.replace(spec, steps=steps))
-        return time.perf_counter() - start
+LIBRARY = compiled.library
 
 
-def measure(steps: int, rounds: int) -> dict[str, Any]:
-    """Milliseconds a step and what a run costs once, by layout and form; all of them in turn, round after round."""
+def take_turns(runs: list[tuple[Spec, str]]) -> list[list[float]]:
+    """Seconds of every turn of every run: 20 steps, the first with what comes before them; the last is what comes after."""
+    turns = Turns(len(runs))
+    times: list[list[float]] = [[] for _ in runs]
+
+    def follow(number: int) -> None:
+        spec, form = runs[number]
+        start = 0.0
+
+        def begin() -> None:
+            nonlocal start
+            turns.wait(number)
+            compiled.library = LIBRARY if form == "compiled" else lambda: None
+            start = time.perf_counter()
+
+        def end(_: int) -> None:
+            times[number].append(time.perf_counter() - start)
+            turns.pass_on(number)
+            begin()
+
+        begin()
+        _plan.cache_clear()  # every run calibrates for itself
+        perform(spec, tick=end)
+        times[number].append(time.perf_counter() - start)
+        turns.pass_on(number, last=True)
+
+    threads = [threading.Thread(target=follow, args=(number,)) for number in range(len(runs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    compiled.library = LIBRARY
+    return times
+
+
+def measure(steps: int) -> dict[str, Any]:
+    """Milliseconds a step, and ratios by turns and of whole runs, by layout and form."""
     torch.set_num_threads(1)
     data_of("mnist")
-    found: dict[str, Any] = {"steps": steps, "rounds": rounds, "machine": machine("cpu"), "rows": []}
+    found: dict[str, Any] = {"steps": steps, "machine": machine("cpu"), "rows": []}
     task = TASKS["mnist"]
-    forms = ["torch alone"] if compiled.library() is None else ["compiled", "torch alone"]
-    runs = [(PLAIN, "torch alone"), *((PRIVATE, form) for form in forms)]
+    forms = ["torch alone"] if LIBRARY() is None else ["compiled", "torch alone"]
     for layout, images in LAYOUTS.items():
         TASKS["mnist"] = dataclasses.replace(task, images=images)  # the layout is chosen for images only
-        for spec, form in runs:
-            seconds(spec, 20, form)
-        times: list[list[tuple[float, float]]] = []
-        for _ in range(rounds):
-            round_: list[tuple[float, float]] = []
-            for spec, form in runs:
-                short = seconds(spec, 20, form)
-                round_.append((short, (seconds(spec, steps + 20, form) - short) / steps))
-            times.append(round_)
-        for index, form in enumerate(forms, 1):
-            pairs = [(round_[0], round_[index]) for round_ in times]
-            whole = [
-                (private[0] + 4780 * private[1]) / (plain[0] + 4780 * plain[1]) for plain, private in pairs
-            ]
+        specs = [(PLAIN, "torch alone"), *((PRIVATE, form) for form in forms)]
+        for spec, _ in specs:
+            perform(dataclasses.replace(spec, steps=20))
+        plain, *private = take_turns([(dataclasses.replace(spec, steps=steps), form) for spec, form in specs])
+        for form, turns in zip(forms, private, strict=True):
+            # The first turn has calibration in it, and the last is no turn of steps.
+            ratios = sorted(one / other for one, other in zip(turns[1:-1], plain[1:-1], strict=True))
             found["rows"].append({
                 "layout": layout,
                 "form": form,
-                "plain_ms": 1e3 * statistics.median(plain[1] for plain, _ in pairs),
-                "private_ms": 1e3 * statistics.median(private[1] for _, private in pairs),
-                "ratio": statistics.median(private[1] / plain[1] for plain, private in pairs),
-                "ratios": sorted(private[1] / plain[1] for plain, private in pairs),
-                "whole_run_ratio": statistics.median(whole),
+                "plain_ms": 50 * statistics.median(plain[1:-1]),
+                "private_ms": 50 * statistics.median(turns[1:-1]),
+                "ratio": statistics.median(ratios),
+                "quartiles": [ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4]],
+                "whole_run_ratio": sum(turns) / sum(plain),
             })  # fmt: skip
     TASKS["mnist"] = task
     return found
 
 
 HEADER = (
-    "layout of the images", "convolutions", "plain, ms a step", "private, ms a step", "ratio (least .. most)",
-    "whole run of 4,800",
+    "layout of the images", "convolutions", "plain, ms a step", "private, ms a step", "ratio (quartiles)", "whole run",
 )  # fmt: skip
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    ratios = f"{row['ratio']:.2f} ({row['ratios'][0]:.2f} .. {row['ratios'][-1]:.2f})"
+    ratios = f"{row['ratio']:.2f} ({row['quartiles'][0]:.2f} .. {row['quartiles'][1]:.2f})"
     times = [f"{row[name]:.1f}" for name in ("plain_ms", "private_ms")]
     return [row["layout"], row["form"], *times, ratios, f"{row['whole_run_ratio']:.2f}"]
 
@@ -108,8 +139,8 @@ def render(found: dict[str, Any]) -> str:
         "# A whole private run against the same loop without privacy",
         "",
         "MNIST, the paper's CNN, Poisson batches of 250 expected, plain SGD: the executor's own loops, one thread,",
-        f"private and plain in turn, medians of {found['rounds']} rounds of {found['steps']} steps. Made by",
-        "`python -m benchmarks.run`.",
+        f"private and plain taking turns of 20 steps until each had {found['steps']:,}; medians of the turns' ratios.",
+        "Made by `python -m benchmarks.run`.",
         "",
         table(HEADER, [_cells(row) for row in found["rows"]], "llrrrr"),
     ]
@@ -117,9 +148,9 @@ def render(found: dict[str, Any]) -> str:
         "",
         "torch's pooling with a stride of one takes half of a plain step in the contiguous layout; with channels last",
         "it takes a tenth, so both loops get quicker and the ratio larger. The executor uses channels last. The last",
-        "column is a ratio too: calibration, certifying the ledger and the test score are in the private run, the test",
-        "score is in the plain one. *Compiled*: the package was installed where there is a C compiler;",
-        "*torch alone*: without one.",
+        "column is the ratio of the whole runs' times: with calibration, certifying the ledger and the test score in",
+        "the one that is private, and the test score in the plain one. *Compiled*: the package was installed where there",
+        "is a C compiler; *torch alone*: without one.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -127,10 +158,8 @@ def render(found: dict[str, Any]) -> str:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=7)
-    arguments = parser.parse_args()
-    found = measure(arguments.steps, arguments.rounds)
+    parser.add_argument("--steps", type=int, default=4800, help="a multiple of 20, at least 100")
+    found = measure(parser.parse_args().steps)
     RESULT.write_text(json.dumps(found, indent=1) + "\n")
     PAGE.write_text(render(found))
 

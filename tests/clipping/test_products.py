@@ -205,10 +205,13 @@ def ending_at_a_wall(numbers, kind):
 
 beyond, channels = int(sys.argv[1]), int(sys.argv[2])
 batch, high, wide, outputs, kernel = 9, 5, 6, 6, 2
-places = (high - kernel + 1) * (wide - kernel + 1)
-sizes = (ctypes.c_int64 * 11)(batch, high, wide, channels, outputs, kernel, kernel, 1, 1, places, 1)
+ys, xs = high - kernel + 1, wide - kernel + 1
+places = ys * xs
+sizes = ctypes.byref(
+    compiled.Sizes(batch, high, wide, channels, outputs, kernel, kernel, 1, 1, ys, xs, places, 1)
+)
 squares = ending_at_a_wall(batch, "float64")
-compiled.library().decrescendo_products_2(
+compiled.library().decrescendo_products_3(
     ending_at_a_wall(batch * outputs * kernel * kernel * channels, "float32"), squares,
     ending_at_a_wall(batch * high * wide * channels + beyond, "float32"),
     ending_at_a_wall(batch * outputs * places, "float32"), sizes, None, 1)

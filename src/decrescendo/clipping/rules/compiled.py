@@ -20,6 +20,18 @@ LIBRARY = Path(__file__).with_name("_products.so")
 LANES = 8  # of products.c
 
 
+class Sizes(ctypes.Structure):
+    """As in products.c."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in (
+            "batch", "high", "wide", "channels", "outputs", "kernel_high", "kernel_wide", "down", "across",
+            "ys", "xs", "by_output", "by_place",
+        )
+    ]  # fmt: skip
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The library, or ``None`` where it was not built (or from another version of its source) or is not wanted."""
@@ -27,7 +39,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = ctypes.CDLL(str(LIBRARY))
-        function = found.decrescendo_products_2
+        function = found.decrescendo_products_3
     except (OSError, AttributeError):
         return None
     function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint), None
@@ -91,39 +103,33 @@ def gradients(
         size + geometry.pad[2 * axis] + geometry.pad[2 * axis + 1]
         for axis, size in zip(reversed(range(len(places))), images.shape[2:], strict=True)
     ]
-    fits = [(size - kernel) // step + 1 for size, kernel, step in zip(
-        pixels, geometry.kernel, geometry.stride, strict=True)]  # fmt: skip
     columns = run * torch.Size(geometry.kernel[:-1]).numel()
+    expected = [
+        (size - kernel) // step + 1
+        for size, kernel, step in zip(pixels, geometry.kernel, geometry.stride, strict=True)
+    ]
     if compiled is None or not covers(geometry, d):
         raise InvalidValue("there is no compiled form of this convolution here: ask covers() first")
-    if fits != places or min(places) < 1 or images.shape[0] != batch or images.device != d.device:
+    if expected != places or min(places) < 1 or images.shape[0] != batch or images.device != d.device:
         raise InvalidValue(
-            f"images {tuple(images.shape)} and output gradients {tuple(d.shape)} do not fit: places {fits} expected"
+            f"images {tuple(images.shape)} and output gradients {tuple(d.shape)} do not fit: places {expected} expected"
         )
     if tuple(found.shape) != (batch, outputs, columns) or not found.is_contiguous() or found.dtype != d.dtype:
         raise InvalidValue(
             f"gradients go to a contiguous float32 tensor {(batch, outputs, columns)}, got {tuple(found.shape)}"
         )
     last = _channels_last(images, geometry, pixels, run % LANES > 0)
-    count = torch.Size(places).numel()
-    d, (by_output, by_place) = _strides(d, count)
+    d, strides = _strides(d, torch.Size(places).numel())
     squares = torch.empty(batch, dtype=torch.float64)
-    high, wide = [1, *pixels][-2:]
-    down, across = [1, *geometry.stride][-2:]
-    kernel = [1, *geometry.kernel][-2:]
-
-    sizes = (ctypes.c_int64 * 11)(
-        batch, high, wide, channels, outputs, *kernel, down, across, by_output, by_place
+    # A convolution over a line is one over an image of height one.
+    (high, wide), kernel, steps, (ys, xs) = (
+        [1, *numbers][-2:] for numbers in (pixels, geometry.kernel, geometry.stride, places)
     )
-    compiled.decrescendo_products_2(
-        found.data_ptr(),
-        squares.data_ptr(),
-        last.data_ptr(),
-        d.data_ptr(),
-        sizes,
-        _parallel(),
+    sizes = Sizes(batch, high, wide, channels, outputs, *kernel, *steps, ys, xs, *strides)
+    compiled.decrescendo_products_3(
+        found.data_ptr(), squares.data_ptr(), last.data_ptr(), d.data_ptr(), ctypes.byref(sizes), _parallel(),
         torch.get_num_threads(),
-    )
+    )  # fmt: skip
     return squares
 
 

@@ -25,6 +25,7 @@ typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alia
 struct sizes {
     int64_t batch, high, wide, channels; /* of the images, zeros round them counted */
     int64_t outputs, kernel_high, kernel_wide, down, across;
+    int64_t ys, xs; /* places of d: (high - kernel_high) / down + 1, and likewise */
     int64_t by_output, by_place; /* how far apart the numbers of d lie */
 };
 
@@ -40,19 +41,22 @@ static inline __attribute__((always_inline)) vector tile(
     const struct columns *at, int64_t output, const float *d, const struct sizes *s, const int rows, const int count)
 {
     const int64_t step = s->down * s->wide * s->channels, by = s->across * s->channels;
-    const int64_t ys = (s->high - s->kernel_high) / s->down + 1, xs = (s->wide - s->kernel_wide) / s->across + 1;
     const int64_t size = s->kernel_high * s->kernel_wide * s->channels;
     vector sums[OUTPUTS][4] = {0}, squares[4] = {0};
     d += output * s->by_output;
-    for (int64_t y = 0; y < ys; y++)
-        for (int64_t x = 0, place = y * step; x < xs; x++, place += by, d += s->by_place) {
-            vector seen[4];
+    /* One loop over all places: two nested ones end too often for the processor to foresee. */
+    const int64_t turn = step - (s->xs - 1) * by;
+    for (int64_t left = s->ys * s->xs, x = s->xs, place = 0; left > 0; left--, d += s->by_place) {
+        vector seen[4];
+        UNROLL for (int j = 0; j < count; j++)
+            seen[j] = *(const vector *)(at->from[j] + place);
+        UNROLL for (int i = 0; i < rows; i++)
             UNROLL for (int j = 0; j < count; j++)
-                seen[j] = *(const vector *)(at->from[j] + place);
-            UNROLL for (int i = 0; i < rows; i++)
-                UNROLL for (int j = 0; j < count; j++)
-                    sums[i][j] += d[i * s->by_output] * seen[j];
-        }
+                sums[i][j] += d[i * s->by_output] * seen[j];
+        x--;
+        place += x ? by : turn;
+        x = x ? x : s->xs;
+    }
     UNROLL for (int j = 0; j < count; j++)
         UNROLL for (int i = 0; i < rows; i++) {
             float *to = at->to[j] + (output + i) * size;
@@ -103,7 +107,6 @@ static inline __attribute__((always_inline)) void examples(
     float *found, double *squares, const float *images, const float *d, const struct sizes *s, const int most)
 {
     const int64_t run = s->kernel_wide * s->channels, vectors = (run + LANES - 1) / LANES;
-    const int64_t ys = (s->high - s->kernel_high) / s->down + 1, xs = (s->wide - s->kernel_wide) / s->across + 1;
     for (int64_t b = 0; b < s->batch; b++) {
         double sum = 0;
         struct columns at;
@@ -125,7 +128,7 @@ static inline __attribute__((always_inline)) void examples(
         squares[b] = sum;
         found += s->outputs * s->kernel_high * run;
         images += s->high * s->wide * s->channels;
-        d += s->outputs * ys * xs;
+        d += s->outputs * s->ys * s->xs;
     }
 }
 
@@ -178,14 +181,13 @@ static void work(void *data)
     struct call *call = data;
     struct sizes s = *call->sizes;
     const int64_t batch = s.batch, columns = s.kernel_high * s.kernel_wide * s.channels;
-    const int64_t ys = (s.high - s.kernel_high) / s.down + 1, xs = (s.wide - s.kernel_wide) / s.across + 1;
     for (;;) {
         const int64_t start = __atomic_fetch_add(&call->next, TAKEN, __ATOMIC_RELAXED);
         if (start >= batch)
             return;
         s.batch = batch - start < TAKEN ? batch - start : TAKEN;
         best()(call->found + start * s.outputs * columns, call->squares + start,
-               call->images + start * s.high * s.wide * s.channels, call->d + start * s.outputs * ys * xs, &s);
+               call->images + start * s.high * s.wide * s.channels, call->d + start * s.outputs * s.ys * s.xs, &s);
     }
 }
 
@@ -193,7 +195,7 @@ static void work(void *data)
    LANES - 1 numbers more where kernel_wide * channels is not a multiple of LANES; d as sizes say. `parallel` is
    GOMP_parallel of the OpenMP runtime that torch computes with, so that its threads do the work and no others fight
    them; without one this thread does it. The name changes with the arguments: no other version is ever called. */
-void decrescendo_products_2(
+void decrescendo_products_3(
     float *found, double *squares, const float *images, const float *d, const struct sizes *sizes,
     void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned threads)
 {
