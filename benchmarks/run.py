@@ -59,7 +59,7 @@ LIBRARY = compiled.library
 
 
 def take_turns(runs: list[tuple[Spec, str]]) -> list[list[float]]:
-    """Seconds of every turn of every run: 20 steps, the first with what comes before them; the last is what comes after."""
+    """Seconds of every turn of every run: 20 steps, the first with all that comes before; the last is what comes after."""
     turns = Turns(len(runs))
     times: list[list[float]] = [[] for _ in runs]
 
@@ -149,8 +149,8 @@ def render(found: dict[str, Any]) -> str:
         "torch's pooling with a stride of one takes half of a plain step in the contiguous layout; with channels last",
         "it takes a tenth, so both loops get quicker and the ratio larger. The executor uses channels last. The last",
         "column is the ratio of the whole runs' times: with calibration, certifying the ledger and the test score in",
-        "the one that is private, and the test score in the plain one. *Compiled*: the package was installed where there",
-        "is a C compiler; *torch alone*: without one.",
+        "the one that is private, and the test score in the plain one. *Compiled*: the package was installed where",
+        "there is a C compiler; *torch alone*: without one.",
     ]
     return "\n".join(lines) + "\n"
 
