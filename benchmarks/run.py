@@ -59,7 +59,7 @@ LIBRARY = compiled.library
 
 
 def take_turns(runs: list[tuple[Spec, str]]) -> list[list[float]]:
-    """Seconds of every turn of every run: 20 steps, the first with all that comes before; the last is what comes after."""
+    """Seconds of every turn of every run: 20 steps, the first with what comes before; the last is what comes after."""
     turns = Turns(len(runs))
     times: list[list[float]] = [[] for _ in runs]
 

@@ -78,8 +78,9 @@ class ConvKernel:
             shape = self._product_shape(method)
             kept = d.new_empty(shape) if self._replaces(d) else self.means.take(shape, d)
             if kept is not None:
+                squares = self._fill(method, d, kept)
                 self.product, self.by_channels = kept, method == "compiled" or self._is_by_channels()
-                return self._fill(method, d, kept)
+                return squares
             method = "twice"
         return self._norms(method, d)
 
