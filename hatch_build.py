@@ -3,7 +3,9 @@
 ``DECRESCENDO_COMPILED=0`` leaves it out: for a wheel that every machine can install.
 """
 
+import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,22 +27,35 @@ class Compile(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 (hatch's)
-        library = Path(self.root, LIBRARY)
-        library.unlink(missing_ok=True)  # one of an older source must not stay
-        if os.environ.get("DECRESCENDO_COMPILED") == "0" or not sys.platform.startswith(("linux", "darwin")):
+        try:
+            done = compile_to(Path(self.root, SOURCE), Path(self.root, LIBRARY))
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            done = str(error)
+        if done is not None:
+            self.app.display_warning(f"convolutions on a CPU take the form without C: {done}")
             return
-        compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-        if compiler is None:
-            self.app.display_info("no C compiler: convolutions on a CPU take the form without it")
-            return
-        with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-            made = Path(folder, library.name)
-            command = [*compiler.split(), *FLAGS, str(Path(self.root, SOURCE)), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-            if done.returncode:
-                self.app.display_warning(f"not compiled, the form without it is taken: {done.stderr.strip()}")
-                return
-            os.replace(made, library)
         build_data["artifacts"].append(LIBRARY.as_posix())
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+def compile_to(source: Path, library: Path) -> str | None:
+    """Compile, and put the library in its place at once; ``None``, or why there is none now."""
+    library.unlink(missing_ok=True)
+    if os.environ.get("DECRESCENDO_COMPILED") == "0" or not sys.platform.startswith(("linux", "darwin")):
+        return "not asked for, or not on this system"
+    compiler = (
+        shlex.split(os.environ.get("CC", ""))
+        or [path for path in map(shutil.which, ("cc", "gcc", "clang")) if path][:1]
+    )
+    if not compiler:
+        return "no C compiler found"
+    name = f"-DPRODUCTS=decrescendo_products_{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        made = Path(folder, library.name)
+        command = [*compiler, *FLAGS, name, str(source), "-o", str(made)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            return done.stderr.strip()
+        made.replace(library)
+    return None

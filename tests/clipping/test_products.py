@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -19,7 +20,9 @@ from torch import nn
 from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import compiled
+from decrescendo.clipping.rules.conv import ConvKernel
 from decrescendo.clipping.rules.patches import Geometry
 from decrescendo.clipping.rules.rule import round_up
 from decrescendo.errors import InvalidValue
@@ -31,7 +34,9 @@ built = pytest.mark.skipif(compiled.library() is None, reason="not built on this
 
 
 @pytest.mark.skipif(
-    not any(map(shutil.which, ("cc", "gcc", "clang"))) or os.environ.get("DECRESCENDO_COMPILED") == "0",
+    not any(map(shutil.which, ("cc", "gcc", "clang")))
+    or not sys.platform.startswith(("linux", "darwin"))
+    or os.environ.get("DECRESCENDO_COMPILED") == "0",
     reason="no C compiler when this was installed",
 )
 def test_it_is_built_where_there_is_a_compiler() -> None:
@@ -88,10 +93,13 @@ def convolution(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[torch.Te
     return images, d, geometry
 
 
+VERSIONS = (2, 1, 0)  # AVX-512, AVX2, any; those that this processor lacks are the next lower one
+
+
 @built
 @settings(max_examples=300, deadline=None)
-@given(st.data(), st.integers(1, 3))
-def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int) -> None:
+@given(st.data(), st.integers(1, 3), st.sampled_from(VERSIONS))
+def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int, version: int) -> None:
     images, d, geometry = convolution(data.draw)
     expected = exact(images, d, geometry)
     # What lies before and after the gradients is nobody's to write.
@@ -100,7 +108,8 @@ def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int) -> N
     found.fill_(float("nan"))
     torch.set_num_threads(threads)
     try:
-        squares = compiled.gradients(images, d, geometry, found)
+        with mock.patch.object(compiled, "BEST", version):
+            squares = compiled.gradients(images, d, geometry, found)
     finally:
         torch.set_num_threads(1)
     assert bool((block[:16] == -7).all())
@@ -112,6 +121,46 @@ def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int) -> N
     true = found.double().square().sum((1, 2))
     torch.testing.assert_close(squares, true, rtol=2e-6, atol=0)
     assert bool((round_up(squares, found[0].numel()) >= true).all())
+
+
+@built
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kernel", [(1, 1), (1, 8), (2, 8), (3, 5), (8, 8)])
+@pytest.mark.parametrize("outputs", [4, 63, 64, 65, 512, 4097])
+def test_long_sums_of_like_squares_keep_their_digits(
+    version: int, kernel: tuple[int, int], outputs: int
+) -> None:
+    """No more than 64 squares are added in float32, the rest in float64: what `round_up` adds is enough."""
+    geometry = Geometry(kernel, (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    for value in (0.1, 1 / 3, 0.7):
+        d, found = torch.full((2, outputs, 1, 1), value), torch.empty(2, outputs, kernel[0] * kernel[1])
+        with mock.patch.object(compiled, "BEST", version):
+            squares = compiled.gradients(torch.ones(2, 1, *kernel), d, geometry, found)
+        true = found.double().square().sum((1, 2))
+        assert bool(((squares / true - 1).abs() <= 16 * 2.0**-24).all())
+        assert bool((round_up(squares, found[0].numel()) >= true).all())
+
+
+@built
+def test_what_a_kernel_measures_is_at_least_what_it_weighs() -> None:
+    """The norm a convolution gives is rounded up from the product it keeps, whatever part of the batch made it."""
+    generator = torch.Generator().manual_seed(0)
+    for shape, size in (((16, 1, 8, 8), 20), ((32, 16, 4, 4), 13), ((8, 3, 3, 3), 200)):
+        images = torch.randn(40, shape[1], size, size, generator=generator)
+        d = torch.randn(40, shape[0], size - shape[2] + 1, size - shape[3] + 1, generator=generator)
+        geometry = Geometry(shape[2:], (1, 1), (1, 1), (0, 0, 0, 0), 1)
+        weight = torch.zeros(shape)
+        kernel = ConvKernel(
+            ("weight",), (weight,), (), images, 40, shape, geometry, Means(2**28, "counted"), False
+        )
+        with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
+            squares = kernel.squared_norms(0, d)
+        assert (called.call_count > 1) == (size == 200)  # a copy is as large as a chunk, not as the batch
+        assert kernel.product is not None
+        true = kernel.product[0].double().square().sum((1, 2))
+        # Were it not rounded up, about half of them would be below.
+        assert bool((squares > true).all())
+        assert bool((squares <= true * (1 + 1e-5)).all())
 
 
 @built
@@ -178,16 +227,37 @@ def test_every_size_is_looked_at_before_it_is_called() -> None:
         ((images, d.double(), geometry, found), "ask covers"),
         ((images, d, Geometry((2, 2), (1, 1), (2, 2), (0, 0, 0, 0), 1), found), "ask covers"),
         ((images, d, Geometry((2, 2), (1, 1), (1, 1), (0, 0, 0, 0), 2), found), "ask covers"),
+        ((images, d, Geometry((2,), (1,), (1,), (0, 0), 1), found), "ask covers"),
+        ((images, d, Geometry((2, 2), (1, -1), (1, 1), (0, 0, 0, 0), 1), found), "ask covers"),
+        ((images, d, Geometry((2, 2), (1, 1), (1, 1), (-1, 1, 0, 0), 1), found), "ask covers"),
+        ((images[..., 0], d, geometry, found), "ask covers"),
+        ((images[..., :1], d[..., :0], geometry, found), "do not fit"),
+        ((images, d, geometry, found.to("meta")), "contiguous float32"),
+        ((images, torch._efficientzerotensor(d.shape), geometry, found), "numbers in memory"),
     ]:
         with pytest.raises((InvalidValue, TypeError), match=message):
             compiled.gradients(*arguments)
 
 
-# Every tensor ends where a page begins that may not be touched. argv: numbers after the last image, the run's channels.
+@built
+def test_a_tensor_that_is_negated_when_it_is_read() -> None:
+    geometry = Geometry((2, 2), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    images, d = torch.randn(3, 2, 5, 5), torch.randn(3, 4, 4, 4)
+    found, expected = torch.empty(3, 4, 8), torch.empty(3, 4, 8)
+    compiled.gradients(images, d, geometry, expected)
+    compiled.gradients(torch._neg_view(images), d, geometry, found)
+    assert torch.equal(found, -expected)
+    compiled.gradients(images, torch._neg_view(d), geometry, found)
+    assert torch.equal(found, -expected)
+
+
+# Every tensor ends where a page begins that may not be touched. argv: numbers after the last image, channels, version.
 GUARDED = """
 import ctypes, mmap, sys
 import numpy as np, torch
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import compiled
+from decrescendo.clipping.rules.conv import ConvKernel
 
 libc, page, kept = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, []
 
@@ -211,19 +281,19 @@ sizes = ctypes.byref(
     compiled.Sizes(batch, high, wide, channels, outputs, kernel, kernel, 1, 1, ys, xs, places, 1)
 )
 squares = ending_at_a_wall(batch, "float64")
-compiled.library().decrescendo_products_3(
+compiled.library()(
     ending_at_a_wall(batch * outputs * kernel * kernel * channels, "float32"), squares,
     ending_at_a_wall(batch * high * wide * channels + beyond, "float32"),
-    ending_at_a_wall(batch * outputs * places, "float32"), sizes, None, 1)
+    ending_at_a_wall(batch * outputs * places, "float32"), sizes, None, 1, int(sys.argv[3]))
 expected = outputs * kernel * kernel * channels * places**2
 assert list((ctypes.c_double * batch).from_address(squares)) == [float(expected)] * batch
 print("done")
 """
 
 
-def guarded(beyond: int, channels: int) -> subprocess.CompletedProcess[str]:
+def guarded(beyond: int, channels: int, version: int = 2) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", GUARDED, str(beyond), str(channels)],
+        [sys.executable, "-c", GUARDED, str(beyond), str(channels), str(version)],
         capture_output=True,
         text=True,
         check=False,
@@ -233,8 +303,16 @@ def guarded(beyond: int, channels: int) -> subprocess.CompletedProcess[str]:
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:
-    for beyond, channels in ((0, 4), (0, 8), (compiled.LANES - 1, 1), (compiled.LANES - 1, 5)):
-        done = guarded(beyond, channels)
+    spare = compiled.LANES - 1
+    for beyond, channels, version in (
+        (0, 4, 2),
+        (0, 8, 1),
+        (0, 8, 0),
+        (spare, 1, 2),
+        (spare, 5, 1),
+        (spare, 5, 0),
+    ):
+        done = guarded(beyond, channels, version)
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # And the walls do stop one: runs of two numbers need more than what is theirs after the last.
     assert guarded(0, 1).returncode == -signal.SIGSEGV
@@ -246,7 +324,16 @@ def test_images_come_with_what_may_be_read_after_the_last(channels: int) -> None
     """Where a run is no multiple of eight, the tensor handed over has seven numbers more behind it."""
     geometry = Geometry((3, 3), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     images = torch.ones(2, 6, 6, channels).movedim(-1, 1)
-    last = compiled._channels_last(images, geometry, [6, 6], 3 * channels % compiled.LANES > 0)
+    handed: list[torch.Tensor] = []
+    plain = compiled._channels_last
+
+    def watched(*args: Any, **kwargs: Any) -> torch.Tensor:
+        handed.append(plain(*args, **kwargs))
+        return handed[-1]
+
+    with mock.patch.object(compiled, "_channels_last", watched):
+        compiled.gradients(images, torch.ones(2, 4, 4, 4), geometry, torch.empty(2, 4, 9 * channels))
+    (last,) = handed
     beyond = last.untyped_storage().nbytes() // 4 - last.storage_offset() - last.numel()
     assert last.is_contiguous()
     assert beyond >= (0 if channels == 8 else compiled.LANES - 1)
@@ -289,6 +376,13 @@ def test_it_is_a_form_that_operations_choose_from() -> None:
     with form(0), mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
         Engine(model, loss, EngineSettings(self_check=False)).clipped_sum(batch, 1.0)
     assert called.called
+
+
+def test_a_library_from_another_source_is_not_called(tmp_path: Path) -> None:
+    other = tmp_path / "products.c"
+    other.write_bytes(compiled.SOURCE.read_bytes() + b"\n")
+    with mock.patch.object(compiled, "SOURCE", other):
+        assert compiled.library.__wrapped__() is None
 
 
 def test_it_can_be_left_aside() -> None:

@@ -6,7 +6,9 @@ It is built by `hatch_build.py` when the package is installed on a machine with 
 
 import ctypes
 import functools
+import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,8 +18,10 @@ from torch import Tensor
 from decrescendo.clipping.rules.patches import Geometry
 from decrescendo.errors import InvalidValue
 
+SOURCE = Path(__file__).with_name("products.c")
 LIBRARY = Path(__file__).with_name("_products.so")
 LANES = 8  # of products.c
+BEST = 2  # of its versions: 2 (AVX-512), 1 (AVX2), 0; where the processor has it
 
 
 class Sizes(ctypes.Structure):
@@ -33,17 +37,17 @@ class Sizes(ctypes.Structure):
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """The library, or ``None`` where it was not built (or from another version of its source) or is not wanted."""
+def library() -> Callable[..., None] | None:
+    """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
     if os.environ.get("DECRESCENDO_COMPILED") == "0":
         return None
     try:
-        found = ctypes.CDLL(str(LIBRARY))
-        function = found.decrescendo_products_3
+        name = f"decrescendo_products_{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
+        function = getattr(ctypes.CDLL(str(LIBRARY)), name)
     except (OSError, AttributeError):
         return None
-    function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint), None
-    return found
+    function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint, ctypes.c_uint), None
+    return function
 
 
 @functools.cache
@@ -64,11 +68,16 @@ def covers(geometry: Geometry, d: Float[Tensor, "batch outputs *places"]) -> boo
     >>> covers(geometry, torch.zeros(1, 1, 1, 1))
     False
     """
+    dimensions = d.dim() - 2
     return (
         d.dtype == torch.float32
         and d.device.type == "cpu"
         and geometry.groups == 1
-        and len(geometry.kernel) <= 2
+        and dimensions in (1, 2)
+        and len(geometry.kernel) == len(geometry.stride) == dimensions
+        and len(geometry.pad) == 2 * dimensions
+        and min(*geometry.kernel, *geometry.stride) >= 1
+        and min(geometry.pad) >= 0
         and all(step == 1 for step in geometry.dilation)
         and library() is not None
     )
@@ -96,7 +105,9 @@ def gradients(
     ...     print("tensor([1465.], dtype=torch.float64) tensor([[[21., 32.]]])")
     tensor([1465.], dtype=torch.float64) tensor([[[21., 32.]]])
     """
-    compiled = library()
+    function = library()
+    if function is None or not covers(geometry, d) or images.dim() != d.dim():
+        raise InvalidValue("there is no compiled form of this convolution here: ask covers() first")
     batch, outputs, *places = d.shape
     channels, run = images.shape[1], images.shape[1] * geometry.kernel[-1]
     pixels = [
@@ -108,33 +119,30 @@ def gradients(
         (size - kernel) // step + 1
         for size, kernel, step in zip(pixels, geometry.kernel, geometry.stride, strict=True)
     ]
-    if compiled is None or not covers(geometry, d):
-        raise InvalidValue("there is no compiled form of this convolution here: ask covers() first")
     if expected != places or min(places) < 1 or images.shape[0] != batch or images.device != d.device:
         raise InvalidValue(
             f"images {tuple(images.shape)} and output gradients {tuple(d.shape)} do not fit: places {expected} expected"
         )
-    if tuple(found.shape) != (batch, outputs, columns) or not found.is_contiguous() or found.dtype != d.dtype:
+    same = found.device == d.device and found.dtype == d.dtype
+    if not same or tuple(found.shape) != (batch, outputs, columns) or not found.is_contiguous():
         raise InvalidValue(
             f"gradients go to a contiguous float32 tensor {(batch, outputs, columns)}, got {tuple(found.shape)}"
         )
-    last = _channels_last(images, geometry, pixels, run % LANES > 0)
-    d, strides = _strides(d, torch.Size(places).numel())
+    last = _channels_last(images.resolve_neg(), geometry, pixels, beyond=run % LANES > 0)
+    d, strides = _strides(d.resolve_neg(), torch.Size(places).numel())
     squares = torch.empty(batch, dtype=torch.float64)
     # A convolution over a line is one over an image of height one.
     (high, wide), kernel, steps, (ys, xs) = (
         [1, *numbers][-2:] for numbers in (pixels, geometry.kernel, geometry.stride, places)
     )
     sizes = Sizes(batch, high, wide, channels, outputs, *kernel, *steps, ys, xs, *strides)
-    compiled.decrescendo_products_3(
-        found.data_ptr(), squares.data_ptr(), last.data_ptr(), d.data_ptr(), ctypes.byref(sizes), _parallel(),
-        torch.get_num_threads(),
-    )  # fmt: skip
+    pointers = [_pointer(tensor) for tensor in (found, squares, last, d)]
+    function(*pointers, ctypes.byref(sizes), _parallel(), torch.get_num_threads(), BEST)
     return squares
 
 
 def _channels_last(
-    images: Float[Tensor, "batch channels *pixels"], geometry: Geometry, pixels: list[int], beyond: bool
+    images: Float[Tensor, "batch channels *pixels"], geometry: Geometry, pixels: list[int], *, beyond: bool
 ) -> Float[Tensor, "batch *padded channels"]:
     """The images with zeros round them and their channels last; ``beyond``: with numbers to read after the last."""
     last = images.movedim(1, -1)
@@ -157,3 +165,13 @@ def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Ten
     if d.movedim(1, -1).is_contiguous():
         return d, (1, d.shape[1])
     return d.contiguous(), (count, 1)
+
+
+def _pointer(tensor: Tensor) -> int:
+    """Where its numbers lie; some tensors have none (made up, or known to be zero)."""
+    address = tensor.data_ptr()
+    if not address and tensor.numel():
+        raise InvalidValue(
+            f"tensors must have their numbers in memory, got a {type(tensor).__name__} without"
+        )
+    return address

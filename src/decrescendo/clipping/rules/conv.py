@@ -211,9 +211,15 @@ class ConvKernel:
 
     def _fill(self, method: str, d: Tensor, kept: Tensor) -> Float[Tensor, " batch"]:
         """Writes the product to ``kept``; |g_i|^2."""
-        if method == "compiled":
-            return round_up(compiled.gradients(self.inputs, d, self.geometry, kept[0]), kept[0, 0].numel())
-        return _squares(self._products(d, kept))
+        if method != "compiled":
+            return _squares(self._products(d, kept))
+        # In parts, so that what has to be copied first (zeros round the images, channels last) stays small.
+        size = math.prod(self._padded_places()) * self.inputs.shape[1] + d[0].numel()
+        squares = [
+            compiled.gradients(self.inputs[part], d[part], self.geometry, kept[0, part])
+            for part in chunks(self.batch, size)
+        ]
+        return round_up(torch.cat(squares), math.prod(self.shape))
 
     def _products(
         self, d: Tensor, found: Tensor | None = None

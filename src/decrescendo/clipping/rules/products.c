@@ -154,13 +154,16 @@ static void with_any(float *found, double *squares, const float *images, const f
 
 typedef void version(float *, double *, const float *, const float *, const struct sizes *);
 
-static version *best(void)
+/* The best version that this processor has, and no better than 2 (AVX-512), 1 (AVX2), 0. */
+static version *version_of(unsigned best)
 {
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl"))
+    if (best >= 2 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl"))
         return with_avx512;
-    if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
+    if (best >= 1 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
         return with_avx2;
+#else
+    (void)best;
 #endif
     return with_any;
 }
@@ -170,6 +173,7 @@ struct call {
     double *squares;
     const float *images, *d;
     const struct sizes *sizes;
+    version *version;
     int64_t next;
 };
 
@@ -186,20 +190,22 @@ static void work(void *data)
         if (start >= batch)
             return;
         s.batch = batch - start < TAKEN ? batch - start : TAKEN;
-        best()(call->found + start * s.outputs * columns, call->squares + start,
-               call->images + start * s.high * s.wide * s.channels, call->d + start * s.outputs * s.ys * s.xs, &s);
+        call->version(call->found + start * s.outputs * columns, call->squares + start,
+                      call->images + start * s.high * s.wide * s.channels, call->d + start * s.outputs * s.ys * s.xs,
+                      &s);
     }
 }
 
 /* found (batch, outputs, kernel_high, kernel_wide, channels); squares (batch); images (batch, high, wide, channels), and
    LANES - 1 numbers more where kernel_wide * channels is not a multiple of LANES; d as sizes say. `parallel` is
    GOMP_parallel of the OpenMP runtime that torch computes with, so that its threads do the work and no others fight
-   them; without one this thread does it. The name changes with the arguments: no other version is ever called. */
-void decrescendo_products_3(
+   them; without one this thread does it. The name has the hash of this file in it, given by the compiler's command line:
+   a library built from any other is not called. */
+void PRODUCTS(
     float *found, double *squares, const float *images, const float *d, const struct sizes *sizes,
-    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned threads)
+    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned threads, unsigned best)
 {
-    struct call call = {found, squares, images, d, sizes, 0};
+    struct call call = {found, squares, images, d, sizes, version_of(best), 0};
     if (parallel && threads > 1)
         parallel(work, &call, threads, 0);
     else

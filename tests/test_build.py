@@ -1,0 +1,83 @@
+"""What installing compiles, and that an installation never fails for it (hatch_build.py)."""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, Generic, TypeVar
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+compiler = pytest.mark.skipif(
+    not any(map(shutil.which, ("cc", "gcc", "clang"))) or not sys.platform.startswith(("linux", "darwin")),
+    reason="no C compiler, or none that is asked",
+)
+
+
+T = TypeVar("T")
+
+
+class SomeHook(Generic[T]):
+    """In the place of hatchling's."""
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The hook as hatch would run it, on a copy of the source. (hatchling itself is only there while building.)"""
+    interface = ModuleType("hatchling.builders.hooks.plugin.interface")
+    interface.BuildHookInterface = SomeHook
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / module.RULES).mkdir(parents=True)
+    shutil.copy(ROOT / module.SOURCE, tmp_path / module.SOURCE)
+    (tmp_path / module.LIBRARY).write_bytes(b"of an older source")
+    made = module.Compile()
+    made.root, made.said = str(tmp_path), []
+    made.app = SimpleNamespace(display_warning=made.said.append)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("DECRESCENDO_COMPILED", raising=False)
+    made.library = tmp_path / module.LIBRARY
+    return made
+
+
+def build(hook: Any) -> dict[str, Any]:
+    data: dict[str, Any] = {"artifacts": []}
+    hook.initialize("standard", data)
+    return data
+
+
+@compiler
+def test_one_library_is_compiled_and_the_wheel_is_for_this_platform(hook: Any) -> None:
+    data = build(hook)
+    assert hook.library.stat().st_size > 10_000
+    assert data["tag"].startswith("py3-none-")
+    assert data["artifacts"] == ["src/decrescendo/clipping/rules/_products.so"]
+    assert not hook.said
+
+
+@pytest.mark.parametrize(
+    "command", ["false", "true", "no-such-compiler -g", "'/no tools/gcc' -m32", "'unclosed"]
+)
+def test_a_compiler_that_fails_leaves_a_package_without_it(
+    hook: Any, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", command)
+    assert build(hook) == {"artifacts": []}
+    assert not hook.library.exists()  # nor one of an older source
+    assert len(hook.said) == 1
+
+
+def test_it_can_be_left_out(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DECRESCENDO_COMPILED", "0")
+    assert build(hook) == {"artifacts": []}
+    assert not hook.library.exists()
+
+
+def test_no_compiler_at_all(hook: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert build(hook) == {"artifacts": []}
+    assert "no C compiler" in hook.said[0]
