@@ -33,6 +33,8 @@ from decrescendo.clipping.rules.rule import Call, Kernel, Rule, round_up, square
 
 # Elements of the patches that are copied at once for products: half a chunk, as the products lie in the cache too.
 _PATCHES = CHUNK // 2
+# Elements of the images and output gradients that are copied at once for the compiled form, and only read.
+_COPIES = 4 * CHUNK
 
 
 @dataclass(slots=True)
@@ -217,7 +219,7 @@ class ConvKernel:
         size = math.prod(self._padded_places()) * self.inputs.shape[1] + d[0].numel()
         squares = [
             compiled.gradients(self.inputs[part], d[part], self.geometry, kept[0, part])
-            for part in chunks(self.batch, size)
+            for part in chunks(self.batch, size, _COPIES)
         ]
         return round_up(torch.cat(squares), math.prod(self.shape))
 
