@@ -79,10 +79,12 @@ def take_turns(runs: list[tuple[Spec, str]]) -> list[list[float]]:
             begin()
 
         begin()
-        _plan.cache_clear()  # every run calibrates for itself
-        perform(spec, tick=end)
-        times[number].append(time.perf_counter() - start)
-        turns.pass_on(number, last=True)
+        try:
+            _plan.cache_clear()  # every run calibrates for itself
+            perform(spec, tick=end)
+            times[number].append(time.perf_counter() - start)
+        finally:  # one that fails must not keep the others waiting
+            turns.pass_on(number, last=True)
 
     threads = [threading.Thread(target=follow, args=(number,)) for number in range(len(runs))]
     for thread in threads:

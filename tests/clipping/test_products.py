@@ -241,6 +241,26 @@ def test_every_size_is_looked_at_before_it_is_called() -> None:
 
 
 @built
+@pytest.mark.parametrize("pad", [0, 1])
+def test_what_torch_makes_by_default_does_not_matter(pad: int) -> None:
+    """C reads float32 on the CPU, whatever dtype and device new tensors have."""
+    geometry = Geometry((3, 3), (1, 1), (1, 1), (pad,) * 4, 1)
+    images, d = torch.randn(3, 1, 6, 6), torch.randn(3, 4, 4 + 2 * pad, 4 + 2 * pad)
+    found, expected = torch.empty(3, 4, 9), torch.empty(3, 4, 9)
+    squares = compiled.gradients(images, d, geometry, expected)
+    torch.testing.assert_close(expected.double(), exact(images, d, geometry), rtol=1e-4, atol=1e-4)
+    try:
+        torch.set_default_dtype(torch.float64)
+        torch.set_default_device("meta")
+        again = compiled.gradients(images, d, geometry, found)
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
+    assert torch.equal(found, expected)
+    assert torch.equal(again, squares)
+
+
+@built
 def test_a_tensor_that_is_negated_when_it_is_read() -> None:
     geometry = Geometry((2, 2), (1, 1), (1, 1), (0, 0, 0, 0), 1)
     images, d = torch.randn(3, 2, 5, 5), torch.randn(3, 4, 4, 4)

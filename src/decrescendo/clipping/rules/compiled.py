@@ -130,7 +130,7 @@ def gradients(
         )
     last = _channels_last(images.resolve_neg(), geometry, pixels, beyond=run % LANES > 0)
     d, strides = _strides(d.resolve_neg(), torch.Size(places).numel())
-    squares = torch.empty(batch, dtype=torch.float64)
+    squares = torch.empty(batch, dtype=torch.float64, device="cpu")
     # A convolution over a line is one over an image of height one.
     (high, wide), kernel, steps, (ys, xs) = (
         [1, *numbers][-2:] for numbers in (pixels, geometry.kernel, geometry.stride, places)
@@ -150,8 +150,9 @@ def _channels_last(
         return last
     shape = (images.shape[0], *pixels, images.shape[1])
     count = torch.Size(shape).numel()
-    block = torch.zeros(count + LANES) if any(geometry.pad) else torch.empty(count + LANES)
-    block[count:] = 0
+    # (A dtype and a device of our own: a user may have set others as torch's defaults.)
+    block = torch.empty(count + LANES, dtype=torch.float32, device="cpu")
+    block[0 if any(geometry.pad) else count :] = 0
     found = block[:count].view(shape)
     inner = found
     for axis, size in enumerate(images.shape[2:]):
