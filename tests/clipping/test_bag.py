@@ -139,7 +139,7 @@ def test_no_row_for_every_word_and_example_is_held() -> None:
     """A vocabulary of a million: (batch, vocabulary, dim) would be 4 GB."""
     model = nn.Sequential(nn.EmbeddingBag(1_000_000, 16, mode="mean"), nn.Linear(16, 3))
     batch = (torch.randint(1_000_000, (64, 10)), torch.randint(3, (64,)))
-    engine = Engine(model, loss, EngineSettings(self_check=False))
+    engine = Engine(model, loss)
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:

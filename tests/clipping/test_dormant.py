@@ -60,7 +60,7 @@ def error(engine: Engine | GraphedEngine, model: nn.Module, batch: tuple[Tensor,
 
 ENGINES = {
     "engine": lambda model: Engine(model, loss),
-    "without the mixing check": lambda model: Engine(model, loss, EngineSettings(self_check=False)),
+    "without the mixing check": lambda model: Engine(model, loss),
     "micro-batches": lambda model: Engine(model, loss, EngineSettings(microbatch_size=5)),
     "graphed": lambda model: GraphedEngine(model, loss, ROWS),
 }

@@ -74,7 +74,7 @@ def test_an_example_that_is_not_finite_leaves_nothing_behind(name: str) -> None:
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str) -> None:
     model, batch = OPERATIONS[name].make(torch.float32, 6)
-    engine = Engine(model, loss, EngineSettings(self_check=False))
+    engine = Engine(model, loss)
     limit = 0.5 * float(engine.per_example_norms(batch).max())
     for row in range(6):
         alone = engine.clipped_sum(tuple(rows[row : row + 1] for rows in batch), limit)

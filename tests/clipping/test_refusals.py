@@ -168,7 +168,7 @@ def test_a_use_that_no_torch_function_shows_is_found_in_the_graph() -> None:
     with pytest.raises(UnsupportedModel, match="scale used by DoubledBackward"):
         run(hidden, data())
     with pytest.raises(UnsupportedModel, match="scale used by"):  # also without the numerical check
-        Engine(hidden, loss, EngineSettings(self_check=False)).clipped_sum(data(), 1.0)
+        Engine(hidden, loss).clipped_sum(data(), 1.0)
 
 
 def test_a_parameter_written_into_a_tensor_is_found_in_the_graph() -> None:

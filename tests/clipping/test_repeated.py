@@ -92,7 +92,7 @@ def test_an_unrolled_recurrence(dtype: torch.dtype, settings: EngineSettings) ->
 def test_a_tied_embedding_never_holds_a_matrix_for_every_example() -> None:
     """64 gradients of 200,000 x 64 would be 3.3 GB a use; so would 64 logits of 16 positions be 0.8 GB."""
     model = Tied(20_000, 64)
-    engine = Engine(model, words_loss, EngineSettings(self_check=False, kept_bytes=0))
+    engine = Engine(model, words_loss, EngineSettings(kept_bytes=0))
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

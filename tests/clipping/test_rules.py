@@ -33,7 +33,7 @@ def _ranks(name: str, dtype: torch.dtype, size: int) -> int:
     """The most forms that an operation of this case may choose from; 0 where none has a choice."""
     model, batch = CASES[name].make(dtype, size)
     with form(0) as asked:
-        Engine(model, loss, EngineSettings(self_check=False)).clipped_sum(batch, 1.0)
+        Engine(model, loss).clipped_sum(batch, 1.0)
     return max(asked, default=0) if max(asked, default=0) > 1 else 0
 
 
@@ -62,7 +62,7 @@ def test_batch_sizes_that_coincide_with_the_models_own_sizes_change_nothing(name
     EngineSettings(microbatch_size=100),
     EngineSettings(kept_bytes=1),
     EngineSettings(kept_bytes=3000),
-    EngineSettings(self_check=False),
+    EngineSettings(),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize(
     "name", ["conv2d stride pad dilation groups", "conv folded", "sequence, product", "embedding"]
@@ -178,7 +178,7 @@ def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str,
     for rank in range(max(1, _ranks(name, torch.float32, 6))):
         with form(rank):
             model, batch = CASES[name].make(torch.float32, 6)
-            engine = Engine(model, loss, EngineSettings(self_check=False))
+            engine = Engine(model, loss)
             limit = size * float(engine.per_example_norms(batch).max())
             for row in range(6):
                 alone = engine.clipped_sum(tuple(rows[row : row + 1] for rows in batch), limit)
@@ -201,12 +201,12 @@ def test_a_long_row_of_like_numbers_keeps_its_norm(size: int, value: float) -> N
 def test_one_example_of_a_million_like_gradients_does_not_exceed_the_clip_norm() -> None:
     layer = nn.Linear(1_500, 1_000, bias=False)
     batch = torch.full((1, 1_500), 0.1)
-    engine = Engine(layer, lambda model, rows: model(rows).sum(1), EngineSettings(self_check=False))
+    engine = Engine(layer, lambda model, rows: model(rows).sum(1))
     bias = nn.Parameter(torch.zeros(3_000_000))
     shift = nn.Module()
     shift.register_parameter("bias", bias)
     added = Engine(
-        shift, lambda model, rows: (rows[:, :1] * model.bias).sum(1), EngineSettings(self_check=False)
+        shift, lambda model, rows: (rows[:, :1] * model.bias).sum(1)
     )
     for clipped in (engine.clipped_sum(batch, 0.5), added.clipped_sum(batch, 0.5)):
         length = torch.cat([g.double().flatten() for g in clipped.gradients.values()]).norm()

@@ -84,7 +84,7 @@ def test_nothing_of_a_pass_stays_alive() -> None:
         kept.append(weakref.ref(mark))
         return losses
 
-    engine = Engine(model, watched, EngineSettings(self_check=False))
+    engine = Engine(model, watched)
     gc.collect()
     gc.disable()
     try:

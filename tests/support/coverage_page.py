@@ -21,8 +21,6 @@ from refusal_probes import REFUSALS
 from torch import nn
 
 from decrescendo.clipping import Engine, recording
-from decrescendo.clipping.means import Means
-from decrescendo.clipping.passes import forward
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.fallback import FallbackKernel
 from decrescendo.errors import UnsupportedModel
@@ -103,9 +101,8 @@ def outcome(model: nn.Module, loss: Any, batch: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            engine.check(batch)
             with _noting_composites() as names:
-                uses = forward(model, loss, batch, ROWS, engine._hints, Means(2**28)).uses
+                uses = engine.prove(batch).uses
         except UnsupportedModel as error:
             # Sizes of an error depend on the machine.
             words = re.sub(r"\d+\.\de[-+]\d+", "(some)", str(error)).replace("|", "\\|")

@@ -55,7 +55,7 @@ class Attack:
     evidence: Callable[[Sums, Plan], float]
     learning_rate: float = 0.1
     # The rows are the same in every run: tests look at the model once, a thousand runs need not.
-    settings: EngineSettings = field(default=EngineSettings(self_check=False, choice="counted"))
+    settings: EngineSettings = field(default=EngineSettings(choice="counted"))
 
     def __post_init__(self) -> None:
         size = self.plan.sampling.dataset_size

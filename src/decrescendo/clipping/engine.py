@@ -1,7 +1,6 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,23 +22,22 @@ from decrescendo.clipping.clipped import (
     trainable,
     trainable_of,
 )
-from decrescendo.clipping.inventory import Inventory, Mode
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.means import Choice, Means
 from decrescendo.clipping.memory import (
     Peak,
-    RandomStates,
     Sizes,
     is_out_of_memory,
     metered,
     release,
     signature,
 )
-from decrescendo.clipping.passes import Form, Pass, run
+from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.precision import full_precision
-from decrescendo.clipping.recording import Decision
-from decrescendo.clipping.selfcheck import self_check
+from decrescendo.clipping.proof.watch import Memory
+from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.weighing import joint_norms, loss_sum, weights_of
-from decrescendo.errors import InvalidValue, OutOfMemory, check_instance, check_integer
+from decrescendo.errors import InvalidValue, OutOfMemory, UnsupportedModel, check_instance, check_integer
 
 T = TypeVar("T")
 
@@ -50,10 +48,9 @@ class EngineSettings:
 
     Args:
         microbatch_size: at most this many examples at once; ``None`` for the whole batch.
-        self_check: look, on the first batch and on every new form of the forward pass, whether an example's
-            loss depends on other examples. Without it many models that mix their batch are not noticed: turn
-            it off only for a model that was checked. (Where the examples are in each operation's output, and
-            that sums are autograd's, is looked at in any case.)
+        declared: lines of code (``"modeling.py:12"``) or files of which you declare that what they read of the data
+            in Python (``.item()``, ``if``) steers nothing in a way that depends on several examples. Each that is
+            met is listed in the run's assumptions.
         kept_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
             operations together; what does not fit is computed from inputs and output gradients again.
         choice: how the fastest of several forms of one gradient is found: ``"measured"`` on first use (the
@@ -61,8 +58,7 @@ class EngineSettings:
             compiler when this package was installed).
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
             engine measures what the first micro-batches take and cuts batches so that it is kept;
-            ``None`` for no limit. The self-check of the first batch looks at up to 13 rows at once,
-            whatever the limit.
+            ``None`` for no limit.
         precise: after the backward pass everything is measured and summed in float64, and the sum is stored
             so. Then the whole sum is proven to move by at most C, not each example's part of it alone: see
             docs/rounding.md. Slower; the noise hides the difference from all but an adversary who picks the
@@ -73,11 +69,11 @@ class EngineSettings:
     """
 
     microbatch_size: int | None = None
-    self_check: bool = True
     kept_bytes: int = 2**27
     choice: Choice = "measured"
     memory_limit: int | None = None
     precise: bool = False
+    declared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
@@ -96,27 +92,35 @@ class Engine:
     brings the gradients of their outputs; rules turn these into norms and weighted sums. The model is left
     as it was.
 
+    At every pass the engine proves that examples are apart: each operation of the forward and of the backward pass,
+    seen at torch's dispatcher, moves on what every tensor may depend on. Losses and gradients that may depend on
+    another example, on the place in the batch or on the number of examples are refused.
+
     Args:
         model: its parameters with ``requires_grad`` are trained; not changed, wrapped or hooked.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
-        settings: speed and memory only.
+        settings: speed and memory only, and what you declare.
+        seeds: gives the seed (from 0 on) of the random numbers of each pass, such as dropout's, from a stream that
+            nobody can predict: with masks that are known, one more row shows in all of them. Without it, a pass that
+            draws random numbers is refused. torch's global generators are afterwards where they were.
 
     Guarantee:
-        adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm,
-        for models in which no example's loss depends on another example. The self-check refuses those in
-        which it does. What each example contributes is at most ``clip_norm`` as stored, rounding included;
-        docs/rounding.md says what the rounding of the additions can do, and ``precise`` that it cannot.
+        adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm. What each
+        example contributes is at most ``clip_norm`` as stored, rounding included; docs/rounding.md says what the
+        rounding of the additions can do, and ``precise`` that it cannot. docs/engine.md says what is proven, and what
+        is assumed (`assumptions`, and that tensors from before the pass hold no data but the batch).
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; an example whose gradient is not finite contributes
         zero and is counted; a parameter used several times, or tied, gets the sum of its gradients before
-        the norm is taken; ``clip_norm=inf`` gives the plain sum, with infinite sensitivity.
+        the norm is taken; ``clip_norm=inf`` gives the plain sum, with infinite sensitivity; a batch of one row is
+        passed as two of which the second counts for nothing.
 
     Raises:
-        UnsupportedModel: examples see each other, a parameter is used in a way that cannot be followed, or
-            the loss is not one value an example.
-        OutOfMemory: one example alone does not fit into memory. More examples than fit are cut into halves,
-            with the random numbers they had, until they do.
+        UnsupportedModel: examples that are not proven apart, a parameter that is used in a way that cannot be
+            followed, or a loss that is not one value an example.
+        OutOfMemory: one example alone does not fit into memory. More examples than fit are cut into halves until
+            they do.
 
     >>> import torch
     >>> model = torch.nn.Linear(1, 1, bias=False)
@@ -129,9 +133,20 @@ class Engine:
     tensor([0.5000, 3.0000])
     """
 
-    def __init__(self, model: nn.Module, loss: Loss, settings: EngineSettings = EngineSettings()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        settings: EngineSettings = EngineSettings(),
+        *,
+        seeds: Callable[[], int] | None = None,
+    ) -> None:
         check_instance("settings", settings, EngineSettings)
-        trainable(model)
+        for name, parameter in trainable(model).items():
+            if parameter.is_meta:
+                raise UnsupportedModel(
+                    f"the model must have values, got {name} on the meta device. Load or initialise it first"
+                )
         self._model = model
         check_loss(loss)
         self._loss = loss
@@ -144,11 +159,8 @@ class Engine:
             p.numel() * (8 if settings.precise else p.element_size()) for p in trainable(model).values()
         )
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
-        # What the self-check has seen and accepted: the operations of a forward pass, in order.
-        # Passes over one example are apart: nothing about mixing was learned from them.
-        # With the uses of which it has not seen enough gradient.
-        self._accepted: dict[tuple[bool, Mode, Form], frozenset[int]] = {}
-        self._hints: tuple[Decision, ...] = ()
+        self._prover = Prover(model, loss, settings.declared)
+        self._seeds = _no_seed if seeds is None else seeds
         self._peak: Peak | None = None
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
@@ -179,43 +191,31 @@ class Engine:
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
     @property
-    def hints(self) -> tuple[Decision, ...]:
-        """Where the examples are in each operation, as far as the self-check has found out."""
-        return self._hints
+    def assumptions(self) -> tuple[str, ...]:
+        """What was not proven so far but declared; none: every example was proven apart at every step."""
+        return tuple(sorted(self._prover.memory.assumed))
 
     @property
     def means(self) -> Means:
         """Memory for kept gradients, and the choice of methods."""
         return self._means
 
-    def learn_form(self, batch: Batch, rows: int) -> Form:
-        """The operations of a pass over ``batch``, after the self-check has accepted them."""
-        return self._pass(batch, rows).form
-
-    @property
-    def undecided(self) -> bool:
-        """Whether some operation of an accepted form has not shown enough gradient to know where the examples are."""
-        mode = self._mode()
-        return any(lacks for (_, known, _), lacks in self._accepted.items() if known == mode)
-
-    def has_decided(self, form: Form, rows: int) -> bool:
-        """Whether the self-check has accepted this form in this mode, and every operation showed enough gradient."""
-        lacks = self._accepted.get((rows > 1, self._mode(), form))
-        return lacks is not None and not lacks
-
-    def check(self, batch: Batch) -> None:
-        """Check the model and the loss on these rows, at least two, as on the first batch.
+    def prove(self, batch: Batch) -> Pass:
+        """One pass over ``batch``, proven and measured, with a seed of its own.
 
         Raises:
             UnsupportedModel: with the reason and the remedy.
-            InvalidValue: fewer than two rows.
         """
-        rows = count_rows(batch)
-        if rows < 2:
-            raise InvalidValue(
-                f"a check must have at least two rows to see them mix, got {rows}. Give it more"
-            )
-        self_check(self._model, self._loss, batch, self._hints, self._means)
+        return self._prover.run(batch, count_rows(batch), self._seeds(), self._means)
+
+    def draw_seed(self) -> int:
+        """The seed of another pass."""
+        return self._seeds()
+
+    @property
+    def memory(self) -> Memory:
+        """What outlives a pass."""
+        return self._prover.memory
 
     def _in_parts(
         self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]
@@ -226,7 +226,6 @@ class Engine:
         while start < rows:
             size = self._sizes.next(key, rows - start)
             part = batch if size == rows else slice_rows(batch, start, start + size)
-            states = RandomStates.of(held)
             found: list[T] = []
             failure = ""
             try:
@@ -254,17 +253,17 @@ class Engine:
                 )
             release()
             self._sizes.failed(key, size)
-            states.restore()
 
     def _norms(self, batch: Batch, rows: int) -> Float[Tensor, " batch"]:
-        done = self._pass(batch, rows)
+        done = self.prove(batch)
         with full_precision():
-            return joint_norms(done)
+            return joint_norms(done)[:rows]
 
     def _clipped(self, batch: Batch, rows: int, limit: float) -> tuple[dict[str, Tensor], Diagnostics]:
-        done = self._pass(batch, rows)
+        done = self.prove(batch)
         with full_precision():
-            weights = weights_of(done, limit)
+            present = None if rows > 1 else torch.arange(2, device=done.losses.device) < rows
+            weights = weights_of(done, limit, present)
             measured = done.measured
             if self._peak is not None or not bool(weights.counted.all()):
                 # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
@@ -273,63 +272,11 @@ class Engine:
             seen = Diagnostics(
                 examples=rows,
                 nonfinite=rows - int(weights.counted.sum()),
-                clipped=count_clipped(weights.norms, limit),
-                loss_sum=float(loss_sum(done.losses)),
+                clipped=count_clipped(weights.norms[:rows], limit),
+                loss_sum=float(loss_sum(done.losses[:rows])),
             )
             return measured.weighted_sums(weights.factors), seen
 
-    def _pass(self, batch: Batch, rows: int) -> Pass:
-        """One recorded pass, of a form that the self-check has accepted."""
-        held = Inventory.of(self._model)
-        many, mode = rows > 1, held.mode
-        if not any(key[:2] == (many, mode) for key in self._accepted):
-            self._accept(slice_rows(batch, 0, check_rows(rows)))
-        # (The form is not known before the pass: what any accepted form lacks is watched.)
-        watched = frozenset[int]().union(
-            *(lacks for key, lacks in self._accepted.items() if key[:2] == (many, mode))
-        )
-        states = RandomStates.of(held)
-        done = self._run(batch, rows, watched)
-        lacks = self._accepted.get((many, mode, done.form))
-        if lacks is None or lacks & done.awake:
-            # With the random numbers of the pass: what the check sees is what the pass computes.
-            states.restore()
-            self._accept(batch)
-            return self._run(batch, rows, frozenset())
-        return done
 
-    def _mode(self) -> Mode:
-        return Inventory.of(self._model).mode
-
-    def _run(self, batch: Batch, rows: int, watched: frozenset[int]) -> Pass:
-        return run(self._model, self._loss, batch, rows, self._hints, self._means, watched)
-
-    def _accept(self, batch: Batch) -> Pass | None:
-        with nullcontext() if self._peak is None else self._peak.paused():
-            accepted = self_check(
-                self._model,
-                self._loss,
-                batch,
-                self._hints,
-                self._means.counted(),
-                alone=self._settings.self_check,
-            )
-        if accepted is not None:
-            many = accepted.measured.batch > 1
-            if many:
-                self._hints = accepted.decisions
-            self._accepted[many, self._mode(), accepted.form] = accepted.unseen
-        return accepted
-
-
-# Small primes: sizes of a model are rarely multiples of one, so the examples are found without guessing.
-_CHECK_ROWS = (13, 11, 7, 5, 3)
-
-
-def check_rows(rows: int) -> int:
-    """How many of the first batch's rows the self-check looks at: few enough to cost less than the step.
-
-    >>> [check_rows(rows) for rows in (250, 16, 8, 2)]
-    [13, 3, 3, 2]
-    """
-    return next((size for size in _CHECK_ROWS if 5 * size <= rows), min(rows, _CHECK_ROWS[-1]))
+def _no_seed() -> int:
+    return -1

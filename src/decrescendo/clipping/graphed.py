@@ -6,7 +6,7 @@ size, the last one is filled up, and what fills it has weight zero. Without CUDA
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -27,8 +27,10 @@ from decrescendo.clipping.clipped import (
 from decrescendo.clipping.engine import Engine, EngineSettings
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Signature, signature
-from decrescendo.clipping.passes import Form, Pass, run
+from decrescendo.clipping.passes import Pass, run
 from decrescendo.clipping.precision import full_precision
+from decrescendo.clipping.proof.watch import Watch
+from decrescendo.clipping.prover import given, seeded
 from decrescendo.clipping.static import static_shapes
 from decrescendo.clipping.weighing import loss_sum, weights_of
 from decrescendo.errors import UnsupportedModel, check_instance, check_integer
@@ -70,15 +72,20 @@ class GraphedEngine:
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, chunk_size: int, settings: EngineSettings | None = None
+        self,
+        model: nn.Module,
+        loss: Loss,
+        chunk_size: int,
+        settings: EngineSettings | None = None,
+        *,
+        seeds: Callable[[], int] | None = None,
     ) -> None:
         settings = EngineSettings() if settings is None else settings
         check_instance("settings", settings, EngineSettings)
-        self._chunk = check_integer("chunk_size", chunk_size, at_least=1)
+        self._chunk = max(2, check_integer("chunk_size", chunk_size, at_least=1))
         self._model, self._loss, self._settings = model, loss, settings
-        # Finds out where the examples are, and refuses what mixes them, before anything is recorded.
-        size = min(settings.microbatch_size or self._chunk, self._chunk)
-        self._engine = Engine(model, loss, replace(settings, microbatch_size=size))
+        # Proves the step before it is recorded: what is replayed are the same operations on the same memory.
+        self._engine = Engine(model, loss, settings, seeds=seeds)
         self._programs: dict[tuple[Signature, int], _Program] = {}
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
@@ -89,8 +96,6 @@ class GraphedEngine:
         if rows == 0:
             return empty_sum(parameters, limit, precise=self._settings.precise)
         program = self._program(batch)
-        if program is None:
-            return self._engine.clipped_sum(batch, limit)
         program.clear(limit)
         for start in range(0, rows, self._chunk):
             stop = min(start + self._chunk, rows)
@@ -99,24 +104,23 @@ class GraphedEngine:
         gradients = {name: total.clone() for name, total in program.totals.items()}
         return ClippedSum(gradients, limit, program.diagnostics(rows))
 
-    def _program(self, batch: Batch) -> "_Program | None":
-        """The recorded step, or ``None`` while gradients are zero that would say where the examples are."""
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """As of `Engine`."""
+        return self._engine.assumptions
+
+    def _program(self, batch: Batch) -> "_Program":
         place = hash((
             tuple((name, p.data_ptr(), p.dtype) for name, p in trainable(self._model).items()),
             tuple(module.training for module in self._model.modules()),
         ))  # fmt: skip
         key = (signature(Inventory.of(self._model), batch), place)
         if key not in self._programs:
-            if self._engine.undecided:
-                return None
             # One that was recorded for parameters elsewhere would read freed memory: it is dropped.
             self._programs = {known: p for known, p in self._programs.items() if known[1] == place}
-            program = _Program.build(
+            self._programs[key] = _Program.build(
                 self._model, self._loss, self._engine, self._settings, batch, self._chunk
             )
-            if program.form is None or not self._engine.has_decided(program.form, self._chunk):
-                return None  # a replayed step would never look again
-            self._programs[key] = program
         return self._programs[key]
 
 
@@ -134,7 +138,6 @@ class _Program:
     limit: Tensor
     totals: dict[str, Tensor]
     counts: Tensor
-    form: Form | None = None
     graph: Any = field(default=None)
 
     @classmethod
@@ -165,7 +168,6 @@ class _Program:
         )
         rows = min(count_rows(batch), chunk)
         program.load(slice_rows(batch, 0, rows), rows)
-        program.form = engine.learn_form(program.inputs, chunk)
         if device.type == "cuda":
             program.capture(device)
         return program
@@ -192,65 +194,62 @@ class _Program:
             total.zero_()
 
     def replay(self) -> None:
-        """One chunk more."""
-        if self.graph is not None:
+        """One chunk more, with random numbers of its own."""
+        if self.graph is None:
+            self.add(self.engine.prove(self.inputs))
+            return
+        with seeded(self.model, self.engine.draw_seed()):
             self.graph.replay()
-        else:
-            self.step()
 
-    def step(self) -> None:
-        """What is recorded: from the static inputs into the totals, without a look at any value."""
+    def add(self, done: Pass) -> None:
+        """A pass into the totals, without a look at any value."""
+        with full_precision(), static_shapes():
+            weights = weights_of(done, self.limit, self.present)
+            # Always cleared: whether anything is not finite is not known here.
+            sums = done.measured.without(~weights.counted).weighted_sums(weights.factors)
+            for name, total in self.totals.items():
+                total += sums[name]
+            finite = weights.counted
+            self.counts += torch.stack([
+                self.present.sum(),
+                (self.present & ~finite).sum(),
+                (finite & (weights.norms > self.limit)).sum(),
+                loss_sum(done.losses, self.present),
+            ]).to(self.counts.dtype)  # fmt: skip
+
+    def step(self, seed: int) -> None:
+        """What is recorded: from the static inputs into the totals."""
+        watch = Watch(self.chunk, self.engine.memory, seed)
         with static_shapes():
-            done = run(self.model, self.loss, self.inputs, self.chunk, self.engine.hints, self.engine.means)
-            self._check_form(done)
-            with full_precision():
-                weights = weights_of(done, self.limit, self.present)
-                # Always cleared: whether anything is not finite is not known here.
-                sums = done.measured.without(~weights.counted).weighted_sums(weights.factors)
-                for name, total in self.totals.items():
-                    total += sums[name]
-                finite = weights.counted
-                self.counts += torch.stack([
-                    self.present.sum(),
-                    (self.present & ~finite).sum(),
-                    (finite & (weights.norms > self.limit)).sum(),
-                    loss_sum(done.losses, self.present),
-                ]).to(self.counts.dtype)  # fmt: skip
+            self.add(run(self.model, self.loss, given(self.inputs, self.chunk, watch), self.engine.means, watch))
+        watch.end()
 
     def capture(self, device: torch.device) -> None:
         """Record the step as a CUDA graph."""
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
-        states = torch.cuda.get_rng_state(device)
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP):
-                self.step()
+                self.engine.prove(self.inputs)
         torch.cuda.current_stream(device).wait_stream(stream)
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                self.step()
+            seed = self.engine.draw_seed()
+            with seeded(self.model, seed), torch.cuda.graph(graph):
+                self.step(seed)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             raise UnsupportedModel(
                 "a step must be recordable as a CUDA graph, got an operation that waits for the device or "
                 f"allocates by values ({reason}). {_REMEDY}, or write that part with fixed shapes"
             ) from error
-        torch.cuda.set_rng_state(states, device)
         self.graph = graph
 
     def diagnostics(self, rows: int) -> Diagnostics:
         """The counts: the one wait for the device in a step."""
         _, nonfinite, clipped, total = self.counts.tolist()
         return Diagnostics(rows, int(nonfinite), int(clipped), total)
-
-    def _check_form(self, done: Pass) -> None:
-        if done.form != self.form:
-            raise UnsupportedModel(
-                "a recorded step must run the same operations on every chunk, got others than on the first. "
-                f"Does the model choose by the values of its input? {_REMEDY}"
-            )
 
 
 def _leaves(batch: Batch) -> list[Tensor]:

@@ -1,6 +1,7 @@
 """What a model holds, from one walk over its modules: a step asks several times."""
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,6 +18,11 @@ class Inventory:
     parameters: dict[str, nn.Parameter]
     buffers: dict[str, Tensor]
     mode: Mode
+
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """All of them, by name."""
+        yield from self.buffers.items()
+        yield from self.parameters.items()
 
     @classmethod
     def of(cls, model: nn.Module) -> "Inventory":

@@ -68,7 +68,7 @@ class Measured:
             local = weights.to(parameter.device)
             if name in closed:
                 sums = [
-                    _to_root(part, part.kernel.weighted_sum(part.slot, part.d, local), parameter)
+                    part.source.back(part.kernel.weighted_sum(part.slot, part.d, local))
                     for part in closed[name]
                 ]
                 total = sums[0] if len(sums) == 1 else torch.add(*sums)
@@ -139,12 +139,17 @@ class Measured:
         if len(roots) == 1 and roots[0] is source.tensor:
             return {source.roots[0]: total}
         rows = total.to(source.tensor.dtype).reshape(self.batch, *source.tensor.shape)
-        pulled = cast(
-            "tuple[Tensor | None, ...]",
-            torch.autograd.grad(
-                source.tensor, roots, rows, retain_graph=True, is_grads_batched=True, allow_unused=True
-            ),
-        )
+
+        def pull(part: Tensor, *, batched: bool) -> tuple[Tensor | None, ...]:
+            return torch.autograd.grad(
+                source.tensor, roots, part, retain_graph=True, is_grads_batched=batched, allow_unused=True
+            )
+
+        try:
+            pulled = pull(rows, batched=True)
+        except RuntimeError:  # not every operation knows vmap
+            each = [pull(row, batched=False) for row in rows]
+            pulled = tuple(None if g[0] is None else torch.stack(cast("list[Tensor]", list(g))) for g in zip(*each, strict=True))
         return {
             name: gradient.to(accumulator(gradient.dtype))
             for name, gradient in zip(source.roots, pulled, strict=True)
@@ -160,33 +165,6 @@ def _without(part: Part, bad: Tensor) -> Tensor:
 
 def _zeroed(rows: Tensor, bad: Tensor) -> Tensor:
     return zero_rows(rows, bad.to(rows.device))
-
-
-def _to_root(part: Part, total: Tensor, parameter: Tensor) -> Tensor:
-    """A sum in the shape of a reshaped parameter, back in the parameter's own shape, with all its digits."""
-    source = part.source.tensor
-    if source is parameter:
-        return total.reshape(parameter.shape)
-    # autograd rounds to the dtype of the graph. A sum rounded to bfloat16 may move by more than C when one example is
-    # added: it is sent back in pieces that bfloat16 holds exactly.
-    rest, back = total.reshape(source.shape), torch.zeros((), dtype=total.dtype, device=total.device)
-    scale = torch.ones((), dtype=total.dtype, device=total.device)
-    if source.dtype == torch.float16:  # of small range: powers of two bring the largest number near its end
-        largest = rest.abs().max().clamp(min=torch.finfo(total.dtype).tiny)
-        scale = torch.ldexp(scale, 14 - torch.frexp(largest).exponent)
-    rest = rest * scale
-    for _ in range(_PIECES[source.dtype] * (2 if total.dtype == torch.float64 else 1)):
-        piece = rest.to(source.dtype)
-        rest = rest - piece.to(rest.dtype)
-        (pulled,) = torch.autograd.grad(source, parameter, piece, retain_graph=True)
-        back = back + pulled.to(total.dtype)
-        if source.dtype == total.dtype:
-            break
-    return back / scale
-
-
-# How many numbers of a dtype hold one float32 exactly; twice as many are enough for a float64.
-_PIECES = {torch.float64: 1, torch.float32: 2, torch.bfloat16: 4, torch.float16: 4}
 
 
 def parts_of(uses: Sequence[Use], arrived: Sequence[Tensor | None]) -> list[Part]:

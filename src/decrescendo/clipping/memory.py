@@ -166,17 +166,6 @@ class Peak(TorchDispatchMode):
         self._alive: dict[int, Any] = {}
         self._base = 0
 
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """What happens inside is not counted."""
-        self._note()
-        self._counting = False
-        try:
-            yield
-        finally:
-            self._counting = True
-            self.start(self._base)
-
     def start(self, base: int | None = None) -> None:
         """Count from here."""
         if self._cuda is not None:
@@ -240,30 +229,3 @@ def release() -> None:
     gc.collect()
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.empty_cache()
-
-
-@dataclass(frozen=True, slots=True)
-class RandomStates:
-    """The global random states of the model's devices."""
-
-    cpu: Tensor
-    cuda: dict[int, Tensor]
-
-    @classmethod
-    def of(cls, held: Inventory) -> "RandomStates":
-        """As they are now, of the devices of these parameters."""
-        devices = sorted({p.device.index or 0 for p in held.parameters.values() if p.is_cuda})
-        return cls(torch.get_rng_state(), {index: torch.cuda.get_rng_state(index) for index in devices})
-
-    def are_now(self, held: Inventory) -> bool:
-        """Whether nothing was drawn since."""
-        now = RandomStates.of(held)
-        return torch.equal(self.cpu, now.cpu) and all(
-            torch.equal(state, now.cuda[index]) for index, state in self.cuda.items()
-        )
-
-    def restore(self) -> None:
-        """As they were then: a second try draws what the first one drew."""
-        torch.set_rng_state(self.cpu)
-        for index, state in self.cuda.items():
-            torch.cuda.set_rng_state(state, index)

@@ -1,29 +1,27 @@
-"""One forward pass with the recorder on, and one backward pass to the recorded outputs."""
+"""One forward pass with the recorder on, and one backward pass to the recorded outputs, both under the proof."""
 
 import sys
-from collections.abc import Generator
-from collections.abc import Set as AbstractSet
+from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
-from decrescendo.clipping.recording import Decision, Recorder, Use
+from decrescendo.clipping.proof.labels import Place, Public
+from decrescendo.clipping.proof.reading import Reading
+from decrescendo.clipping.proof.refusals import refusal
+from decrescendo.clipping.proof.watch import Watch, key_of
+from decrescendo.clipping.recording import Recorder, Use
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.errors import UnsupportedModel
-
-# The operations of a forward pass in order: name, parameters, layout.
-Form: TypeAlias = tuple[tuple[str, tuple[str, ...], str], ...]
 
 
 @dataclass(slots=True)
@@ -32,17 +30,9 @@ class Pass:
 
     losses: Float[Tensor, " batch"]
     measured: Measured
-    decisions: tuple[Decision, ...]
+    watch: Watch
+    uses: list[Use]
     known: dict[str, Tensor] | None = field(default=None)
-    # Of the watched uses those to which something came.
-    awake: frozenset[int] = frozenset()
-    # Uses that a check has not seen enough gradient of to know where the examples are.
-    unseen: frozenset[int] = frozenset()
-
-    @property
-    def form(self) -> Form:
-        """Which operations used which parameters, in order: a new form has to be checked again."""
-        return tuple((decision.name, decision.roots, decision.kind) for decision in self.decisions)
 
     def squares(self) -> dict[str, Float[Tensor, " batch"]]:
         """|g_i|^2 by parameter, computed once."""
@@ -51,117 +41,152 @@ class Pass:
         return self.known
 
 
-@dataclass(slots=True)
-class Forward:
-    """A recorded forward pass, its graph still alive."""
+def run(model: nn.Module, loss: Loss, batch: Batch, means: Means, watch: Watch) -> Pass:
+    """One recorded forward pass and one backward pass, every operation of both watched.
 
-    losses: Float[Tensor, " batch"]
-    uses: list[Use]
-    decisions: tuple[Decision, ...]
-    parameters: dict[str, nn.Parameter]
-    reached: AbstractSet[Node]
+    ``batch`` is in memory of its own, and the watch knows where its examples are.
 
-
-def forward(
-    model: nn.Module, loss: Loss, batch: Batch, rows: int, hints: tuple[Decision, ...], means: Means
-) -> Forward:
-    """Run ``loss(model, batch)`` and record each use of a trainable parameter."""
+    Raises:
+        UnsupportedModel: an example's loss or gradient that may depend on other examples, a use of a parameter that
+            was not followed, or data that would be kept.
+    """
     held = Inventory.of(model)
     parameters = trainable_of(held)
-    constants = frozenset(map(id, (*held.buffers.values(), *held.parameters.values())))
-    recorder = Recorder(parameters, constants, rows, hints, means.fresh())
-    with torch.enable_grad(), eager(), unchanged(model, held), recorder:
-        losses = loss(model, batch)
-    losses = check_losses(losses, rows)
-    reached = check_coverage(losses, recorder.uses, parameters)
-    return Forward(losses, recorder.uses, tuple(recorder.decisions), parameters, reached)
+    check_hooks(parameters.values())
+    recorder = Recorder(parameters, watch, means.fresh())
+    watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
+    with gradients_kept(parameters.values()):
+        return _run(model, loss, batch, recorder, held, watch, precise=means.precise)
 
 
-def run(
-    model: nn.Module,
-    loss: Loss,
-    batch: Batch,
-    rows: int,
-    hints: tuple[Decision, ...],
-    means: Means,
-    watched: AbstractSet[int] = frozenset(),
+def _run(
+    model: nn.Module, loss: Loss, batch: Batch, recorder: Recorder, held: Inventory, watch: Watch, *, precise: bool
 ) -> Pass:
-    """One recorded forward pass and one backward pass."""
-    seen = forward(model, loss, batch, rows, hints, means)
-    with stream(seen.uses, precise=means.precise, watched=watched) as arrivals:
-        others = [use for index, use in enumerate(seen.uses) if index not in arrivals]
-        captured = iter(output_gradients(seen.losses, None, others))
-    check_arrived(list(arrivals.values()), seen.reached)
+    parameters = trainable_of(held)
+    with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
+        losses = loss(model, batch)
+    losses = check_losses(losses, watch.count)
+    check_apart(watch, losses)
+    reached = check_coverage(losses, recorder.uses, parameters)
+    check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
+    uses = recorder.uses
+    with stream(uses, watch, precise=precise) as arrivals, watch, Reading(watch):
+        others = [use for index, use in enumerate(uses) if index not in arrivals]
+        captured = iter(output_gradients(losses, watch, others))
+    check_arrived(list(arrivals.values()), reached)
     gradients = [
-        arrivals[index].d if index in arrivals else _arrived(use, next(captured), precise=means.precise)
-        for index, use in enumerate(seen.uses)
+        arrivals[index].d if index in arrivals else _arrived(use, next(captured), watch, precise=precise)
+        for index, use in enumerate(uses)
     ]
-    found = _pass(seen, rows, gradients, precise=means.precise)
-    found.awake = frozenset(
-        index
-        for index, gradient in enumerate(gradients)
-        if index in watched and gradient is not None and bool(gradient.any())
+    if watch.refusal:
+        raise UnsupportedModel(watch.refusal)
+    if watch.poisoned and not all(bool(torch.isfinite(d).all()) for d in (losses.detach(), *gradients) if d is not None):
+        raise UnsupportedModel(reads_a_number(watch.poisoned))
+    dtype = norm_accumulator(parameters)
+    measured = Measured(parameters, watch.count, parts_of(uses, gradients), dtype, precise=precise)
+    return Pass(losses.detach(), measured, watch, uses)
+
+
+def reads_a_number(where: str) -> str:
+    """Why a pass is refused whose result depends on a number of the data that Python was not given."""
+    return (
+        f"the data must not steer the pass, but {where} reads a number of them in Python, on which the losses depend. "
+        f'Use tensor operations there; or declare the line: EngineSettings(declared=("{where}",))'
     )
-    return found
 
 
-def output_gradients(
-    losses: Float[Tensor, " batch"],
-    weights: Float[Tensor, " batch"] | None,
-    uses: list[Use],
-    *,
-    keep: bool = False,
-) -> list[Tensor | None]:
-    """Gradients of the (weighted) sum of losses at the outputs of the recorded operations only."""
+def check_apart(watch: Watch, losses: Tensor) -> None:
+    """Refuse losses that are not each example's own."""
+    label = watch.label(losses)
+    if watch.refusal:
+        raise UnsupportedModel(watch.refusal)
+    if label != Place(0) and label is not Public.FILL:
+        raise UnsupportedModel(refusal(label, "loss"))
+
+
+def check_hooks(tensors: Iterable[Tensor]) -> None:
+    """Refuse hooks on weights: autograd calls them with the sum over examples, not with each example's gradient."""
+    for tensor in tensors:
+        if tensor._backward_hooks:
+            raise UnsupportedModel(
+                "the gradient of every parameter must be the sum of its examples' gradients, got a hook on a parameter "
+                f"or on what is made from one, of shape {tuple(tensor.shape)}. Remove the hook, or apply it to the "
+                "parameter itself in the forward pass"
+            )
+
+
+def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[Use]) -> list[Tensor | None]:
+    """Gradients of the sum of losses at the outputs of the recorded operations only."""
     if not uses:
         return []
-    edges = [use.edge for use in uses]
-    start = torch.ones_like(losses) if weights is None else weights
-    return list(torch.autograd.grad(losses, edges, start, allow_unused=True, retain_graph=keep))
+    start = torch.ones_like(losses)
+    watch.assign(start, Place(0))
+    return list(torch.autograd.grad(losses, [use.edge for use in uses], start, allow_unused=True))
 
 
-def finish(seen: Forward, rows: int, gradients: list[Tensor | None]) -> Pass:
-    """The per-example gradients that follow from the output gradients."""
-    found = [_arrived(use, d, precise=False) for use, d in zip(seen.uses, gradients, strict=True)]
-    return _pass(seen, rows, found, precise=False)
-
-
-def _arrived(use: Use, gradient: Tensor | None, *, precise: bool) -> Tensor | None:
-    return None if gradient is None else arrived(use, gradient, precise=precise)
-
-
-def _pass(seen: Forward, rows: int, gradients: list[Tensor | None], *, precise: bool) -> Pass:
-    dtype = norm_accumulator(seen.parameters)
-    measured = Measured(seen.parameters, rows, parts_of(seen.uses, gradients), dtype, precise=precise)
-    return Pass(seen.losses.detach(), measured, seen.decisions)
+def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, precise: bool) -> Tensor | None:
+    return None if gradient is None else arrived(use, gradient, watch, precise=precise)
 
 
 @contextmanager
 def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     """Refuse a forward pass that writes to a buffer or a parameter: what it keeps of the data leaves without noise.
 
-    ``held`` is what the model holds on entry.
-
-    Writes through ``.data`` are not seen here; `training.Trainer` compares values.
+    ``held`` is what the model holds on entry. What is written to their memory the proof sees; this sees the rest:
+    other tensors in their place, and other memory.
     """
-    before = _tensors(held)
-    versions = {name: tensor._version for name, tensor in before.items()}
+    before = [(name, tensor, tensor._version, tensor.untyped_storage()) for name, tensor in held.tensors()]
     yield
-    after = _tensors(Inventory.of(model))
-    changed = sorted(
-        name
-        for name in before.keys() | after.keys()
-        if after.get(name) is not before.get(name) or after[name]._version != versions[name]
-    )
+    after = dict(Inventory.of(model).tensors())
+    changed: list[str] = []
+    for name, tensor, version, storage in before:
+        moved = tensor.untyped_storage().data_ptr() != storage.data_ptr()
+        if moved:
+            _give_back(tensor, storage)
+        if after.get(name) is not tensor:
+            _put_back(model, name, tensor)
+        if moved or tensor._version != version or after.get(name) is not tensor:
+            changed.append(name)
+    changed += sorted(after.keys() - {name for name, *_ in before})
     if changed:
         raise UnsupportedModel(
             f"a forward pass must not change the model's parameters or buffers, got a change of {', '.join(changed)}. "
-            "They would hold the data without noise; call .eval() on that module, or leave it out"
+            "They would hold the data without noise; call .eval() on that module, or use one without running statistics "
+            "(GroupNorm, LayerNorm)"
         )
 
 
-def _tensors(held: Inventory) -> dict[str, Tensor]:
-    return {**held.buffers, **held.parameters}
+def _give_back(tensor: Tensor, storage: torch.UntypedStorage) -> None:
+    """Its own memory to a tensor that was given other memory."""
+    shape = tensor.shape if tensor.numel() * tensor.element_size() <= storage.nbytes() else (0,)
+    tensor.data = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage, 0, shape)
+
+
+def _put_back(model: nn.Module, name: str, tensor: Tensor) -> None:
+    """A tensor where another one was put in its place."""
+    path, _, last = name.rpartition(".")
+    module = model.get_submodule(path)
+    held = module._parameters if isinstance(tensor, nn.Parameter) else module._buffers
+    if last in held:
+        held[last] = tensor  # pyright: ignore
+
+
+@contextmanager
+def gradients_kept(parameters: Iterable[nn.Parameter]) -> Generator[None]:
+    """``.grad`` afterwards as it was; refuse what was put there meanwhile."""
+    before = [(parameter, parameter.grad) for parameter in parameters]
+    try:
+        yield
+    finally:
+        changed = [(parameter, grad) for parameter, grad in before if parameter.grad is not grad]
+        for parameter, grad in changed:
+            parameter.grad = grad
+    if changed:
+        raise UnsupportedModel(
+            "the backward pass must leave .grad as it is, but a function of the model calls backward() in its own "
+            "backward pass (as reversible blocks do), where the engine sees no example apart. Use the plain form of "
+            "these blocks, with torch.utils.checkpoint(use_reentrant=False) to save memory"
+        )
 
 
 def eager() -> AbstractContextManager[object]:

@@ -1,7 +1,8 @@
 """Seeing every use of a trainable parameter in a forward pass, without touching the model."""
 
+import functools
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,11 +13,16 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.layout import Kind, Layout, candidates
+from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
+from decrescendo.clipping.proof.places import Owners, Place, is_uniform
+from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
+from decrescendo.clipping.proof.labels import is_data
+from decrescendo.clipping.proof.watch import Watch, paused
 from decrescendo.clipping.recurrent.decompose import CELLS, RECURRENT, run_cell
 from decrescendo.clipping.recurrent.layers import run_recurrent
-from decrescendo.clipping.recurrent.packing import Packing, make_packing
+from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
+from decrescendo.clipping.recurrent.padding import packed_up, padded_again
 from decrescendo.clipping.rules import (
     bag,
     contraction,
@@ -38,12 +44,11 @@ RULES: dict[Callable[..., Any], Rule] = {
 }  # fmt: skip
 # Looked at whether or not a trainable parameter takes part.
 CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
-    functional.batch_norm: (norm.BATCH_NORM, norm.check_batch_norm),
-    functional.instance_norm: (norm.INSTANCE_NORM, norm.check_instance_norm),
     functional.embedding_bag: (bag.NAMES, embedding.check_embedding),
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
 _PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)  # pyright: ignore
+_PAD = cast("Callable[..., Any]", torch._VF._pad_packed_sequence)  # pyright: ignore
 # Views of one tensor with the same entries: norms do not change under them, nor under a choice of entries
 # (`lookup.selects`).
 ISOMETRIES = frozenset({
@@ -51,15 +56,52 @@ ISOMETRIES = frozenset({
     "contiguous", "clone", "swapaxes", "movedim",
 })  # fmt: skip
 EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
+_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, torch._shape_as_tensor} | CHAINS
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
-    """A tensor that is made from trainable parameters alone: which, and whether it only reshapes one."""
+    """A tensor that is made from trainable parameters alone: which, and how it was chosen from one of them.
+
+    ``parent``: where it has the entries of one tensor in another order, or some of them, that one; else none.
+    ``ids``: the rows of the parent that it has, where it is no view.
+    """
 
     tensor: Tensor
     roots: tuple[str, ...]
-    isometric: bool
+    version: int
+    parent: "Tracked | None" = None
+    ids: Tensor | None = None
+    root: bool = False
+
+    @property
+    def isometric(self) -> bool:
+        """Whether norms of gradients do not change on the way back to the parameter."""
+        return self.root or self.parent is not None
+
+    def chain(self) -> Iterator[Tensor]:
+        """This tensor, and those it was chosen from."""
+        yield self.tensor
+        if self.parent is not None:
+            yield from self.parent.chain()
+
+    def back(self, total: Tensor) -> Tensor:
+        """A gradient of this tensor as one of the parameter it was chosen from, exactly: no entry comes twice."""
+        if self.parent is None:
+            return total.reshape(self.tensor.shape)
+        source, own = self.parent.tensor, self.tensor
+        total = total.reshape(own.shape)
+        if self.ids is not None:
+            found = total.new_zeros(source.shape).index_copy_(0, self.ids.flatten(), total.flatten(0, self.ids.dim() - 1))
+        elif own.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
+            extent = 1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))
+            memory = total.new_zeros(extent if source.numel() else 0)
+            start = own.storage_offset() - source.storage_offset()
+            memory.as_strided(own.shape, own.stride(), start).copy_(total)
+            found = memory.as_strided(source.shape, source.stride())
+        else:
+            found = total.reshape(source.shape)  # a copy in the same order
+        return self.parent.back(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,45 +139,33 @@ def watched(kernel: Kernel) -> tuple[Tensor, ...]:
     return (*kernel.saved, *kernel.parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Which layout was taken for an operation, and which its shape would have allowed."""
-
-    name: str
-    roots: tuple[str, ...]
-    kind: Kind
-    options: tuple[Kind, ...]
-    use: int | None
-
-
 @dataclass(slots=True)
 class Recorder(TorchFunctionMode):
-    """Active during one forward pass; every operation that sees a tracked tensor becomes a `Use`.
+    """Active during one forward pass; every operation that sees a tracked tensor and data becomes a `Use`.
 
     Args:
         parameters: the trainable ones, by name.
-        constants: ids of the model's buffers: tensors that are the same for every batch.
-        batch: number of examples.
-        hints: decisions of an earlier pass that were checked; taken again where the operation is the same.
+        watch: says where the examples are in each tensor.
         means: what the rules may spend.
     """
 
     parameters: Mapping[str, Tensor]
-    constants: frozenset[int]
-    batch: int
-    hints: "tuple[Decision, ...]"
+    watch: Watch
     means: Means
     uses: list[Use] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
-    # By the id of their batch_sizes, which a PackedSequence hands on; held so that the id stays theirs.
-    packings: dict[int, tuple[Tensor, Packing]] = field(default_factory=dict)
-    selected: tuple[Tensor, int, Tensor] | None = field(default=None)
+    packings: dict[int, tuple[Owners, Packing]] = field(default_factory=dict)
+    calls: int = 0
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
         for name, parameter in self.parameters.items():
-            self.tracked[id(parameter)] = Tracked(parameter, (name,), True)
+            self.tracked[id(parameter)] = Tracked(parameter, (name,), parameter._version, root=True)
+
+    @property
+    def batch(self) -> int:
+        """How many examples there are."""
+        return self.watch.count
 
     def __torch_function__(
         self,
@@ -148,20 +178,49 @@ class Recorder(TorchFunctionMode):
         if func in CHECKS:
             names, check = CHECKS[func]
             check(dict(zip(names, args, strict=False)) | kwargs)
-        if func in (Tensor.index_select, torch.index_select, _PACK):
-            return self._observe(func, args, kwargs)
+        if func in _SPECIAL:
+            return self._special(func, args, kwargs)
+        return self._run(func, args, kwargs)
+
+    def _special(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in READS:
+            self.watch.check_read(name_of(func), args[0])
+        elif func in CTC:
+            self.watch.check_lengths((*args, *kwargs.values()))
+        elif func in DISTANCES and not {"compute_mode"} & kwargs.keys() and len(args) < 4:
+            # By default torch chooses by the number of rows; the result must not depend on it.
+            kwargs = {**kwargs, "compute_mode": "donot_use_mm_for_euclid_dist"}
+        elif func is torch._shape_as_tensor:
+            self.watch.refuse(
+                "a pass must do the same for any number of examples, but torch._shape_as_tensor makes a tensor of it. "
+                "Use a constant"
+            )
+        elif func in CHAINS and len(args[0]) > 2:
+            # By default torch chooses the order of the products by the number of rows.
+            with self:
+                return functools.reduce(torch.matmul, args[0])
+        elif func is _PACK and isinstance(self.watch.label(args[0]), Place):
+            return packed_up(self.watch, *args)
+        elif func is functional.one_hot:
+            classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
+            if classes > 0:  # torch looks at the largest id, to refuse it
+                return (args[0].unsqueeze(-1) == torch.arange(classes, device=args[0].device)).long()
+        elif func is _PAD and isinstance(self.watch.label(args[0]), Place):
+            return padded_again(self.watch, *args)
         return self._run(func, args, kwargs)
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not torch.is_grad_enabled():
-            return func(*args, **kwargs)
-        found = [
-            self.tracked[id(tensor)] for tensor in tensors_in(args, kwargs) if id(tensor) in self.tracked
-        ]
-        if not found:
-            return func(*args, **kwargs)
-        if func in RECURRENT:
+        found: list[Tracked] = []
+        some = False
+        for tensor in tensors_in(args, kwargs):
+            some = True
+            item = self.tracked.get(id(tensor))
+            if item is not None:
+                found.append(item if item.version == tensor._version else self._changed(item))
+        if some and func in RECURRENT and any(is_data(self.watch.label(t)) for t in tensors_in(args, kwargs)):
             return run_recurrent(self, func, args, kwargs)
+        if not found or not torch.is_grad_enabled():
+            return func(*args, **kwargs)
         if func in CELLS:
             with self:
                 return run_cell(func, args, kwargs)
@@ -170,147 +229,170 @@ class Recorder(TorchFunctionMode):
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
 
-    def _observe(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Remember how sequences were sorted and packed: the packed data alone does not show it."""
-        output = self._run(func, args, kwargs)
-        if func is not _PACK:
-            dim, index = (
-                args[1] if len(args) > 1 else kwargs["dim"],
-                args[2] if len(args) > 2 else kwargs["index"],
-            )
-            self.selected = (output, dim % max(output.dim(), 1), index)
-            return output
-        data, sizes = output
-        order = None
-        if self.selected is not None and self.selected[0] is args[0]:
-            _, dim, index = self.selected
-            whole = torch.arange(int(sizes[0]), device=index.device)
-            # A selection of steps, or of some sequences only, is not how they were sorted.
-            if dim == (0 if args[2] else 1) and torch.equal(index.sort()[0], whole):
-                order = index
-        packing = make_packing(tuple(sizes.tolist()), order, data.device)
-        self.packings[id(sizes)] = (sizes, packing)
-        return output
-
-    def packing(self, batch_sizes: Tensor) -> Packing:
-        """How data with these batch sizes was packed."""
-        known = self.packings.get(id(batch_sizes))
-        if known is None:
-            raise UnsupportedModel(
-                "packed sequences must be packed inside the loss or the model, got batch sizes that were made "
-                "elsewhere. Call pack_padded_sequence on padded rows there, with enforce_sorted=False"
-            )
-        return known[1]
+    def _changed(self, item: Tracked) -> Tracked:
+        """A tensor that was written to since, perhaps through a view: made from whatever its graph says."""
+        reached = {self.tracked[key].roots[0] for key in leaves(item.tensor) if key in self.tracked}
+        self.tracked[id(item.tensor)] = found = Tracked(item.tensor, tuple(sorted(reached)), item.tensor._version)
+        return found
 
     def is_tracked(self, value: object) -> bool:
         """Whether a tensor is a trainable parameter, or made from them alone."""
         return id(value) in self.tracked
 
-    def attach(
-        self,
-        name: str,
-        output: Tensor,
-        tracked: Sequence[Tensor],
-        layouts: Sequence[Layout],
-        build: Callable[[Layout], Kernel],
-    ) -> None:
-        """Note a use of ``tracked`` whose output gradient is that of ``output``, in one of the ``layouts``."""
+    def layout_of(self, tensor: Tensor) -> Layout | None:
+        """Where the examples are in a tensor, if there are any."""
+        label = self.watch.label(tensor)
+        if not isinstance(label, Place):
+            return None
+        return Layout.of(label, self.batch, None if label.owners is None else self.packing(label.owners))
+
+    def packing(self, owners: Owners, sizes: tuple[int, ...] | None = None) -> Packing:
+        """How rows that belong to these examples are padded; ``sizes``: of a packed sequence, at each step."""
+        known = self.packings.get(id(owners))
+        if known is None or (sizes is not None and not known[1].sizes):
+            with paused():
+                made = packing_of(owners.example, self.batch)
+                if sizes is not None:
+                    made = make_packing(sizes, in_order(owners.example[: sizes[0]], self.batch))
+            known = self.packings[id(owners)] = (owners, made)
+        return known[1]
+
+    def attach(self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel) -> None:
+        """Note a use of ``tracked`` whose output gradient is that of ``output``."""
         items = tuple(self.tracked[id(tensor)] for tensor in tracked)
-        roots = tuple(sorted({root for item in items for root in item.roots}))
-        options = self._hinted(name, roots, tuple(layout.kind for layout in layouts))
-        (layout,) = (layout for layout in layouts if layout.kind == options[0])
-        kernel = build(layout)
         inner = tuple(get_gradient_edge(tensor) for tensor in tracked)
-        self.decisions.append(Decision(name, roots, layout.kind, options, len(self.uses)))
         versions = tuple(tensor._version for tensor in watched(kernel))
         self.uses.append(Use(name, kernel, layout, get_gradient_edge(output), items, versions, inner, ()))
-
-    def _hinted(self, name: str, roots: tuple[str, ...], options: tuple[Kind, ...]) -> tuple[Kind, ...]:
-        """Options from the one on that a checked pass has found right."""
-        order = len(self.decisions)
-        if order < len(self.hints):
-            hint = self.hints[order]
-            if (hint.name, hint.roots) == (name, roots) and hint.kind in options:
-                return options[options.index(hint.kind) :]
-        return options
-
-    def _layout(self, kind: Kind, output: Tensor) -> Layout:
-        return Layout(kind, self.batch, self._packing_of(output) if kind == "packed" else None)
-
-    def _packing_of(self, output: Tensor) -> Packing | None:
-        """The packing whose data has as many rows."""
-        fitting = [p for _, p in self.packings.values() if output.dim() > 0 and p.rows == output.shape[0]]
-        if any(not packing.same(fitting[0]) for packing in fitting):
-            raise UnsupportedModel(
-                "trainable layers on packed data must be able to tell whose row is whose, got two packings with "
-                f"{fitting[0].rows} rows each. Apply these layers to padded rows, before packing or after unpacking"
-            )
-        sequences = fitting[0].sizes[0] if fitting else 0
-        return fitting[0] if fitting and sequences % self.batch == 0 else None
 
     def _record(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]
     ) -> Any:
         name = name_of(func)
+        self.calls += 1
+        if func is Tensor.__setitem__ and _is_mask(args):
+            return self._set_masked(*args)
+        if cast("Any", torch._C)._functorch.peek_interpreter_stack() is not None:
+            raise UnsupportedModel(
+                "a trainable parameter must be used by ordinary operations, got "
+                f"{name} with {', '.join(_roots(found))} inside of a transform of torch.func (vmap, grad, jvp). Call the "
+                "model on the whole batch, outside of the transform"
+            )
         args, kwargs = lookup.dense(func, args, kwargs)
+        data = [tensor for tensor in tensors_in(args, kwargs) if is_data(self.watch.label(tensor))]
+        if not data:
+            args, kwargs, data = self._laid_out(args, kwargs)
+        # What data were written into is theirs from then on.
+        found = [item for item in found if all(item.tensor is not tensor for tensor in data)]
         others = [tensor for tensor in tensors_in(args, kwargs) if id(tensor) not in self.tracked]
         outer = tuple(get_gradient_edge(tensor) for tensor in others if tensor.requires_grad)
         before = args
-        if is_in_place(name) and others and args[0] is others[0]:
-            before = (args[0].detach().clone(), *args[1:])
+        if is_in_place(name) and data and args[0] is data[0]:
+            with paused():
+                copy = args[0].detach().clone()
+            self.watch.assign(copy, self.watch.label(args[0]))
+            before = (copy, *args[1:])
         inner = tuple(get_gradient_edge(item.tensor) for item in found)
         output = func(*args, **kwargs)
         made = [tensor for tensor in tensors_in((output,), {}) if tensor.requires_grad]
-        if not made:
+        if output is None and not data and isinstance(args[0], Tensor) and args[0].requires_grad:
+            made = [args[0]]  # a parameter written into a constant
+        if not made or not found:
             return output
-        data = [tensor for tensor in others if id(tensor) not in self.constants]
-        rooted = tuple(sorted({root for item in found for root in item.roots}))
         single = isinstance(output, Tensor)
         if single and data:
             output = unaliased(output, args, kwargs)
-        expansion = self._expands(name, found[0].tensor, output) if name in EXPANSIONS and single else ()
-        if not data and not expansion:
-            self._derive(made, name, found, rooted, lookup.selects(name, args, kwargs))
+        if not data:
+            if single and name in EXPANSIONS and (copied := self._copied(name, found[0].tensor, output)) is not None:
+                output, axis, kernel = copied
+                layout = Layout.of(axis, self.batch)
+                versions = tuple(tensor._version for tensor in watched(kernel))
+                edge = get_gradient_edge(output)
+                self.uses.append(Use(name, kernel, layout, edge, tuple(found), versions, inner, ()))
+                return output
+            self._derive(made, name, found, args, kwargs)
             return output
         if not single:
             raise UnsupportedModel(
                 "an operation that mixes a trainable parameter with data must return one tensor, got "
-                f"{name} with "
-                f"{', '.join(rooted)}, which returns {len(made)}. Freeze these parameters, or use layers "
-                "made of "
-                "linear, convolution, embedding and normalisation"
+                f"{name} with {', '.join(_roots(found))}, which returns {len(made)}. Freeze these parameters, or use "
+                "layers made of linear, convolution, embedding and normalisation"
             )
-        self._use(func, name, before, kwargs, output, found, rooted, inner, outer, expansion)
+        self._use(func, name, before, kwargs, output, found, inner, outer)
         return output
 
-    def _expands(self, name: str, source: Tensor, output: Tensor) -> tuple[Kind, ...]:
-        """In which layouts the output is one copy of the source for each example (a class token, an initial state)."""
-        copies = source.dim() > 0 and (self.batch * source.shape[0], *source.shape[1:])
-        if name == "repeat" and output.shape == copies and source.shape[0] > 1:
-            return ("folded",)  # one copy after another along a dimension it had
-        fresh = output.dim() - source.dim()
-        shape = (*[1] * fresh, *source.shape)
-        if any(size not in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
-            return ()  # repeat: tiles, not copies
-        kinds: tuple[tuple[Kind, int], ...] = (("rows", 0), ("columns", 1))
-        return tuple(
-            kind
-            for kind, axis in kinds
-            if axis < output.dim() and shape[axis] == 1 and output.shape[axis] == self.batch
-        )
+    def _set_masked(self, target: Tensor, mask: Tensor, value: Tensor) -> None:
+        """``target[mask] = value`` by operations of which the rules know."""
+        with self:
+            target.copy_(torch.where(mask.reshape(*mask.shape, *[1] * (target.dim() - mask.dim())), value, target.clone()))
+
+    def _laid_out(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
+        """The arguments with constants that have one row an example (first states, types of tokens) as rows."""
+        laid: list[Tensor] = []
+
+        def lay(number: int, value: Any) -> Any:
+            if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
+                return value
+            for axis in range(min(2, value.dim())):
+                key = (self.calls, number, axis)
+                if value.shape[axis] != self.batch:
+                    continue
+                with paused():
+                    uniform = is_uniform(value, Place(axis), self.batch)
+                if not uniform:
+                    continue
+                self.watch.guessed.add(key)
+                if key not in self.watch.memory.coincident:
+                    with paused():
+                        laid.append(value.clone(memory_format=torch.contiguous_format))
+                    self.watch.assign(laid[-1], Place(axis))
+                    return laid[-1]
+            return value
+
+        args = tuple(lay(number, value) for number, value in enumerate(args))
+        return args, {key: lay(-1 - at, value) for at, (key, value) in enumerate(kwargs.items())}, laid
+
+    def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Place, Kernel] | None:
+        """One copy of a parameter for each example (a class token, an initial state)."""
+        places: list[Place] = []
+        if name == "repeat" and output.dim() == source.dim() and source.dim() and source.shape[0] > 1:
+            if output.shape == (self.batch * source.shape[0], *source.shape[1:]):
+                places.append(Place(0, source.shape[0]))  # one copy after another along a dimension it had
+        shape = (*[1] * (output.dim() - source.dim()), *source.shape)
+        if all(size in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
+            places += [
+                Place(axis)
+                for axis in range(min(2, output.dim()))
+                if shape[axis] == 1 and output.shape[axis] == self.batch
+            ]
+        for place in places:
+            key = (self.calls, 0, place.dim)
+            self.watch.guessed.add(key)
+            if key not in self.watch.memory.coincident:
+                output = output.clone(memory_format=torch.contiguous_format)
+                self.watch.assign(output, place)
+                layout = Layout.of(place, self.batch)
+                call = Call(
+                    name, torch.Tensor.expand, (source,), {}, tuple(output.shape), layout, {id(source): source},
+                    self.layout_of, self.means,
+                )  # fmt: skip
+                kernel = elementwise.copies(call)
+                return None if kernel is None else (output, place, kernel)
+        return None
 
     def _derive(
-        self,
-        made: list[Tensor],
-        name: str,
-        found: list[Tracked],
-        roots: tuple[str, ...],
-        selects: bool = False,
+        self, made: list[Tensor], name: str, found: list[Tracked], args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
-        kept = selects or (name in ISOMETRIES and len(made) == 1)
-        isometric = kept and len(found) == 1 and found[0].isometric
+        chosen = lookup.selects(name, args, kwargs) or (name in ISOMETRIES and len(made) == 1)
+        kept = chosen and len(found) == 1 and found[0].isometric and found[0].tensor.dtype == made[0].dtype
+        ids = lookup.ids_of(name, args, kwargs) if kept else None
         for tensor in made:
-            self.tracked[id(tensor)] = Tracked(tensor, roots, isometric)
+            if kept and tensor is not found[0].tensor:
+                item = Tracked(tensor, found[0].roots, tensor._version, found[0], ids)
+            else:
+                item = Tracked(tensor, _roots(found), tensor._version)
+            self.tracked[id(tensor)] = item
 
     def _use(
         self,
@@ -320,61 +402,69 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any],
         output: Tensor,
         found: list[Tracked],
-        roots: tuple[str, ...],
         inner: tuple[GradientEdge, ...],
         outer: tuple[GradientEdge, ...],
-        expansion: tuple[Kind, ...],
     ) -> None:
-        rule = RULES.get(func)
-        allowed = candidates(output, self.batch)
-        if self.packings and self._packing_of(output) is not None:
-            allowed = ("packed", *allowed)
-        if expansion:
-            allowed = cast("tuple[Kind, ...]", (*expansion, "shared"))
-        if outer:
-            # With an activation in it, it is not made from parameters alone, whatever its shape.
-            allowed = allowed[:-1]
-        options: tuple[Kind, ...] = allowed
-        if rule is not None:
-            options = cast("tuple[Kind, ...]", tuple(filter(rule.layouts.__contains__, allowed)))
-        options = self._hinted(name, roots, options)
+        layout, rule = self.layout_of(output), RULES.get(func)
+        if layout is None:
+            return  # refused where it reaches a loss
         tracked = {id(item.tensor): item.tensor for item in found}
-        for position, kind in enumerate(options):
-            if kind == "shared":
-                break
-            layout = self._layout(kind, output)
-            call = Call(
-                name, func, args, kwargs, tuple(output.shape), layout, tracked, self.constants, self.means
-            )
-            kernel = elementwise.copies(call) if expansion else None
-            if kernel is None and rule is not None:
+        call = Call(
+            name, func, args, kwargs, tuple(output.shape), layout, tracked, self.layout_of, self.means
+        )
+        kernel = None
+        with paused():
+            if rule is not None and layout.kind in rule.layouts:
                 kernel = rule.build(call, call.bind(rule.names))
             if kernel is None or _answers(kernel) != tracked.keys():
                 kernel = fallback(call)
-            if kernel is None or _answers(kernel) != tracked.keys():
-                continue
-            if isinstance(kernel, FallbackKernel):
-                kernel.roots = roots
-            self.decisions.append(Decision(name, roots, kind, options[position:], len(self.uses)))
-            parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
-            versions = tuple(tensor._version for tensor in watched(kernel))
-            edge = get_gradient_edge(output)
-            self.uses.append(Use(name, kernel, layout, edge, parameters, versions, inner, outer))
-            return
-        if "shared" not in options:
+        roots = _roots(found)
+        if kernel is None or _answers(kernel) != tracked.keys():
             raise UnsupportedModel(
-                "an operation on a trainable parameter and data must have the examples in the first or "
-                "second "
-                f"dimension of its output, got {name} with {', '.join(roots)} and output "
-                f"{tuple(output.shape)} "
-                f"for {self.batch} examples. Keep one row an example, or freeze these parameters"
+                f"an operation on a trainable parameter must work on one example alone, got {name} with "
+                f"{', '.join(roots)}, whose arguments the engine cannot tell apart. Write it with ordinary operations, "
+                "or freeze these parameters"
             )
-        self.decisions.append(Decision(name, roots, "shared", ("shared",), None))
-        self._derive([output], "", found, roots, lookup.selects(name, args, kwargs))
+        if isinstance(kernel, FallbackKernel):
+            kernel.roots = roots
+        parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
+        versions = tuple(tensor._version for tensor in watched(kernel))
+        edge = get_gradient_edge(output)
+        self.uses.append(Use(name, kernel, layout, edge, parameters, versions, inner, outer))
+
+
+def _is_mask(args: tuple[Any, ...]) -> bool:
+    """Whether one mask is set to a value that is the same at each of its places."""
+    target, mask, value = args
+    return (
+        isinstance(mask, Tensor)
+        and mask.dtype == torch.bool
+        and isinstance(value, Tensor)
+        and value.dim() <= target.dim() - mask.dim()
+    )
 
 
 def _answers(kernel: Kernel) -> set[int]:
     return {id(tensor) for tensor in kernel.parameters}
+
+
+def _roots(found: list[Tracked]) -> tuple[str, ...]:
+    return tuple(sorted({root for item in found for root in item.roots}))
+
+
+def leaves(tensor: Tensor) -> Iterator[int]:
+    """The ids of the leaves of a tensor's graph."""
+    stack: list[Any] = [get_gradient_edge(tensor).node] if tensor.requires_grad else []
+    seen = set[Any]()
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            yield id(variable)
+        stack.extend(following for following, _ in node.next_functions if following is not None)
 
 
 def unaliased(output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:

@@ -16,6 +16,9 @@ from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from decrescendo.clipping.precision import full_precision
+from decrescendo.clipping.proof.labels import Place, Public
+from decrescendo.clipping.proof.refusals import refusal
+from decrescendo.clipping.proof.watch import Watch, paused
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.rule import is_absorbing
 from decrescendo.errors import UnsupportedModel
@@ -26,6 +29,7 @@ class Arrival:
     """What came of the output gradient of one use: ``d`` has no columns where nothing of it is kept."""
 
     use: Use
+    watch: Watch
     precise: bool
     fired: bool = False
     d: Tensor | None = None
@@ -37,14 +41,23 @@ class Arrival:
         kernel = self.use.kernel
         if gradient is None or not is_absorbing(kernel):
             return
-        d = arrived(self.use, gradient, precise=self.precise)
         # The model's backward pass has the precision that its user set; what is made of it here has all of it.
-        with full_precision():
+        with full_precision(), paused(), torch._C.DisableTorchFunction():
+            d = arrived(self.use, gradient, self.watch, precise=self.precise)
             self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
 
 
-def arrived(use: Use, gradient: Tensor, *, precise: bool) -> Tensor:
-    """The output gradient as the use's kernel takes it; in float64 where sums are to be precise."""
+def arrived(use: Use, gradient: Tensor, watch: Watch, *, precise: bool) -> Tensor:
+    """The output gradient as the use's kernel takes it; in float64 where sums are to be precise.
+
+    Raises:
+        UnsupportedModel: a gradient whose examples are not where those of the output are.
+    """
+    label, place = watch.label(gradient), use.layout.place
+    if label is not Public.FILL and not (isinstance(label, Place) and label.dim == place.dim and label.like(place)):
+        raise UnsupportedModel(refusal(label, "gradient"))
+    if torch.finfo(gradient.dtype).eps > torch.finfo(watch.coarsest).eps:
+        watch.coarsest = gradient.dtype
     d = use.arrived(gradient)
     return d.to(_WIDE.get(d.dtype, d.dtype)) if precise else d
 
@@ -54,7 +67,7 @@ _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 @contextmanager
 def stream(
-    uses: Sequence[Use], *, precise: bool = False, watched: AbstractSet[int] = frozenset()
+    uses: Sequence[Use], watch: Watch, *, precise: bool = False
 ) -> Generator[dict[int, Arrival]]:
     """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
@@ -69,8 +82,8 @@ def stream(
         alone = all(
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
-        if alone and index not in watched and is_absorbing(use.kernel) and _leads_to(use, nodes):
-            arrival = found[index] = Arrival(use, precise)
+        if alone and is_absorbing(use.kernel) and _leads_to(use, nodes):
+            arrival = found[index] = Arrival(use, watch, precise)
             handles.append(use.edge.node.register_prehook(arrival))
     try:
         yield found

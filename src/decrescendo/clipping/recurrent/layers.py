@@ -17,8 +17,11 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.layout import Kind, Layout
+from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
+from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.places import Owners, is_uniform
+from decrescendo.clipping.proof.watch import Watch, paused
 from decrescendo.clipping.recurrent.packed import Grams, PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, backward, forward
@@ -41,25 +44,23 @@ _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 class Tape(Protocol):
     """What is asked of the recorder."""
 
-    batch: int
+    watch: Watch
     means: Means
+
+    @property
+    def batch(self) -> int:
+        """How many examples there are."""
+        ...
 
     def is_tracked(self, value: object) -> bool:
         """Whether a tensor is a trainable parameter, or made from them alone."""
         ...
 
-    def packing(self, batch_sizes: Tensor) -> Packing:
-        """How data with these batch sizes was packed."""
+    def packing(self, owners: Owners, sizes: tuple[int, ...] | None = None) -> Packing:
+        """How packed rows are padded, whose examples and whose numbers at each step these are."""
         ...
 
-    def attach(
-        self,
-        name: str,
-        output: Tensor,
-        tracked: Sequence[Tensor],
-        layouts: Sequence[Layout],
-        build: Callable[[Layout], Kernel],
-    ) -> None:
+    def attach(self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel) -> None:
         """Note a use of ``tracked`` whose output gradient is that of ``output``."""
         ...
 
@@ -72,7 +73,30 @@ class Recurrence:
     weights: Weights
     steps: Steps
     reverse: bool
+    watch: Watch
+    # Where the examples are in the gates and outputs, and in the states.
+    place: Label
+    ranks: Label
     trace: Trace | None = None
+
+    def found(self, given: Sequence[tuple[Tensor | None, Label]]) -> tuple[Label, Label]:
+        """Labels of what is like the outputs, and like the states, made from what should have these labels."""
+        for tensor, expected in given:
+            label = Public.FILL if tensor is None else self.watch.label(tensor)
+            if isinstance(label, Mixed):
+                return label, label
+            own = isinstance(label, Place) and not label.constant
+            same = isinstance(expected, Place) and label.dim == expected.dim and label.like(expected) if own else False
+            if own and not same:
+                wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
+                return wrong, wrong
+            constant = not own and label not in (Public.FILL, Public.RANDOM)
+            if tensor is not None and constant and isinstance(expected, Place):
+                with paused():
+                    uniform = is_uniform(tensor, expected, self.watch.units(expected))
+                if not uniform:
+                    return Mixed(LAID_ALONG), Mixed(LAID_ALONG)
+        return self.place, self.ranks
 
 
 class _Scan(torch.autograd.Function):
@@ -91,9 +115,15 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         del tap, hidden_tap, projection_tap
         ctx.set_materialize_grads(False)
-        trace, last, last_cell = forward(
-            layer.mode, gates.detach(), state, cell, layer.weights, layer.steps, reverse=layer.reverse
-        )
+        place, ranks = layer.found(((gates, layer.place), (state, layer.ranks), (cell, layer.ranks)))
+        with paused():
+            trace, last, last_cell = forward(
+                layer.mode, gates.detach(), state, cell, layer.weights, layer.steps, reverse=layer.reverse
+            )
+        made = (trace.outputs, trace.before, trace.gates, trace.unprojected)
+        for tensor, label in (*((tensor, place) for tensor in made), (last, ranks), (last_cell, ranks)):
+            if tensor is not None:
+                layer.watch.assign(tensor, label)
         layer.trace = trace
         ctx.layer = layer
         ctx.rows = (state.shape[0], state.shape[1] if cell is None else cell.shape[1])
@@ -106,10 +136,15 @@ class _Scan(torch.autograd.Function):
         outputs, last, last_cell = (*gradients, None)[:3]
         needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
         assert layer.trace is not None
-        with _full_precision(layer.trace.gates):
+        place, ranks = layer.found(((outputs, layer.place), (last, layer.ranks), (last_cell, layer.ranks)))
+        with _full_precision(layer.trace.gates), paused():
             found = backward(
                 layer.trace, layer.weights, outputs, last, last_cell, ctx.rows, first=needs[5] or needs[6]
             )
+        own = ((found.gates, place), (found.hidden, place), (found.projected, place))
+        for tensor, label in (*own, (found.state, ranks), (found.cell, ranks)):
+            if tensor is not None:
+                layer.watch.assign(tensor, label)
         each = (found.gates, found.gates, found.hidden, found.projected, found.state, found.cell)
         return (
             None,
@@ -149,16 +184,32 @@ def run_recurrent(
     states: tuple[Tensor, ...] = tuple(bound["hx"]) if mode == "lstm" else (bound["hx"],)
     weights = cast("Sequence[Tensor]", bound["params"])
     _check(tape, name, states, weights)
-    packing = tape.packing(bound["batch_sizes"]) if is_packed else None
-    turned = packing is None and not bound["batch_first"]
+    label = tape.watch.label(given)
+    turned = not is_packed and not bound["batch_first"]
+    if isinstance(label, Mixed) or (isinstance(label, Place) and label.dim != (1 if turned else 0)):
+        why = label.why if isinstance(label, Mixed) else "the steps are those of the examples"
+        raise UnsupportedModel(
+            f"a recurrent layer must have one sequence an example, or the same number for each, got {name} of which "
+            f"{why}. Is batch_first right?"
+        )
+    packing = None
+    if is_packed:
+        with paused():
+            sizes = tuple(cast("list[int]", bound["batch_sizes"].tolist()))
+        if not isinstance(label, Place):
+            return func(*args, **kwargs)
+        owners = label.owners or Owners(torch.cat([torch.arange(tape.batch)[:size] for size in sizes]))
+        packing = tape.packing(owners, sizes)
+    elif not isinstance(label, Place):
+        label = Place(1 if turned else 0)  # a constant beside states of the examples
     sequences = packing.sizes[0] if packing is not None else given.shape[1 if turned else 0]
     if any(state.dim() != 3 or state.shape[1] != sequences for state in states):
         return func(*args, **kwargs)
-    layouts = _layouts(tape, name, sequences, packing)
-    if packing is not None and len(set(packing.sizes)) == 1:
-        # Sorted or not, sequences of one length look alike: that of several lengths is another form, checked anew.
-        name += " of equal lengths"
-    run = _Run(tape, name, mode, layouts, Steps(packing.sizes if packing else None), turned)
+    place = label.moved(0)
+    with paused():
+        ranks = place if packing is None else tape.watch.owners(0, packing.order // (sequences // tape.batch))
+    layout = Layout.of(place, tape.batch, packing)
+    run = _Run(tape, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
     wide = accumulator(given.dtype)
     with _full_precision(given):
@@ -174,7 +225,8 @@ class _Run:
     tape: Tape
     name: str
     mode: Mode
-    layouts: tuple[Layout, ...]
+    layout: Layout
+    ranks: Place
     steps: Steps
     turned: bool
 
@@ -232,7 +284,9 @@ class _Run:
             bias = bias + back_bias
         gates = self.view(functional.linear(inputs, plain["weight"], bias))
         fed_back = Weights(plain["back weight"], back_bias, plain.get("projection"))
-        layer = Recurrence(self.mode, fed_back, self.steps, reverse)
+        layer = Recurrence(
+            self.mode, fed_back, self.steps, reverse, self.tape.watch, self.layout.place, self.ranks
+        )
         # What has the inputs as the other factor, what the state before each step, what the unprojected output.
         groups: list[tuple[str, ...]] = [("weight", "bias"), ("back weight", "back bias"), ("projection",)]
         if self.mode != "gru":
@@ -274,19 +328,19 @@ class _Run:
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
         parameters = tuple(slots.values())
 
-        def build(layout: Layout) -> Kernel:
-            packing = layout.packing
-            if packing is not None and packing.sizes[0] == layout.batch:
-                grams = Grams() if shared is None else shared[1]
-                return PackedKernel(roles, parameters, saved, factor, packing, self.tape.means, grams)
-            split = layout.split(factor)
-            positions = split.reshape(split.shape[0], -1, split.shape[-1])
-            return LinearKernel(
-                roles, parameters, saved, positions, transposed=False, means=self.tape.means,
+        packing, means = self.layout.packing, self.tape.means
+        if packing is not None and packing.sizes[0] == self.layout.batch:
+            grams = Grams() if shared is None else shared[1]
+            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, means, grams)
+        else:
+            with paused():
+                split = self.layout.split(factor)
+                positions = split.reshape(split.shape[0], -1, split.shape[-1])
+            kernel = LinearKernel(
+                roles, parameters, saved, positions, transposed=False, means=means,
                 shared=None if shared is None else shared[0],
             )  # fmt: skip
-
-        self.tape.attach(self.name, tap, parameters, self.layouts, build)
+        self.tape.attach(self.name, tap, parameters, self.layout, kernel)
 
 
 def _tap(like: Tensor, width: int, used: Mapping[str, Tensor]) -> Tensor | None:
@@ -309,19 +363,6 @@ def _check(tape: Tape, name: str, states: Sequence[Tensor], weights: Sequence[Te
             f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
             "on data. Detach them, or write the layer with ordinary torch operations"
         )
-
-
-def _layouts(tape: Tape, name: str, sequences: int, packing: Packing | None) -> tuple[Layout, ...]:
-    """Known from the operation, whatever the sizes: sequences are never mistaken for steps."""
-    if sequences % tape.batch or sequences < tape.batch:
-        raise UnsupportedModel(
-            f"a recurrent layer must have one sequence an example, or the same number for each, got {name} with "
-            f"{sequences} sequences for {tape.batch} examples. Is batch_first right?"
-        )
-    if packing is not None:
-        return (Layout("packed", tape.batch, packing),)
-    kinds: tuple[Kind, ...] = ("rows",) if sequences == tape.batch else ("folded", "interleaved")
-    return tuple(Layout(kind, tape.batch) for kind in kinds)
 
 
 def _full_precision(like: Tensor) -> AbstractContextManager[object]:

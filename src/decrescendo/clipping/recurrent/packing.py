@@ -40,6 +40,11 @@ class Packing:
         """Rows of the packed data."""
         return self.slots.shape[0]
 
+    @property
+    def length(self) -> int:
+        """Places of an example in the padded form."""
+        return self.source.shape[1]
+
     def pad(self, data: Tensor, batch: int) -> Tensor:
         """(rows, ...) as (batch, positions, ...), each sequence filled up with its first row."""
         return data[self.source.reshape(batch, -1)]
@@ -49,10 +54,6 @@ class Packing:
         padded = data.new_zeros(self.source.numel(), *data.shape[1:])
         padded.index_copy_(0, self.slots, data)
         return padded.reshape(batch, -1, *data.shape[1:])
-
-    def same(self, other: "Packing") -> bool:
-        """Whether both give every row to the same place."""
-        return self.sizes == other.sizes and torch.equal(self.order, other.order)
 
 
 def make_packing(
@@ -73,3 +74,34 @@ def make_packing(
     step = torch.repeat_interleave(torch.arange(length, device=device), counts)
     ranks = torch.arange(step.shape[0], device=device) - starts[step]
     return Packing(sizes, order, order[ranks] * length + step, source, live)
+
+
+def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
+    """From the example of each row, in any order and number.
+
+    >>> packing_of(torch.tensor([1, 0, 1]), 2).source.tolist()
+    [[1, 1], [0, 2]]
+    """
+    refuse_if_static("rows chosen by their values")
+    order = example.argsort(stable=True)
+    counts = torch.bincount(example, minlength=batch)
+    starts, length = counts.cumsum(0) - counts, max(1, int(counts.max()))
+    step = torch.arange(length, device=example.device)
+    live = step < counts.unsqueeze(1)
+    ranks = torch.where(live, starts.unsqueeze(1) + step, starts.unsqueeze(1).clamp(max=max(len(order) - 1, 0)))
+    source = order[ranks]
+    slots = torch.empty_like(order)
+    slots[order] = example[order] * length + torch.arange(len(order), device=example.device) - starts[example[order]]
+    return Packing((), torch.arange(batch, device=example.device), slots, source, live)
+
+
+def in_order(example: Int[Tensor, " sequences"], batch: int) -> Int[Tensor, " sequences"]:
+    """The number of each sequence, where those of one example, as many as of any other, come one after another.
+
+    >>> in_order(torch.tensor([1, 0, 0, 1]), 2).tolist()
+    [2, 0, 1, 3]
+    """
+    order = example.argsort(stable=True)
+    number = torch.empty_like(order)
+    number[order] = torch.arange(len(order), device=order.device)
+    return number if len(example) % batch == 0 else example

@@ -113,9 +113,8 @@ def contraction(
         added: broadcast to the output.
         scales: of the product and of what is added.
     """
-    kind = call.layout.kind
-    position = 1 if kind == "columns" else 0
-    if len(output) <= position or any(len(set(dims)) < len(dims) for _, dims in operands):
+    kind, position = call.layout.kind, call.layout.place.dim
+    if kind in ("deep", "packed") or len(output) <= position or any(len(set(dims)) < len(dims) for _, dims in operands):
         return None
     if any(tensor.is_complex() for tensor, _ in operands):
         return None
@@ -123,6 +122,8 @@ def contraction(
     split = (_BATCH, _PLACES) if kind in ("folded", "interleaved") else (_BATCH,)
     numbered: list[Operand] = []
     for tensor, dims in operands:
+        if axis in dims and not call.is_tracked(tensor) and not call.holds(tensor, dims.index(axis)):
+            return None
         placed = _place(call, tensor.detach(), tuple(dims), axis, split)
         if placed is None:
             return None

@@ -335,7 +335,7 @@ def _padding(padding: Any, kernel: tuple[int, ...], dilation: tuple[int, ...]) -
 
 def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     images, weight, bias = bound["input"], bound["weight"], bound.get("bias")
-    if call.is_tracked(images) or images.dim() != weight.dim() or not call.layout.holds(images):
+    if call.is_tracked(images) or images.dim() != weight.dim() or not call.holds(images):
         return None
     kernel = tuple(weight.shape[2:])
     dilation = _spread(bound.get("dilation", 1), len(kernel))
@@ -367,6 +367,6 @@ def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 
 NAMES = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 RULES = {
-    conv: Rule(NAMES, _conv, ("rows", "folded", "shared"))
+    conv: Rule(NAMES, _conv, ("rows", "folded"))
     for conv in (functional.conv1d, functional.conv2d, functional.conv3d)
 }

@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import chunks
+from decrescendo.clipping.proof.places import Place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 # From d of some examples, and which these are, to d * df/dp entry by entry.
@@ -71,21 +72,21 @@ class ElementKernel:
 def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tuple[int, ...] | None:
     """The shape of an argument beside ``Layout.split`` of the output; ``None`` where it has the examples in it.
 
-    >>> align((4,), (6, 5, 4), Layout("rows", 6))
+    >>> align((4,), (6, 5, 4), Layout.of(Place(0), 6))
     (1, 1, 4)
-    >>> align((5, 1, 4), (5, 6, 4), Layout("columns", 6))
+    >>> align((5, 1, 4), (5, 6, 4), Layout.of(Place(1), 6))
     (1, 5, 4)
-    >>> align((6, 4), (6, 4), Layout("rows", 6)) is None
+    >>> align((6, 4), (6, 4), Layout.of(Place(0), 6)) is None
     True
     """
-    if len(shape) > len(output) or not output:
+    if len(shape) > len(output) or not output or layout.kind == "deep" or (layout.packing and layout.place.dim):
         return None
     padded = (1,) * (len(output) - len(shape)) + shape
     if layout.kind == "columns":
         return (1, padded[0], *padded[2:]) if padded[1] == 1 else None
     if padded[0] != 1:
         return None
-    return padded if layout.kind in ("rows", "shared") else (1, *padded)
+    return padded if layout.kind == "rows" else (1, *padded)
 
 
 def copies(call: Call) -> Kernel | None:

@@ -121,7 +121,7 @@ def sort_ids(
 
 def _embedding(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     ids, weight = bound["input"], bound["weight"]
-    if not call.layout.holds(ids) or call.is_tracked(ids):
+    if not call.holds(ids) or call.is_tracked(ids):
         return None
     padding = bound.get("padding_idx")
     if padding is not None and padding < 0:

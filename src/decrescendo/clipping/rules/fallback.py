@@ -10,25 +10,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.layout import MERGED, Layout
 from decrescendo.clipping.rules.rule import Call, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
-
-# Broadcasting operations: an argument with fewer dimensions than the output has no batch dimension.
-_BROADCAST = (
-    "add",
-    "sub",
-    "mul",
-    "div",
-    "true_divide",
-    "radd",
-    "rsub",
-    "rmul",
-    "rtruediv",
-    "truediv",
-    "where",
-)
-
 
 @dataclass(slots=True)
 class FallbackKernel:
@@ -39,7 +22,8 @@ class FallbackKernel:
     parameters: tuple[Tensor, ...]
     saved: tuple[Tensor, ...]
     rows: list[Tensor]
-    layout: Layout
+    # The shape of each with one example.
+    shapes: list[tuple[int, ...]]
     bad: Bool[Tensor, " batch"] | None = None
     gradients: tuple[Tensor, ...] | None = field(default=None)
     roots: tuple[str, ...] = ()
@@ -60,31 +44,34 @@ class FallbackKernel:
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
         return FallbackKernel(
-            self.name, self.run, self.parameters, (), self.rows, self.layout, rows, None, self.roots
+            self.name, self.run, self.parameters, (), self.rows, self.shapes, rows, None, self.roots
         )
 
     def _all(self, d: Tensor) -> tuple[Tensor, ...]:
         parameters = [parameter.detach() for parameter in self.parameters]
-        axis = 1 if self.layout.kind == "columns" else 0
-        merged = self.layout.kind in MERGED
 
         def one(rows: list[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
-            # The example keeps a batch dimension of one, so that the operation's own axes still mean the
-            # same.
-            single = rows if merged else [row.unsqueeze(axis) for row in rows]
-            whole = gradient if merged else gradient.unsqueeze(axis)
+            # The example keeps a batch dimension, so that the operation's own axes still mean the same.
+            single = [row.reshape(shape) for row, shape in zip(rows, self.shapes, strict=True)]
 
             def forward(*values: Tensor) -> Tensor:
                 return self.run(list(values), single)
 
             output, pull = cast("Any", torch.func.vjp(forward, *parameters))
-            return tuple(pull(whole.to(output.dtype).reshape(output.shape)))
+            return tuple(pull(gradient.to(output.dtype).reshape(output.shape)))
+
+        def each() -> tuple[Tensor, ...]:
+            made = [one([row[at] for row in self.rows], d[at]) for at in range(len(d))]
+            return tuple(torch.stack(gradients) for gradients in zip(*made, strict=True))
 
         try:
             with warnings.catch_warnings():
                 # Operations that vmap runs one by one are slow, not wrong.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
-                found = torch.func.vmap(one, in_dims=(0, 0), randomness="error")(self.rows, d)
+                try:
+                    found = torch.func.vmap(one, in_dims=(0, 0), randomness="error")(self.rows, d)
+                except RuntimeError:  # not every operation knows vmap
+                    found = each()
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UnsupportedModel(
@@ -103,24 +90,19 @@ def fallback(call: Call) -> FallbackKernel | None:
     """The kernel for any operation, or ``None`` where no argument has the rows of the batch."""
     parameters: list[Tensor] = []
     rows: list[Tensor] = []
+    shapes: list[tuple[int, ...]] = []
+    read: list[Tensor] = []
     constants: list[Tensor] = []
-    dimensions = len(call.output)
-    broadcast = call.name.strip("_").lstrip("i") in _BROADCAST or call.name.strip("_") in _BROADCAST
-
-    def is_row(value: Tensor) -> bool:
-        if id(value) in call.constants or (broadcast and value.dim() < dimensions):
-            return False
-        if call.layout.kind in MERGED and value.shape[:1] != call.output[:1]:
-            return False
-        return call.layout.holds(value)
-
     def encode(value: Any) -> Any:
         if isinstance(value, Tensor):
             if call.is_tracked(value):
                 parameters.append(value)
                 return _Hole("parameters", len(parameters) - 1)
-            if is_row(value):
-                rows.append(value)
+            layout = call.layout_of(value)
+            if layout is not None:
+                rows.append(layout.split(value.detach()))
+                shapes.append(layout.single(tuple(value.shape)))
+                read.append(value)
                 return _Hole("rows", len(rows) - 1)
             constants.append(value)
             return value.detach()
@@ -153,9 +135,9 @@ def fallback(call: Call) -> FallbackKernel | None:
         name=call.name,
         run=run,
         parameters=tuple(parameters),
-        saved=(*rows, *constants, *parameters),
-        rows=[call.layout.split(value.detach()) for value in rows],
-        layout=call.layout,
+        saved=(*read, *constants, *parameters),
+        rows=rows,
+        shapes=shapes,
     )
 
 

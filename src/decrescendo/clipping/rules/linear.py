@@ -253,7 +253,7 @@ def _addmm(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 def _build(
     call: Call, rows: Tensor, weight: Tensor, bias: Tensor | None, *, transposed: bool
 ) -> Kernel | None:
-    if call.is_tracked(rows) or rows.dim() < 2 or weight.dim() != 2 or not call.layout.holds(rows):
+    if call.is_tracked(rows) or rows.dim() < 2 or weight.dim() != 2 or not call.holds(rows):
         return None
     if call.layout.kind == "columns" and rows.dim() < 3:
         return None

@@ -34,6 +34,14 @@ def selects(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     return name == "embedding" and _distinct(dict(zip(_EMBEDDING, args, strict=False)) | dict(kwargs))
 
 
+def ids_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
+    """The rows that ``functional.embedding`` chooses; ``None`` for other operations."""
+    if name != "embedding":
+        return None
+    bound = dict(zip(_EMBEDDING, args, strict=False)) | dict(kwargs)
+    return cast("Tensor", bound["input"]).long()
+
+
 _EMBEDDING = embedding.RULES[functional.embedding].names
 
 
@@ -67,7 +75,7 @@ def _rows(call: Call, ids: object, weight: object) -> Kernel | None:
         return None
     if weight.dim() != 2 or ids.dtype not in (torch.int64, torch.int32) or ids.dim() == 0:
         return None
-    if call.is_tracked(ids) or not call.layout.holds(ids):
+    if call.is_tracked(ids) or not call.holds(ids):
         return None
     # From the end or from the start: the same row.
     positive = torch.where(ids < 0, ids + weight.shape[0], ids)

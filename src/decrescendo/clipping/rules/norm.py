@@ -6,7 +6,7 @@ or of d (bias) over the places of example i.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -17,7 +17,6 @@ from torch.nn import functional
 from decrescendo.clipping.layout import MERGED, Kind, Layout
 from decrescendo.clipping.means import chunks
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
-from decrescendo.errors import UnsupportedModel
 
 
 @dataclass(slots=True)
@@ -84,7 +83,7 @@ class AffineKernel:
         copies = self.rows.shape[0] // batch
         for part in chunks(batch, size):
             some = self.normalise(self.rows[part.start * copies : part.stop * copies])
-            yield part, Layout(self.layout.kind, part.stop - part.start).split(some)
+            yield part, replace(self.layout, batch=part.stop - part.start).split(some)
 
 
 def _affine(
@@ -93,7 +92,7 @@ def _affine(
     """``plain`` normalises without the affine map; ``features``: how many last dimensions the parameters
     have, or ``None`` where they have the channels, dimension 1 of what was called."""
     rows, weight, bias = bound["input"], bound.get("weight"), bound.get("bias")
-    if call.is_tracked(rows) or not call.layout.holds(rows):
+    if call.is_tracked(rows) or not call.holds(rows):
         return None
     slots = [
         (role, cast("Tensor", value))
@@ -152,26 +151,6 @@ def _batch_norm(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     return _affine(call, bound, lambda rows: functional.batch_norm(rows, mean, variance, eps=eps), None)
 
 
-def check_batch_norm(bound: Mapping[str, Any]) -> None:
-    """Refuse statistics over the batch: they make every example's gradient depend on every other example."""
-    if bound.get("training"):
-        raise UnsupportedModel(
-            "examples must not see each other, got batch_norm with training=True, which averages over the "
-            "batch. "
-            "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public"
-        )
-
-
-def check_instance_norm(bound: Mapping[str, Any]) -> None:
-    """Refuse running statistics that are updated: they store the data without noise."""
-    if bound.get("use_input_stats", True) and bound.get("running_mean") is not None:
-        raise UnsupportedModel(
-            "a model must not store statistics of its inputs, got instance_norm updating its running "
-            "statistics. "
-            "Construct it with track_running_stats=False"
-        )
-
-
 BATCH_NORM = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
 INSTANCE_NORM = (
     "input",
@@ -183,7 +162,7 @@ INSTANCE_NORM = (
     "momentum",
     "eps",
 )
-_IMAGES: tuple[Kind, ...] = ("rows", "folded", "shared")
+_IMAGES: tuple[Kind, ...] = ("rows", "folded")
 
 
 def _reordered(names: tuple[str, ...]) -> tuple[str, ...]:

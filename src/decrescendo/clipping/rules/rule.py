@@ -32,7 +32,7 @@ class Call:
         output: the shape of what it returned.
         layout: where the examples are in its output.
         tracked: the arguments that are trainable parameters or made from them alone, by ``id``.
-        constants: the model's buffers, by ``id``: they have no rows of the batch, whatever their shape.
+        layout_of: where the examples are in an argument; ``None`` where it has none.
         means: memory and choice of methods.
     """
 
@@ -43,12 +43,19 @@ class Call:
     output: tuple[int, ...]
     layout: Layout
     tracked: Mapping[int, Tensor]
-    constants: frozenset[int]
+    layout_of: Callable[[Tensor], Layout | None]
     means: Means
 
     def bind(self, names: tuple[str, ...]) -> dict[str, Any]:
         """The arguments by name."""
         return dict(zip(names, self.args, strict=False)) | dict(self.kwargs)
+
+    def holds(self, value: Tensor, dim: int | None = None) -> bool:
+        """Whether an argument has its examples where the output has them (or along ``dim``, in the same order)."""
+        own = self.layout_of(value)
+        if own is None or own.packing is not self.layout.packing:
+            return False
+        return own.place.dim == (self.layout.place.dim if dim is None else dim) and own.place.like(self.layout.place)
 
     def is_tracked(self, value: object) -> bool:
         """Whether an argument is a trainable parameter, or made from them alone."""
@@ -150,7 +157,7 @@ class Rule:
 
     names: tuple[str, ...]
     build: Callable[[Call, Mapping[str, Any]], Kernel | None]
-    layouts: tuple[Kind, ...] = ("rows", "folded", "interleaved", "columns", "packed", "shared")
+    layouts: tuple[Kind, ...] = ("rows", "folded", "interleaved", "columns", "packed")
 
 
 def zero_rows(tensor: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:

@@ -83,7 +83,7 @@ def _spread(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
 
 def _transposed(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     images, weight, bias = bound["input"], bound["weight"], bound.get("bias")
-    if call.is_tracked(images) or images.dim() != weight.dim() or not call.layout.holds(images):
+    if call.is_tracked(images) or images.dim() != weight.dim() or not call.holds(images):
         return None
     dimensions = weight.dim() - 2
     padding = _spread(bound.get("padding", 0), dimensions)
@@ -115,7 +115,7 @@ def _transposed(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
 
 NAMES = ("input", "weight", "bias", "stride", "padding", "output_padding", "groups", "dilation")
 RULES = {
-    convolution: Rule(NAMES, _transposed, ("rows", "folded", "shared"))
+    convolution: Rule(NAMES, _transposed, ("rows", "folded"))
     for convolution in (
         functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d,
         torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d,

@@ -1,0 +1,368 @@
+"""Entries chosen by index: examples stay apart where each index chooses from its own example.
+
+Whether it does is looked up in the values of the index, which an index that is a constant or an example's own may have
+in many ways: ``logits[torch.arange(n), last]``, a mask, sorted rows that are put back later.
+"""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.signatures import Rule
+
+_ELSEWHERE = "an index chooses rows of other examples"
+
+
+def _spread(call: Call, tensor: Tensor) -> tuple[list[Tensor | None], Tensor | None]:
+    """The index of each dimension of ``tensor``, and the mask, if one boolean mask is all that is given."""
+    given = cast("list[Tensor | None]", list(call.args["indices"]))
+    masks = [index for index in given if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    if masks:
+        return given, masks[0] if len(masks) == 1 and sum(index is not None for index in given) == 1 else None
+    return [*given, *[None] * (tensor.dim() - len(given))], None
+
+
+def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label, Place | None]:
+    """Where the examples are in ``tensor`` and the mask together, and in what the mask selects."""
+    own, chosen = call.label(tensor), call.label(mask)
+    for label in (own, chosen):
+        if isinstance(label, Mixed):
+            return label, None
+    place = chosen.moved(chosen.dim + start) if isinstance(chosen, Place) and not chosen.constant else None
+    if isinstance(own, Place) and not own.constant:
+        if place is not None and (place.dim != own.dim or not place.like(own)):
+            return call.mixed("examples that do not lie at the same places are put together"), None
+        place = own
+    if place is None:
+        return own, None
+    at = place.dim - start
+    inside = 0 <= at < mask.dim()
+    for constant, label, dim in ((tensor, own, place.dim), (mask, chosen, at)):
+        along = dim >= 0 and dim < constant.dim()
+        if (not isinstance(label, Place) or label.constant) and along and not call.uniform(constant, place.moved(dim)):
+            return call.mixed(LAID_ALONG), None
+    if not inside:
+        return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
+    column = mask.nonzero()[:, at]
+    return place, call.owners(start, call.examples(place, tensor.shape[place.dim], mask)[column])
+
+
+def _position(indices: Sequence[Tensor | None]) -> tuple[int, bool]:
+    """Where the dimensions of the index come in the output, and whether all indexed dimensions lie side by side."""
+    at = [dim for dim, index in enumerate(indices) if index is not None]
+    together = at == list(range(at[0], at[-1] + 1))
+    return (at[0] if together else 0), together
+
+
+def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Place | None:
+    """Along which dimension of the index every entry chooses its own example, if there is one.
+
+    ``place`` is where the examples are along the indexed dimension.
+    """
+    if place.inner * place.outer != 1 or index.numel() == 0:
+        return None
+    units, given = call.units(place), call.label(index)
+    index = torch.where(index < 0, index + units, index)
+    chosen = index if place.owners is None else place.owners.example.to(index.device)[index]
+    given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
+    tried = [given.moved(given.dim + len(shape) - index.dim())] if isinstance(given, Place) and not given.constant else []
+    count = int(call.units(Place(0)))
+    for dim, size in enumerate(shape):
+        if size % count == 0:
+            tried += [Place(dim, size // count, 1), Place(dim, 1, size // count)]
+    for own in tried:
+        at = own.dim - len(shape) + chosen.dim()
+        if at < 0 or chosen.shape[at] != shape[own.dim]:
+            continue
+        expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
+        if torch.equal(chosen, expected.expand_as(chosen)):
+            return own
+    whole = torch.arange(units, device=index.device)
+    if len(shape) == 1 and torch.equal(index.flatten().sort()[0], whole):
+        return call.owners(0, chosen.flatten())  # all of them, in another order
+    return None
+
+
+def _index(call: Call) -> Label:
+    tensor = call.args["self"]
+    indices, mask = _spread(call, tensor)
+    if mask is not None:
+        start = _indexed(indices)
+        label, selected = _masked(call, tensor, mask, start)
+        return selected if selected is not None else label if isinstance(label, Mixed) else _constant(call)
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return _constant(call)
+    return _chosen(call, tensor, indices)
+
+
+def _constant(call: Call) -> Label:
+    """Of an output about which nothing is known but that its arguments are constants."""
+    labels = [call.label(t) for t in call.tensors if t is not None]
+    return call.mixed(_ELSEWHERE) if any(isinstance(label, Place | Mixed) for label in labels) else Public.ANY
+
+
+def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Label:
+    own = call.label(tensor)
+    if isinstance(own, Mixed):
+        return own
+    given = [index for index in indices if index is not None]
+    shape = torch.broadcast_shapes(*(index.shape for index in given))
+    start, together = _position(indices)
+    if isinstance(own, Place) and indices[own.dim] is None:
+        label = call.joined(given, len(shape))
+        if isinstance(label, Mixed) or (isinstance(label, Place) and not label.constant):
+            return label if isinstance(label, Mixed) else call.mixed("examples meet examples")
+        before = sum(index is None for index in indices[: own.dim])
+        return own.moved(before + (len(shape) if not together or own.dim > start else 0))
+    if isinstance(own, Place) and not own.constant:
+        index = cast("Tensor", indices[own.dim])
+        place = _own(call, own, index, tuple(shape))
+        others = [other for other in given if other is not index]
+        if place is None:
+            return call.mixed(_ELSEWHERE)
+        if not _fits(call, others, place, len(shape)):
+            return call.mixed(LAID_ALONG)
+        return place.moved(place.dim + start)
+    label = call.joined(given, len(shape))
+    if isinstance(label, Place) and isinstance(own, Place):
+        return call.mixed("a constant depends on the number of examples")
+    return label.moved(label.dim + start) if isinstance(label, Place) else _plain(label)
+
+
+def _plain(label: Label) -> Label:
+    return label if isinstance(label, Mixed) else Public.ANY
+
+
+def _fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool:
+    """Whether tensors beside one with its examples at ``place`` have them there too, or none."""
+    for tensor in tensors:
+        label, here = call.label(tensor), place.moved(place.dim - dims + tensor.dim())
+        if isinstance(label, Mixed):
+            return False
+        if isinstance(label, Place) and not label.constant:
+            if label.dim != here.dim or not label.like(here):
+                return False
+        elif label not in (Public.FILL, Public.RANDOM) and not call.uniform(tensor, here):
+            return False
+    return True
+
+
+def _index_put(call: Call) -> Label:
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    indices, mask = _spread(call, tensor)
+    written = call.label(values)
+    if isinstance(written, Mixed):
+        return written
+    if mask is not None:
+        start = _indexed(indices)
+        label, selected = _masked(call, tensor, mask, start)
+        if selected is None:
+            return call.mixed(_ELSEWHERE) if isinstance(written, Place) else label
+        dims = tensor.dim() - mask.dim() + 1
+        return label if values.numel() == 1 or _fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
+    if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return _constant(call)
+    own = call.label(tensor)
+    if isinstance(own, Mixed):
+        return own
+    given = [index for index in indices if index is not None]
+    shape = tuple(torch.broadcast_shapes(*(index.shape for index in given)))
+    start, together = _position(indices)
+    dims = len(shape) + sum(index is None for index in indices)
+    # The dimensions of the values: those of the index at `start`, the others of the tensor round them.
+    others = [dim for dim, index in enumerate(indices) if index is None]
+    where = [d + (len(shape) if not together or d > start else 0) for d in range(len(others))]
+    if together:
+        where = [others[d] if others[d] < start else others[d] - len(given) + len(shape) for d in range(len(others))]
+    free = dict(zip(where, others, strict=True))
+    place = own if isinstance(own, Place) and not own.constant else None
+    if place is None and isinstance(written, Place) and not written.constant:
+        at = written.dim + dims - values.dim()
+        if at in free:
+            place = written.moved(free[at])
+    if place is not None and indices[place.dim] is None:
+        at = next(key for key, dim in free.items() if dim == place.dim)
+        constants = all(not isinstance(call.label(index), Place | Mixed) for index in given)
+        fits = constants and _fits(call, [values], place.moved(at), dims) and _fits(call, [tensor], place, tensor.dim())
+        return place if fits else call.mixed(_ELSEWHERE)
+    for dim, index in enumerate(indices):
+        if index is None or (place is not None and dim != place.dim):
+            continue
+        target = place if place is not None else Place(dim)
+        if tensor.shape[dim] != call.units(target):
+            continue
+        found = _own(call, target, index, shape)
+        beside = [other for other in given if other is not index]
+        if found is not None and _fits(call, beside, found, len(shape)):
+            there = found.moved(found.dim + start)
+            if _fits(call, [values], there, dims) and _fits(call, [tensor], target, tensor.dim()):
+                return target
+    if len(given) == 1 and own is Public.FILL and isinstance(written, Place) and len(shape) == 1:
+        index, size = given[0], tensor.shape[_indexed(indices)]
+        if written.dim == start and torch.equal(index.sort()[0], torch.arange(size, device=index.device)):
+            own_of = call.examples(written, len(index), index)
+            return call.owners(_indexed(indices), torch.empty_like(own_of).index_copy_(0, index, own_of))
+    return _constant(call)
+
+
+def _indexed(indices: Sequence[Tensor | None]) -> int:
+    """The dimension that the one index is of."""
+    return next(dim for dim, index in enumerate(indices) if index is not None)
+
+
+def _index_select(call: Call) -> Label:
+    tensor = call.args["self"]
+    if tensor.dim() == 0:
+        return call.label(tensor)
+    indices: list[Tensor | None] = [None] * tensor.dim()
+    indices[call.args["dim"]] = cast("Tensor", call.args["index"]).reshape(-1)
+    return _chosen(call, tensor, indices)
+
+
+def _gather(call: Call) -> Label:
+    tensor, index = call.args["self"], call.args["index"]
+    dim, own, label = call.args["dim"] % max(tensor.dim(), 1), call.label(tensor), call.label(index)
+    for found in (own, label):
+        if isinstance(found, Mixed):
+            return found
+    places = [found for found in (own, label) if isinstance(found, Place)]
+    rows = [place for place in places if not place.constant] or places
+    if not rows:
+        return Public.ANY
+    place = rows[0]
+    if isinstance(own, Place) and own.dim == dim:
+        return call.mixed(_ELSEWHERE)
+    beside = [index] if place.dim == dim else [tensor, index]
+    whole = index.shape[place.dim] == cast("Tensor", call.outputs[0]).shape[place.dim]
+    return place if place.constant or (whole and _fits(call, beside, place, tensor.dim())) else call.mixed(LAID_ALONG)
+
+
+def _scatter(call: Call) -> Label:
+    tensors = [t for t in call.tensors if t is not None]
+    dim = call.args["dim"] % max(tensors[0].dim(), 1)
+    label = call.joined(tensors, tensors[0].dim())
+    if isinstance(label, Place) and label.dim != dim:
+        return label
+    if tensors[0].dim() == 1 and len(tensors) == 3 and call.args["index"].dim() == 1:
+        return _gathered(call)
+    return call.mixed(_ELSEWHERE) if isinstance(label, Place) else _plain(label)
+
+
+def _index_add(call: Call) -> Label:
+    tensor, source, index = call.args["self"], call.args["source"], call.args["index"]
+    dim = call.args["dim"] % max(tensor.dim(), 1)
+    label = call.joined([tensor, source], tensor.dim()) if call.label(source) is not Public.ANY else call.label(tensor)
+    if isinstance(label, Place) and label.dim != dim:
+        return label if not isinstance(call.label(index), Place | Mixed) else call.mixed(_ELSEWHERE)
+    return _gathered(call)
+
+
+def _gathered(call: Call) -> Label:
+    """Rows added to the example that they belong to, as sums over the rows of packed data are."""
+    tensor, index = call.args["self"], call.args["index"]
+    source = call.args.get("source", call.args.get("src"))
+    dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
+    target = Place(dim)
+    if not isinstance(label, Place) or label.dim != dim or label.constant:
+        return _constant(call)
+    own, flat = call.examples(label, source.shape[dim], index), index.flatten()
+    if call.label(tensor) is Public.FILL and torch.equal(flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)):
+        return call.owners(dim, torch.empty_like(own).index_copy_(0, flat, own))  # all of them, in another order
+    if tensor.shape[dim] != call.units(target):
+        return _constant(call)
+    fits = torch.equal(index.flatten(), own) and _fits(call, [tensor], target, tensor.dim())
+    return target if fits else call.mixed(_ELSEWHERE)
+
+
+def _index_fill(call: Call) -> Label:
+    tensor, dim = call.args["self"], call.args["dim"]
+    label = call.joined([t for t in (tensor, call.args["value"]) if isinstance(t, Tensor)], tensor.dim())
+    index = call.label(call.args["index"])
+    numbers = index.numbers if isinstance(index, Mixed) else None
+    if numbers is not None and label in (Public.FILL, Place(dim)):
+        own = call.examples(numbers, call.args["index"].numel(), call.args["index"])
+        if tensor.shape[dim] == call.units(Place(dim)) and torch.equal(call.args["index"].flatten(), own):
+            return Place(dim)
+    if isinstance(index, Place | Mixed) or (isinstance(label, Place) and label.dim == dim % tensor.dim()):
+        return call.mixed(_ELSEWHERE)
+    return _plain(label) if not isinstance(label, Place) else label
+
+
+def _nonzero(call: Call) -> Label:
+    """The places of what is not zero, a row each: of one example, if it is along the rows that examples lie."""
+    tensor = call.args["self"]
+    label = call.label(tensor)
+    found = cast("Tensor", call.outputs[0])
+    if not isinstance(label, Place) or label.constant or not found.numel():
+        return call.mixed(SUMMED) if isinstance(label, Place) else _plain(label)
+    column = found[:, label.dim]
+    own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column])
+    return call.mixed("the numbers of examples are used as data", own)
+
+
+def _masked_select(call: Call) -> Label:
+    tensor, mask = call.args["self"], call.args["mask"]
+    if tensor.shape != mask.shape:
+        return _constant(call)
+    label, selected = _masked(call, tensor, mask, 0)
+    return selected if selected is not None else _plain(label)
+
+
+def _sort(call: Call) -> Label | Sequence[Label]:
+    """Along the features; or the examples themselves, which stay whole: their order is known."""
+    label = call.joined(call.tensors, call.dims)
+    if not isinstance(label, Place) or label.dim != call.args.get("dim", -1) % call.dims:
+        return _plain(label) if not isinstance(label, Place) else label
+    if label.constant:
+        return label
+    if call.dims > 1 or label.inner * label.outer != 1:
+        return call.mixed(SUMMED)
+    order = cast("Tensor", call.outputs[1])
+    own = call.owners(0, call.examples(label, len(order), order)[order])
+    return [own, call.mixed("the numbers of examples are used as data", own)]
+
+
+def _pack(call: Call) -> Sequence[Label]:
+    """Rows of padded sequences side by side: those of one step after those of another, in the order of the batch."""
+    sequences = 0 if call.args["batch_first"] else 1
+    label, lengths = call.label(call.args["input"]), call.label(call.args["lengths"])
+    sizes = cast("Tensor", call.outputs[1])
+    kept = call.mixed("the numbers of sequences at each step are those of the whole batch")
+    if not isinstance(label, Place):
+        return [label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY, kept]
+    if label.dim != sequences or not _fits(call, [call.args["lengths"]], label.moved(0), 1):
+        return [call.mixed("the lengths are not those of the sequences"), kept]
+    ranks = call.examples(label, call.args["input"].shape[sequences], sizes)
+    return [call.owners(0, torch.cat([ranks[:size] for size in sizes.tolist()])), kept]
+
+
+def _embedding_bag(call: Call) -> Label:
+    """Bags of ids, each within one example, in the order of the examples."""
+    indices, offsets, weights = call.args["indices"], call.args["offsets"], call.args.get("per_sample_weights")
+    label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
+    if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
+        return _constant(call)
+    bags = len(offsets) - bool(call.args.get("include_last_offset"))
+    units = call.units(label)
+    ends = torch.cat([offsets[1:bags], offsets.new_tensor([len(indices)])])
+    owner = call.examples(label, len(indices), offsets)
+    first, last = owner[offsets[:bags].clamp(max=len(indices) - 1)], owner[(ends - 1).clamp(min=0)]
+    width, rest = divmod(bags, units)
+    if rest or label.outer != 1 or not torch.equal(first, last) or is_data(call.label(offsets)):
+        return call.mixed("a bag has ids of several examples, or more of one example's than of another's")
+    own = Place(0, width, 1)
+    return own if torch.equal(first, call.examples(own, bags, first)) else call.mixed(_ELSEWHERE)
+
+
+RULES: dict[str, Rule] = {
+    "index": _index, "index_put": _index_put, "_unsafe_index": _index, "_unsafe_index_put": _index_put,
+    "_index_put_impl": _index_put, "index_select": _index_select, "gather": _gather,
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _scatter),
+    "index_add": _index_add, "index_copy": _index_add, "index_fill": _index_fill, "nonzero": _nonzero,
+    "masked_select": _masked_select, "sort": _sort, "_pack_padded_sequence": _pack,
+    "_embedding_bag": _embedding_bag,
+    "_embedding_bag_forward_only": _embedding_bag,
+}  # fmt: skip

@@ -1,0 +1,126 @@
+"""What a tensor may depend on, and how an operation that works entry by entry joins what its arguments depend on."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from decrescendo.clipping.proof.places import Place, is_uniform
+
+
+class Public(Enum):
+    """Depends on no example: the same for every batch."""
+
+    # Anything: parameters, buffers, constants.
+    ANY = "any"
+    # One number everywhere, so that it cannot depend on the place either.
+    FILL = "fill"
+    # Independent random numbers of one law, from the pass's own stream.
+    RANDOM = "random"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixed:
+    """Depends on several examples, or on the place or the number of them: why, and by which operation.
+
+    ``numbers``: it is the numbers of the examples that lie at that place, which may select these and nothing else.
+    """
+
+    why: str
+    name: str = ""
+    numbers: Place | None = None
+    # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
+    public: bool = False
+
+
+# A `Place`: each index along the dimension depends on its own example and on public values.
+Label: TypeAlias = Public | Mixed | Place
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One operation as the dispatcher sees it.
+
+    Args:
+        name: without its namespace and overload.
+        args: by name, tensors and all else.
+        tensors: the tensors among them in order, ``None`` where an optional one is missing; lists flattened.
+        outputs: the tensors that it returned.
+        label: of an argument.
+        units: how many units there are along a place's dimension.
+        owners: the place of units along a dimension whose examples are given, one each.
+    """
+
+    name: str
+    args: Mapping[str, Any]
+    tensors: Sequence[Tensor | None]
+    outputs: Sequence[Tensor | None]
+    label: Callable[[Tensor], Label]
+    units: Callable[[Place], int]
+    owners: Callable[[int, Tensor], Place]
+
+    @property
+    def dims(self) -> int:
+        """Of the first output."""
+        return next((output.dim() for output in self.outputs if output is not None), 0)
+
+    def mixed(self, why: str, numbers: Place | None = None) -> Mixed:
+        """For an output that depends on several examples."""
+        reached = [self.label(tensor) for tensor in self.tensors if tensor is not None]
+        return Mixed(why, self.name, numbers, public=not any(map(is_data, reached)))
+
+    def uniform(self, tensor: Tensor, place: Place) -> bool:
+        """Whether a constant has the same numbers for each example at ``place``, or none for each."""
+        return (
+            place.dim < 0
+            or tensor.shape[place.dim] == 1
+            or tensor.shape[place.dim] == place.inner * place.outer * self.units(place)
+            and is_uniform(tensor, place, self.units(place))
+        )
+
+    def examples(self, place: Place, size: int, like: Tensor) -> Tensor:
+        """The number of the example at each index along the dimension of a place."""
+        units = self.units(place)
+        unit = torch.arange(size, device=like.device) // place.inner % units
+        return unit if place.owners is None else place.owners.example.to(like.device)[unit]
+
+    def joined(self, tensors: Sequence[Tensor | None], dims: int) -> Label:
+        """Of a result with ``dims`` dimensions whose every entry is made from those that broadcasting puts there."""
+        found: list[tuple[Tensor, Label]] = [(t, self.label(t)) for t in tensors if t is not None]
+        place: Place | None = None
+        mixed = next((label for _, label in found if isinstance(label, Mixed)), None)
+        if mixed is not None:
+            return self.mixed(mixed.why) if mixed.public else mixed
+        for tensor, label in found:
+            if isinstance(label, Place):
+                here = label.moved(label.dim + dims - tensor.dim())
+                if place is None or (place.constant and not here.constant):
+                    place = here
+                elif here.constant and not place.constant:
+                    continue
+                elif here.dim != place.dim or not here.like(place):
+                    return self.mixed("examples that do not lie at the same places are put together")
+        if place is None:
+            kinds = {label for _, label in found}
+            if Public.ANY in kinds:
+                return Public.ANY
+            return Public.RANDOM if Public.RANDOM in kinds else Public.FILL
+        if place.constant:
+            return place
+        for tensor, label in found:
+            constant = label is Public.ANY or (isinstance(label, Place) and label.constant)
+            if constant and not self.uniform(tensor, place.moved(place.dim - dims + tensor.dim())):
+                return self.mixed(LAID_ALONG)
+        return place
+
+
+def is_data(label: Label) -> bool:
+    """Whether an example reaches what has this label."""
+    return not label.public if isinstance(label, Mixed) else isinstance(label, Place) and not label.constant
+
+
+LAID_ALONG = "a constant that is not the same for all examples is laid along them, by their place in the batch"
+SUMMED = "several examples are put together"

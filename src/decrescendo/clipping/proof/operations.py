@@ -1,0 +1,123 @@
+"""What torch says of its operations: which arguments are tensors, which are written to, which are sizes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from decrescendo.clipping.proof.signatures import Rule
+from decrescendo.clipping.proof.tables import DECLARED, RULES, drawn, pointwise
+
+# They return what is no tensor, but nothing of the values in their arguments.
+_SILENT = frozenset({"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"})
+# Their numbers are sizes: for another number of examples they may be others, in proportion.
+_SIZED = frozenset("""
+view _unsafe_view reshape _reshape_alias expand zeros ones full empty rand randn randint arange new_zeros new_ones
+new_full new_empty new_empty_strided empty_strided as_strided slice slice_backward select_backward split
+split_with_sizes unsafe_split zeros_like repeat randperm expand_copy slice_scatter _pack_padded_sequence_backward
+native_group_norm native_group_norm_backward linspace eye unfold_backward diagonal_backward value_selecting_reduction_backward
+constant_pad_nd resize_ affine_grid_generator affine_grid_generator_backward unflatten chunk upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
+upsample_nearest1d_backward upsample_linear1d_backward upsample_nearest3d_backward upsample_trilinear3d_backward
+col2im _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward normal uniform tensor_split convolution
+convolution_backward
+""".split())  # fmt: skip
+# Their numbers were read from lengths that are looked at elsewhere.
+_UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One overload of one operation."""
+
+    name: str
+    rule: Rule | None
+    arguments: tuple[str, ...]
+    defaults: dict[str, Any]
+    # Those that hold tensors, in order, but what is only written to.
+    tensors: tuple[str, ...]
+    written: tuple[str, ...]
+    # Written to, with nothing left of what they were.
+    overwritten: frozenset[str]
+    moves: bool
+    reads: bool
+    sized: bool
+    seeded: bool
+    # The argument that is the probability of drawing anything, where it has one.
+    chance: int
+    unread: bool
+    lifts: bool
+    empties: bool
+    foreach: bool
+    # Writes to arguments of which its schema does not say so.
+    hides: bool
+    # The shape of its output depends on values.
+    grows: bool
+    # Whether any of those above, or `declared`, holds.
+    special: bool
+    # "namespace::name" where what it does was declared by the user.
+    declared: str
+
+
+_KNOWN: dict[Any, Operation] = {}
+
+
+def operation(func: Any) -> Operation:
+    """What is known of an overload; looked up once."""
+    found = _KNOWN.get(func)
+    if found is None or (found.rule is None and f"{func.namespace}::{found.name}" in DECLARED):
+        found = _KNOWN[func] = _describe(func)
+    return found
+
+
+def _describe(func: Any) -> Operation:
+    schema, full = func._schema, str(func._schema.name)
+    namespace, _, name = full.partition("::")
+    written = tuple(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    rule: Rule | None = None
+    if namespace == "aten":
+        rule = RULES.get(name) or RULES.get(name.removesuffix("_") if name.endswith("_") else name)
+        if rule is None and (torch.Tag.pointwise in func.tags or _is_pointwise(name)):
+            rule = pointwise
+    rule = DECLARED.get(full, rule)
+    overwritten = frozenset(a.name for a in schema.arguments if a.kwarg_only and a.name in written)
+    if name in ("copy_", "fill_", "zero_") or rule is drawn:
+        overwritten |= frozenset(written)
+    returns: Callable[[Any], bool] = lambda r: "Tensor" in str(r.type)  # noqa: E731
+    reads = bool(schema.returns) and not any(map(returns, schema.returns)) and name not in _SILENT
+    seeded = torch.Tag.nondeterministic_seeded in func.tags
+    empties = name in (
+        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"
+    )  # fmt: skip
+    marks = (reads, seeded, empties, name in _UNREAD, name in ("lift_fresh", "lift"), name.startswith("_foreach"))
+    hides = name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update")
+    return Operation(
+        name=name,
+        rule=rule,
+        arguments=tuple(a.name for a in schema.arguments),
+        defaults={a.name: a.default_value for a in schema.arguments if a.has_default_value()},
+        tensors=tuple(a.name for a in schema.arguments if "Tensor" in str(a.type) and a.name not in overwritten),
+        written=written,
+        overwritten=overwritten,
+        moves=torch.Tag.inplace_view in func.tags or name in ("set_", "requires_grad_", "detach_"),
+        reads=reads,
+        sized=name in _SIZED or name.removesuffix("_") in _SIZED,
+        seeded=seeded,
+        chance=next((at for at, a in enumerate(schema.arguments) if a.name == "dropout_p"), -1),
+        unread=name in _UNREAD,
+        lifts=name in ("lift_fresh", "lift"),
+        empties=empties,
+        foreach=name.startswith("_foreach"),
+        hides=hides,
+        grows=torch.Tag.dynamic_output_shape in func.tags and name not in ("index", "nonzero", "masked_select", "linalg_lstsq"),
+        special=hides or any(marks) or full in DECLARED,
+        declared=full if full in DECLARED else "",
+    )
+
+
+def _is_pointwise(name: str) -> bool:
+    """Whether the form of an operation that writes to none of its arguments is tagged so."""
+    packet = getattr(torch.ops.aten, name.removesuffix("_").removeprefix("_foreach_"), None)
+    return packet is not None and any(
+        torch.Tag.pointwise in getattr(packet, overload).tags for overload in packet.overloads()
+    )

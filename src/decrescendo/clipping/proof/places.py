@@ -1,0 +1,136 @@
+"""Where the examples lie in a tensor: labels are kept by memory, so that every view and alias of it has one at once."""
+
+import functools
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Index ``i`` along dimension ``dim`` belongs to unit ``(i // inner) % count``; the dimension has ``outer`` rounds.
+
+    A unit is an example, or, where there are ``owners``, a row of packed data: unit ``u`` belongs to example
+    ``owners[u]``.
+    """
+
+    dim: int
+    inner: int = 1
+    outer: int = 1
+    owners: "Owners | None" = None
+    # Of public numbers in a tensor as long as the batch (an `arange`): they may depend on the place.
+    constant: bool = False
+
+    def moved(self, dim: int) -> "Place":
+        """The same along another dimension."""
+        return self if dim == self.dim else replace(self, dim=dim)
+
+    def like(self, other: "Place") -> bool:
+        """Whether both give each index along their dimension to the same example."""
+        return (self.inner, self.outer) == (other.inner, other.outer) and self.owners is other.owners
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Owners:
+    """Which example each row of packed data belongs to."""
+
+    example: Int[Tensor, " rows"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The label of a piece of memory: byte ``a`` belongs to unit ``((a - base) // step) % count``."""
+
+    step: int
+    base: int
+    count: int
+    owners: Owners | None = None
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a view lies on labelled memory: its place, and the rest in numbers that do not depend on the batch size."""
+
+    place: Place | None
+    form: tuple[object, ...]
+
+
+@functools.lru_cache(maxsize=65536)
+def view_of(
+    shape: tuple[int, ...], stride: tuple[int, ...], start: int, width: int, span: tuple[int, int, int]
+) -> View:
+    """Where the units lie in a view; its place is ``None`` where one index does not say it.
+
+    Args:
+        shape, stride: of the view, in elements.
+        start: the byte at which it begins.
+        width: bytes of an element.
+        span: step, base and count of the memory's label.
+
+    >>> view_of((6, 4), (4, 1), 0, 4, (16, 0, 6)).place  # rows
+    Place(dim=0, inner=1, outer=1, owners=None, constant=False)
+    >>> view_of((12, 2), (2, 1), 0, 4, (16, 0, 6)).place  # two places an example, folded into one dimension
+    Place(dim=0, inner=2, outer=1, owners=None, constant=False)
+    >>> view_of((2, 6), (1, 2), 0, 4, (8, 0, 6)).place  # transposed
+    Place(dim=1, inner=1, outer=1, owners=None, constant=False)
+    >>> view_of((3, 2, 4), (8, 4, 1), 0, 4, (16, 0, 6)).place is None  # neighbours in pairs
+    True
+    """
+    step, base, count = span
+    period = step * count
+    offset = start - base
+    rounds, inside = divmod(offset, period)
+    first, inside = divmod(inside, step)
+    form: list[object] = [rounds, first, inside]
+    extent, carrier, good = inside + width, None, first == 0
+    for dim, (size, jump) in enumerate(zip(shape, stride, strict=True)):
+        jump *= width
+        if size == 1 or jump == 0:
+            form.append((size, 0) if size == 1 else (size, -1))
+        elif jump % period == 0:
+            form.append((size, jump // period, "rounds"))
+        elif jump < step and (size - 1) * jump < step:
+            extent += (size - 1) * jump
+            form.append((size, jump))
+        else:
+            inner, rest = divmod(step, jump)
+            fits = rest == 0 and size % (inner * count) == 0 and carrier is None and inner > 0
+            good &= fits and (inner == 1 or inside == 0)
+            carrier = (dim, inner, size // (inner * count)) if fits else carrier
+            form.append((inner, size // (inner * count)) if fits else (size, jump))
+            if fits and inner > 1:
+                extent += (inner - 1) * jump
+    if not good or carrier is None or extent > step:
+        return View(None, tuple(form))
+    return View(Place(*carrier), tuple(form))
+
+
+def span_of(tensor: Tensor, place: Place, count: int) -> Span | None:
+    """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; ``None`` if it has none."""
+    width = tensor.element_size()
+    if place.outer * place.inner * count != tensor.shape[place.dim]:
+        return None
+    step = tensor.stride(place.dim) * place.inner * width
+    start = tensor.storage_offset() * width
+    if step == 0:
+        return None
+    base = start - start % step
+    found = view_of(tuple(tensor.shape), tensor.stride(), start, width, (step, base, count)).place
+    if found is None or (found.dim, found.inner, found.outer) != (place.dim, place.inner, place.outer):
+        return None
+    return Span(step, base, count, place.owners, place.constant)
+
+
+def is_uniform(tensor: Tensor, place: Place, count: int) -> bool:
+    """Whether a constant laid along the examples is the same for each of them.
+
+    >>> is_uniform(torch.ones(3, 2), Place(0), 3), is_uniform(torch.arange(3), Place(0), 3)
+    (True, False)
+    """
+    if tensor.stride(place.dim) == 0:
+        return True
+    rows = tensor.detach().unflatten(place.dim, (place.outer, count, place.inner))
+    return torch.equal(rows, rows.narrow(place.dim + 1, 0, 1).expand_as(rows))

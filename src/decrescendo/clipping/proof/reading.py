@@ -1,0 +1,39 @@
+"""Functions by which Python gets at the numbers of a tensor past the dispatcher, or with numbers read from one."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from decrescendo.clipping.proof.watch import Watch
+
+_Method = Callable[..., Any]
+READS: frozenset[_Method] = frozenset(
+    cast("_Method", method)
+    for name in (
+        "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage",
+        "__reduce_ex__", "__deepcopy__", "apply_", "map_", "share_memory_", "__repr__",
+    )
+    if (method := getattr(Tensor, name, None)) is not None
+)  # fmt: skip
+CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
+DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
+CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
+
+
+class Reading(TorchFunctionMode):
+    """Refuses reads of the data by Python code that runs in the backward pass (hooks, functions of one's own)."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(
+        self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in READS:
+            self._watch.check_read(getattr(func, "__name__", "a read"), args[0])
+        return func(*args, **(kwargs or {}))

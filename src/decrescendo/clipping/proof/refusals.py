@@ -1,0 +1,42 @@
+"""What a refusal says: what must hold, what was found, and the way out."""
+
+from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place
+
+_REMEDIES = {
+    "native_batch_norm": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
+    "_native_batch_norm_legit": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
+    "cudnn_batch_norm": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
+    "_grouped_mm": 'Transformers mixtures of experts are exact after model.set_experts_implementation("batched_mm")',
+    "histc": 'Transformers mixtures of experts are exact after model.set_experts_implementation("batched_mm")',
+    "index": "Keep one row an example, in the order of the batch, or choose from within each example",
+}
+
+
+def refusal(label: Label, of: str) -> str:
+    """Why a loss or a gradient is refused.
+
+    >>> print(refusal(Mixed("several examples are put together", "mean"), "loss"))
+    no example's loss may depend on another example, on its place or on their number, but in mean several examples are
+    put together. Let row i of the losses depend on row i of the batch alone
+    """
+    remedy = "Let row i of the losses depend on row i of the batch alone"
+    if isinstance(label, Mixed):
+        found = f"in {label.name} {label.why}" if label.name else label.why
+        remedy = _REMEDIES.get(label.name, remedy)
+        if "no rule" in label.why:
+            remedy = (
+                "Write it with torch's ordinary operations; if it is an operation of your own that keeps examples apart, "
+                "say so with decrescendo.clipping.register_rule"
+            )
+        if label.why == LAID_ALONG:
+            remedy = (
+                "Is the batch the first dimension where another was meant (a positional encoding for sequences that "
+                "come first)? Let a constant have size 1 along the examples"
+            )
+    elif isinstance(label, Place):
+        found = "its examples are in another dimension, or in another order"
+    else:
+        found = "it depends on no example"
+    return (
+        f"no example's {of} may depend on another example, on its place or on their number, but {found}. {remedy}"
+    )

@@ -1,0 +1,79 @@
+"""What a pass did, in a form in which passes over different numbers of examples can be compared."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any, NamedTuple, cast
+
+import torch
+
+
+# The numbers of an operation whose result reaches no loss, where they do not matter.
+NOTHING: tuple[object, ...] = ("reaches no loss",)
+
+
+class Event(NamedTuple):
+    """One operation: its numbers (all arguments that are no tensors), and which tensors it was given.
+
+    ``sized``: its numbers are sizes, which may grow with the number of examples.
+    """
+
+    func: Any
+    numbers: tuple[object, ...]
+    wires: tuple[object, ...]
+    sized: bool = False
+
+
+@dataclass(slots=True)
+class Script:
+    """The operations of a pass over ``count`` examples, in order; of outputs that no example reaches also the shapes."""
+
+    count: int
+    events: list[Event] = field(default_factory=list[Event])
+    # Rows of packed data, each with its number of another count of examples in another pass.
+    rows: list[int] = field(default_factory=list[int])
+    shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
+
+    def differs(self, other: "Script") -> str:
+        """In words, where this pass did something else than the same program over another number; else nothing.
+
+        >>> first, second = Script(4, [Event("div", (4.0,), (0,))]), Script(3, [Event("div", (3.0,), (0,))])
+        >>> first.differs(second)
+        'the numbers (4.0,) with 4 examples and (3.0,) with 3 in div'
+        """
+        for mine, its in zip_longest(self.events, other.events):
+            if mine is not None and mine == its:
+                continue
+            if mine is None or its is None or (mine.func is not its.func and mine.func != its.func):
+                names = tuple("nothing" if event is None else _name(event) for event in (mine, its))
+                return f"{names[0]} with {self.count} examples and {names[1]} with {other.count}"
+            if mine.numbers is NOTHING or its.numbers is NOTHING:
+                continue
+            if mine.numbers != its.numbers and not self._alike(mine.numbers, its.numbers, other, sized=mine.sized):
+                return (
+                    f"the numbers {mine.numbers} with {self.count} examples and {its.numbers} with {other.count} "
+                    f"in {_name(mine)}"
+                )
+            if mine.wires != its.wires:
+                return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
+        return ""
+
+    def _alike(self, mine: object, its: object, other: "Script", *, sized: bool) -> bool:
+        if isinstance(mine, tuple) and isinstance(its, tuple):
+            pair = cast("tuple[Sequence[object], Sequence[object]]", (mine, its))
+            return len(pair[0]) == len(pair[1]) and all(
+                self._alike(one, two, other, sized=sized) for one, two in zip(*pair, strict=True)
+            )
+        if type(mine) is int and type(its) is int:
+            if mine == its or not sized:
+                return mine == its
+            pairs = ((self.count, other.count), *itertools.product(self.rows, other.rows))
+            return any(mine * two == its * one for one, two in pairs)
+        both_nan = isinstance(mine, float) and isinstance(its, float) and math.isnan(mine) and math.isnan(its)
+        return both_nan or (type(mine) is type(its) and mine == its)
+
+
+def _name(event: Event) -> str:
+    return str(event.func).removeprefix("aten.").removesuffix(".default")

@@ -1,0 +1,436 @@
+"""What each operation does to where the examples are: the tables of the proof, and the door for operations of others."""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from torch import Tensor
+
+from decrescendo.clipping.proof import indexing
+from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.signatures import Rule, signature
+from decrescendo.errors import InvalidValue
+
+
+def pointwise(call: Call) -> Label:
+    """Every entry is made from those that broadcasting puts at its place."""
+    return call.joined(call.tensors, call.dims)
+
+
+def fill(call: Call) -> Label:
+    """One number everywhere, whatever the arguments are; as long as the batch where it is made like rows of it."""
+    like = call.args.get("self")
+    label = call.label(like) if isinstance(like, Tensor) and call.name.endswith("_like") else None
+    return label if isinstance(label, Place) else Public.FILL
+
+
+def drawn(_: Call) -> Label:
+    """Independent random numbers of one law."""
+    return Public.RANDOM
+
+
+def along(*names: str) -> Rule:
+    """Mixes entries along the dimensions that an argument names (all of them, where it names none)."""
+
+    def rule(call: Call) -> Label:
+        dims = call.dims
+        label = call.joined(call.tensors, dims)
+        named = _dims(call, names, dims)
+        return call.mixed(SUMMED) if isinstance(label, Place) and label.dim in named else label
+
+    return rule
+
+
+def reduced(*names: str) -> Rule:
+    """Puts together what lies along the dimensions that an argument names (all of them, where it names none)."""
+
+    def rule(call: Call) -> Label:
+        (tensor, *_) = (t for t in call.tensors if t is not None)
+        label, named = call.joined(call.tensors, tensor.dim()), _dims(call, names, tensor.dim())
+        if not isinstance(label, Place):
+            return label
+        if label.dim in named:
+            return call.mixed(SUMMED)
+        return label if call.args.get("keepdim") else label.moved(label.dim - sum(d < label.dim for d in named))
+
+    return rule
+
+
+def _dims(call: Call, names: Sequence[str], dims: int) -> set[int]:
+    given = next((call.args[name] for name in names if call.args.get(name) is not None), None)
+    if given is None or given == []:
+        return set(range(dims))
+    listed = cast("list[int]", given if isinstance(given, list | tuple) else [given])
+    return {dim % max(dims, 1) for dim in listed}
+
+
+def _either(first: Rule, second: Rule) -> Rule:
+    """``max`` and its like: of two tensors entry by entry, or of one along a dimension."""
+    return lambda call: first(call) if "other" in call.args else second(call)
+
+
+def _normalised(call: Call) -> Sequence[Label]:
+    """Layer and RMS normalisation: over the last dimensions."""
+    last = len(call.args["normalized_shape"])
+    core = "ABCDEFGH"[:last]
+    rest = ",".join(["." + "I" * last] * 2)  # what was kept: the same with ones
+    inside = {
+        "native_layer_norm": f".{core},{core},{core}->.{core},{rest}",
+        "native_layer_norm_backward": f".{core},.{core},.{core},.{core},{core},{core}->.{core},{core},{core}",
+        "_fused_rms_norm": f".{core},{core}->.{core},{rest}",
+        "_fused_rms_norm_backward": f".{core},.{core},.{core},{core}->.{core},{core}",
+    }
+    return cast("Sequence[Label]", signature(inside[call.name])(call))
+
+
+def _batch_norm(call: Call) -> Label | Sequence[Label]:
+    training = call.args.get("training", call.args.get("train", False))
+    forward = not call.name.endswith("backward")
+    if training and forward and call.args.get("running_mean") is not None:
+        label = call.label(call.args["input"])
+        if isinstance(label, Place) and not label.constant:
+            return call.mixed("it keeps statistics of the batch")
+    n = "N" if training else "n"
+    kept = "c,c" if training else "_,_"
+    inside = f"{n}c*,c,c,c,c->{n}c*,{kept}" if forward else f"{n}c*,{n}c*,c,c,c,c,c->{n}c*,c,c"
+    return signature(inside)(call)
+
+
+def _convolution(call: Call) -> Label | Sequence[Label]:
+    """Examples in the first dimension; or in the channels, each with groups of its own."""
+    backward = call.name == "convolution_backward"
+    given, weight = call.args["input"], call.args["weight"]
+    label = call.label(given)
+    if not isinstance(label, Place) or label.dim == 0:
+        return signature("n*,n*,*->n*,*,*" if backward else "n*,*,*->n*")(call)
+    groups, transposed = call.args["groups"], call.args["transposed"]
+    if label.dim > 1 and _is_single(call, label.dim):
+        return [label, call.mixed(SUMMED), call.mixed(SUMMED)] if backward else label
+    if label.dim != 1:
+        return call.mixed(SUMMED)
+    own = given.shape[1] // groups
+    outputs = weight.shape[1] if transposed else weight.shape[0] // groups
+    if label.outer != 1 or label.inner % own:
+        return call.mixed("its groups do not keep the examples apart")
+    inner = label.inner // own * outputs
+    filters = Place(0, label.inner if transposed else inner, 1, label.owners)
+    found, after = call.label(weight), Place(1, inner, 1, label.owners)
+    if isinstance(found, Mixed) or (isinstance(found, Place) and (found.dim != 0 or not found.like(filters))):
+        return call.mixed("its filters are not each example's own")
+    for constant, place in ((weight, filters), (call.args.get("bias"), Place(0, inner, 1, label.owners))):
+        is_constant = constant is not None and not isinstance(call.label(constant), Place)
+        if is_constant and not call.uniform(constant, place):
+            return call.mixed(LAID_ALONG)
+    if not backward:
+        return after
+    arrived = call.label(call.args["grad_output"])
+    if isinstance(arrived, Mixed) or (isinstance(arrived, Place) and not (arrived.dim == 1 and arrived.like(after))):
+        return call.mixed(SUMMED)
+    own_filters = filters if isinstance(found, Place) else call.mixed(SUMMED)
+    return [label, own_filters, Place(0, inner, 1, label.owners) if isinstance(found, Place) else own_filters]
+
+
+def _is_single(call: Call, dim: int) -> bool:
+    """Whether a convolution keeps the places along a dimension apart: its kernel has size one there."""
+    at, one = dim - 2, {"stride": 1, "padding": 0, "output_padding": 0}
+
+    def entry(name: str) -> int:
+        values = cast("list[int]", call.args[name])
+        return values[at if len(values) > 1 else 0]
+
+    data = [t for t in call.tensors if t is not None and isinstance(call.label(t), Place | Mixed)]
+    alone = all(t is call.args["input"] or t is call.args.get("grad_output") for t in data)
+    same = [call.label(t) for t in data if isinstance(call.label(t), Place)]
+    together = len(same) == len(data) and all(label == same[0] for label in same)
+    single = call.args["weight"].shape[dim] == 1 and all(entry(name) == size for name, size in one.items())
+    return alone and together and single
+
+
+def _diag_embed(call: Call) -> Label:
+    label, dims = call.label(call.args["self"]), call.dims
+    last = {call.args["dim1"] % dims, call.args["dim2"] % dims} == {dims - 1, dims - 2}
+    if not isinstance(label, Place):
+        return _widened(label)
+    return label if last and label.dim < dims - 2 else call.mixed(SUMMED)
+
+
+def _ctc_backward(call: Call) -> Label | Sequence[Label]:
+    lengths = ",n,n" if isinstance(call.args["input_lengths"], Tensor) else ""
+    return signature(f"n,TnC,n*{lengths},n,n*->TnC")(call)
+
+
+def _concatenated(call: Call) -> Label:
+    tensors = [t for t in cast("list[Tensor]", call.args["tensors"]) if t.numel()]
+    dims = call.dims
+    labels = [call.label(t) for t in tensors]
+    at = call.args.get("dim", 0) % dims
+    if call.name == "stack":
+        label = call.joined(tensors, dims - 1)
+        return label.moved(label.dim + (label.dim >= at)) if isinstance(label, Place) else label
+    there = [label for label in labels if isinstance(label, Place) and label.dim == at]
+    if not there:
+        if any(isinstance(label, Mixed) for label in labels):
+            return next(label for label in labels if isinstance(label, Mixed))
+        return _side_by_side(call, tensors, labels)
+    first = there[0]
+    same = all(label.inner == first.inner and label.owners is first.owners for label in there)
+    if len(there) < len(labels) or not same or first.owners is not None or any(x.constant for x in there):
+        return call.mixed("rows are added to the batch")
+    return Place(at, first.inner, sum(label.outer for label in there))
+
+
+def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]) -> Label:
+    places = [label for label in labels if isinstance(label, Place)]
+    rows = [place for place in places if not place.constant] or places
+    if not rows:
+        kinds = set(labels)
+        return Public.RANDOM if kinds == {Public.RANDOM} else Public.ANY
+    if any(place.dim != rows[0].dim or not place.like(rows[0]) for place in rows):
+        return call.mixed("examples that do not lie at the same places are put together")
+    for tensor, label in zip(tensors, labels, strict=True):
+        constant = label is Public.ANY or (isinstance(label, Place) and label.constant and not rows[0].constant)
+        if constant and not rows[0].constant and not call.uniform(tensor, rows[0]):
+            return call.mixed(LAID_ALONG)
+    return rows[0]
+
+
+def _repeated(call: Call) -> Label:
+    label = call.label(call.args["self"])
+    if not isinstance(label, Place):
+        return label
+    repeats = cast("list[int]", call.args["repeats"])
+    dim = label.dim + len(repeats) - call.args["self"].dim()
+    return Place(dim, label.inner, label.outer * repeats[dim], label.owners, label.constant)
+
+
+def _padded(call: Call) -> Label:
+    label, dims = call.label(call.args["self"]), call.dims
+    pads = cast("list[int]", call.args["pad"])
+    widened = {dims - 1 - at // 2 for at, width in enumerate(pads) if width}
+    return call.mixed("rows are added to the batch") if isinstance(label, Place) and label.dim in widened else label
+
+
+def _select_backward(call: Call) -> Label:
+    label, dim = call.label(call.args["grad_output"]), call.args["dim"] % call.dims
+    return label.moved(label.dim + (label.dim >= dim)) if isinstance(label, Place) else _widened(label)
+
+
+def _slice_backward(call: Call) -> Label:
+    label, dim = call.label(call.args["grad_output"]), call.args["dim"] % call.dims
+    if isinstance(label, Place) and label.dim == dim:
+        return call.mixed("a part of the batch is taken")
+    return _widened(label)
+
+
+def _diagonal_backward(call: Call) -> Label:
+    label, dims = call.label(call.args["grad_output"]), call.dims
+    if not isinstance(label, Place):
+        return _widened(label)
+    rest = [d for d in range(dims) if d not in (call.args["dim1"] % dims, call.args["dim2"] % dims)]
+    return label.moved(rest[label.dim]) if label.dim < len(rest) else call.mixed(SUMMED)
+
+
+def _unfold_backward(call: Call) -> Label:
+    label, dims = call.label(call.args["grad_in"]), call.dims
+    if not isinstance(label, Place):
+        return _widened(label)
+    return call.mixed(SUMMED) if label.dim in (dims, call.args["dim"] % dims) else label
+
+
+def _widened(label: Label) -> Label:
+    """Of numbers set into zeros: not the same everywhere any more."""
+    return Public.ANY if label in (Public.FILL, Public.RANDOM) else label
+
+
+def _chosen_loss(inner: Rule) -> Rule:
+    """A loss for each entry; with a mean or sum over all of them, examples are put together."""
+    return lambda call: inner(call) if call.args.get("reduction", 1) == 0 else reduced()(call)
+
+
+def _loss_backward(call: Call) -> Label:
+    label = pointwise(call)
+    if call.args.get("reduction", 1) == 1 and isinstance(label, Place):
+        return call.mixed("a mean over the batch depends on the number of examples")
+    return label
+
+
+def _nll(call: Call) -> Label | Sequence[Label]:
+    two = "*" if "2d" in call.name else ""
+    reduction = call.args["reduction"]
+    if call.name.endswith("backward"):
+        grad = f"n{two}" if reduction == 0 else ""
+        return signature(f"{grad},nC{two},n{two},C,{'' if reduction == 1 else '_'}->nC{two}")(call)
+    return signature(f"nC{two},n{two},C->n{two},_" if reduction == 0 else f"nC{two},n{two},C->,")(call)
+
+
+def _solve(call: Call) -> Label | Sequence[Label]:
+    """Examples in leading dimensions; or in the columns of what is solved for, with a matrix that is public."""
+    left = call.args.get("left", True)
+    right = ".Bk" if left else ".kB"
+    if call.name == "linalg_solve_triangular":
+        return signature(f".AB,{right}->{right}")(call)
+    if call.name == "linalg_lu_solve":
+        return signature(f".AB,.A,{right}->{right}")(call)
+    if call.args["B"].dim() < call.args["A"].dim():
+        right = ".B"
+    return signature(f".AB,{right}->{right},.AB,.A,.")(call)
+
+
+def _trilinear(call: Call) -> Label:
+    """Three factors, spread out by new dimensions, multiplied and summed over some."""
+    dims = call.args["i1"].dim() + len(call.args["expand1"])
+    place: Place | None = None
+    for key, spread in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
+        label = call.label(call.args[key])
+        if isinstance(label, Mixed):
+            return label
+        if isinstance(label, Place):
+            here = label.moved([d for d in range(dims) if d not in call.args[spread]][label.dim])
+            if place is not None and (here.dim != place.dim or not here.like(place)):
+                return call.mixed("examples meet examples")
+            place = here
+        elif place is not None and label is Public.ANY and place.dim not in call.args[spread]:
+            return call.mixed(LAID_ALONG)
+    if place is None:
+        return Public.ANY
+    summed = call.args["sumdim"]
+    return call.mixed(SUMMED) if place.dim in summed else place.moved(place.dim - sum(d < place.dim for d in summed))
+
+
+def _searched(call: Call) -> Label | Sequence[Label]:
+    first = call.args["sorted_sequence"]
+    return signature("A,.->." if first.dim() == 1 else ".A,.B->.B")(call)
+
+
+# Beyond those that torch tags as pointwise.
+_POINTWISE = """
+softplus_backward hardswish hardswish_backward hardtanh_backward log_sigmoid_forward log_sigmoid_backward
+hardsigmoid_backward leaky_relu_backward elu_backward _to_copy copy copy_ clone contiguous fill masked_fill floor_divide
+_prelu_kernel _prelu_kernel_backward native_dropout bernoulli polar complex angle hardshrink_backward softshrink_backward
+celu_backward mish_backward logit_backward huber softplus rsub fmod remainder where _masked_scale native_dropout_backward
+normal poisson binomial _conj_physical mvlgamma special_zeta fused_dropout lift lift_fresh_copy detach_copy
+fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward
+_fake_quantize_learnable_per_tensor_affine _unsafe_view alias _test_check_tensor isclose
+_conj resolve_conj _neg_view zero clamp_min clamp_max
+"""
+_FILLS = """
+zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided
+empty_strided scalar_tensor zero empty_permuted _efficientzerotensor
+"""
+_DRAWS = """
+rand randn randint rand_like randn_like randint_like uniform normal_ uniform_ random random_ exponential exponential_
+geometric geometric_ log_normal log_normal_ cauchy cauchy_
+"""
+_ALONG = """
+_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data cumsum cumprod logcumsumexp cummax
+cummin flip roll glu_backward _fft_c2c linalg_cross cross
+"""
+_REDUCED = """
+sum mean nansum prod amax amin argmax argmin any all var std var_mean std_mean logsumexp norm linalg_vector_norm
+count_nonzero median nanmedian kthvalue mode max min aminmax
+"""
+_POOLED = {
+    "max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3, "avg_pool2d": 2, "avg_pool3d": 3, "max_unpool2d": 2,
+    "max_unpool3d": 3, "_adaptive_avg_pool2d": 2, "_adaptive_avg_pool3d": 3, "adaptive_max_pool2d": 2,
+    "adaptive_max_pool3d": 3, "avg_pool1d": 1, "reflection_pad1d": 1, "reflection_pad2d": 2, "reflection_pad3d": 3,
+    "replication_pad1d": 1, "replication_pad2d": 2, "replication_pad3d": 3, "upsample_nearest1d": 1,
+    "_upsample_nearest_exact1d": 1, "upsample_linear1d": 1, "upsample_nearest2d": 2, "_upsample_nearest_exact2d": 2,
+    "upsample_bilinear2d": 2, "_upsample_bilinear2d_aa": 2, "upsample_bicubic2d": 2, "_upsample_bicubic2d_aa": 2,
+    "upsample_nearest3d": 3, "_upsample_nearest_exact3d": 3, "upsample_trilinear3d": 3,
+}  # fmt: skip
+_SIGNATURES = {
+    "mm": "ik,kj->ij", "addmm": "+,ik,kj->ij", "bmm": "bik,bkj->bij", "baddbmm": "+,bik,bkj->bij", "mv": "ik,k->i",
+    "addmv": "+,ik,k->i", "dot": "k,k->", "vdot": "k,k->", "addr": "+,i,j->ij", "linear": ".k,ok,o->.o",
+    "addbmm": "+,bik,bkj->ij", "_addmm_activation": "+,ik,kj->ij",
+    "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr", "_cdist_backward": ".pr,.pm,.rm,.pr->.pm",
+    "native_group_norm": "n*,*,*->n*,n*,n*", "native_group_norm_backward": "n*,n*,n*,n*,*->n*,*,*",
+    "embedding": "Vd,.->.d", "bucketize": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
+    "grid_sampler_2d": "nc*,n*->nc*", "grid_sampler_3d": "nc*,n*->nc*",
+    "grid_sampler_2d_backward": "nc*,nc*,n*->nc*,n*", "grid_sampler_3d_backward": "nc*,nc*,n*->nc*,n*",
+    "im2col": "n*->n*", "col2im": "n*->n*", "native_channel_shuffle": "n*->n*", "channel_shuffle": "n*->n*",
+    "pixel_shuffle": ".CAB->.CAB", "pixel_unshuffle": ".CAB->.CAB", "tril": ".AB->.AB", "triu": ".AB->.AB",
+    "fractional_max_pool2d": ".AB,.C->.AB,.AB", "fractional_max_pool2d_backward": ".AB,.AB,.AB->.AB",
+    "fractional_max_pool3d": ".ABC,.D->.ABC,.ABC", "fractional_max_pool3d_backward": ".ABC,.ABC,.ABC->.ABC",
+    "_ctc_loss": "TnC,n*,n,n->n,n*", "affine_grid_generator": "n*->n*", "affine_grid_generator_backward": "n*->n*",
+    "multi_margin_loss": "nC,n,C->n", "multi_margin_loss_backward": "n,nC,n,C->nC",
+    "multilabel_margin_loss_forward": "nC,nC->n,nC", "multilabel_margin_loss_backward": "n,nC,nC,nC->nC",
+    "_scaled_dot_product_flash_attention_for_cpu": "bhle,bhse,bhsv,bhls->bhlv,bhl",
+    "_scaled_dot_product_flash_attention_for_cpu_backward": "bhlv,bhle,bhse,bhsv,bhlv,bhl,bhls->bhle,bhse,bhsv",
+    "_scaled_dot_product_flash_attention": "bhle,bhse,bhsv->bhlv,bhl",
+    "_scaled_dot_product_flash_attention_backward": "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,_,_->bhle,bhse,bhsv",
+    "_scaled_dot_product_efficient_attention": "bhle,bhse,bhsv,bhls->bhlv,bhl",
+    "_scaled_dot_product_efficient_attention_backward":
+        "bhlv,bhle,bhse,bhsv,bhls,bhlv,bhl,_,_->bhle,bhse,bhsv,bhls",
+    "_scaled_dot_product_cudnn_attention": "bhle,bhse,bhsv,bhls->bhlv,bhl",
+    "_scaled_dot_product_cudnn_attention_backward":
+        "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,bhls,_,_->bhle,bhse,bhsv",
+    "linalg_inv_ex": ".AB->.AB,.", "linalg_cholesky_ex": ".AB->.AB,.", "_linalg_det": ".AB->.,.AB,.A",
+    "_linalg_slogdet": ".AB->.,.,.AB,.A", "_linalg_eigh": ".AB->.A,.AB", "linalg_eig": ".AB->.A,.AB", "linalg_lstsq": ".AB,.Ck->.Bk,.k,.,.A",
+    "_linalg_svd": ".AB->.AB,.A,.AB", "linalg_qr": ".AB->.AB,.AB", "linalg_lu_factor_ex": ".AB->.AB,.A,.",
+    "linalg_householder_product": ".AB,.A->.AB", "linalg_matrix_exp": ".AB->.AB", "linalg_pinv": ".AB->.BA", "linalg_lu": ".AB->.AB,.AB,.AB",
+    "cholesky_inverse": ".AB->.AB", "cholesky_solve": ".Ak,.AB->.Ak", "cholesky": ".AB->.AB",
+}  # fmt: skip
+
+_mixing_last = {
+    **{name: signature(f".{'ABC'[:k]},.{'ABC'[:k]}->.{'ABC'[:k]},.{'ABC'[:k]}") for name, k in _POOLED.items()},
+    **{
+        f"{name}_backward": signature(",".join([f".{'ABC'[:k]}"] * 3) + f"->.{'ABC'[:k]}")
+        for name, k in _POOLED.items()
+    },
+}
+_softmaxes: Callable[[str], dict[str, Rule]] = lambda names: dict.fromkeys(names.split(), along("dim", "dims"))  # noqa: E731
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(_POINTWISE.split(), pointwise), **dict.fromkeys(_FILLS.split(), fill),
+    **dict.fromkeys(_DRAWS.split(), drawn), **_softmaxes(_ALONG),
+    **dict.fromkeys(_REDUCED.split(), _either(pointwise, reduced("dim"))),
+    **_mixing_last, **{name: signature(text) for name, text in _SIGNATURES.items()},
+    "topk": along("dim"), "glu": along("dim"), "_fft_r2c": along("dim"), "_fft_c2r": along("dim"),
+    "native_layer_norm": _normalised, "native_layer_norm_backward": _normalised, "_fused_rms_norm": _normalised,
+    "_fused_rms_norm_backward": _normalised,
+    "native_batch_norm": _batch_norm, "native_batch_norm_backward": _batch_norm, "_native_batch_norm_legit": _batch_norm,
+    "cudnn_batch_norm": _batch_norm, "_native_batch_norm_legit_no_training": _batch_norm,
+    "convolution": _convolution, "convolution_backward": _convolution,
+    "cat": _concatenated, "stack": _concatenated, "repeat": _repeated, "constant_pad_nd": _padded,
+    "select_backward": _select_backward, "slice_backward": _slice_backward, "diagonal_backward": _diagonal_backward,
+    "unfold_backward": _unfold_backward, "diag_embed": _diag_embed, "_ctc_loss_backward": _ctc_backward, "_trilinear": _trilinear, "searchsorted": _searched,
+    **dict.fromkeys(
+        ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
+         "binary_cross_entropy_with_logits"), _chosen_loss(pointwise)
+    ),
+    **dict.fromkeys(
+        ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward",
+         "soft_margin_loss_backward"), _loss_backward
+    ),
+    **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward"), _nll),
+    **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_triangular", "linalg_lu_solve"), _solve),
+    **indexing.RULES,
+}  # fmt: skip
+
+
+def register_rule(operation: str, text: str) -> None:
+    """Tell the proof how an operation of yours treats the examples.
+
+    Args:
+        operation: its full name, ``"namespace::name"``.
+        text: the dimensions of its tensor arguments and outputs, in order. Examples along a dimension that a lower-case
+            letter names stay apart, and are found along the dimension of that name in the outputs. A capital letter,
+            or ``*`` for any number of dimensions, says that the operation mixes along it; ``.`` stands for leading
+            dimensions that broadcast; ``+`` for an argument that broadcasts with the first output.
+
+    What is said here is believed, not checked: every run that meets the operation lists it among its assumptions.
+
+    Raises:
+        InvalidValue: a name without a namespace, one of torch's own, or a text without an arrow.
+
+    >>> register_rule("mylib::gated_scan", "nTd,nTd,d->nTd")
+    """
+    namespace, _, name = operation.partition("::")
+    if not name or namespace in ("aten", "prims") or text.count("->") != 1:
+        raise InvalidValue(
+            'a rule must be for an operation of your own, "namespace::name", with a text like "nTd,d->nTd", got '
+            f"operation={operation!r}, text={text!r}"
+        )
+    DECLARED[operation] = signature(text)
+
+
+DECLARED: dict[str, Rule] = {}

@@ -1,0 +1,246 @@
+"""Each pass proven by itself; and, where the program does something new, that it does the same for another number.
+
+What the labels of one pass cannot say is whether the program would do the same with more or fewer examples. So the
+operations, their numbers and which tensors they were given are compared with those of the pass before; where they are
+others, with those of a second, small pass over another number of examples.
+"""
+
+import math
+import random
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.clipping.batches import map_rows
+from decrescendo.clipping.clipped import Batch, Loss, trainable_of
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.means import Means
+from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
+from decrescendo.clipping.precision import exact_products, full_precision
+from decrescendo.clipping.proof.labels import Mixed, Place
+from decrescendo.clipping.proof.script import Script
+from decrescendo.clipping.proof.watch import Memory, Watch
+from decrescendo.errors import DecrescendoError, UnsupportedModel
+
+# Truth values of the data that a program may ask for in vain before its error is its own.
+_ANSWERS = 64
+# Examples that are passed alone where the program asks for truth values of the data.
+_ALONE = 8
+
+
+class Prover:
+    """The passes of one model and loss."""
+
+    def __init__(self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = ()) -> None:
+        self._model, self._loss = model, loss
+        self.memory = Memory(declared)
+        self._script: Script | None = None
+        # Truth values of the data that were asked for, and made no difference.
+        self._idle: set[tuple[bool, ...]] = set()
+
+    def run(self, batch: Batch, rows: int, seed: int, means: Means) -> Pass:
+        """A pass over ``batch``; one row is passed twice."""
+        count, small = max(rows, 2), 3 if rows <= 2 else 2
+        while True:
+            first = self._try(batch, rows, count, seed, means)
+            script = first.watch.script if isinstance(first, Pass) else None
+            if script is not None and isinstance(first, Pass) and self._is_known(script):
+                self._check_answers(batch, rows, first, seed)
+                return first
+            guessed = first.watch.guessed if isinstance(first, Pass) else first[1].guessed
+            second = self._try(batch, rows, small, seed, means.counted(), script)
+            other = second.watch.guessed if isinstance(second, Pass) else second[1].guessed
+            # A constant as long as one batch but not as the other has its length for another reason.
+            coincident = (guessed ^ other) - self.memory.coincident
+            if coincident:
+                self.memory.coincident |= coincident
+                continue
+            for tried in (first, second):
+                if not isinstance(tried, Pass):
+                    raise tried[0]
+            assert isinstance(first, Pass)
+            assert isinstance(second, Pass)
+            difference = first.watch.script.differs(second.watch.script)
+            if difference:
+                raise UnsupportedModel(
+                    "a pass must do the same for any number of examples, as otherwise each of them depends on how many "
+                    f"others there are, got {difference}. Divide by a constant (the expected batch size), not by "
+                    "len(batch), and let no branch depend on it"
+                )
+            self._check_arithmetic(batch, rows, second, seed)
+            if first.watch.poisoned:
+                self._check_steering(batch, rows, second, seed, means)
+            self._check_answers(batch, rows, first, seed)
+            self._script = first.watch.script
+            return first
+
+    def _is_known(self, script: Script) -> bool:
+        return self._script is not None and not script.differs(self._script)
+
+    def _try(
+        self, batch: Batch, rows: int, count: int, seed: int, means: Means, expected: Script | None = None,
+        poison: float = math.nan,
+    ) -> Pass | tuple[DecrescendoError, Watch]:
+        """A pass over the first ``count`` rows, or as many as there are again and again; or why it is refused."""
+        last = ""
+        for _ in range(_ANSWERS):
+            watch = Watch(count, self.memory, seed, expected, poison=poison)
+            try:
+                with seeded(self._model, seed):
+                    return run(self._model, self._loss, given(batch, rows, watch), means, watch)
+            except DecrescendoError as error:
+                return error, watch
+            except Exception as error:
+                # An answer that no data have can be the wrong one: `if not valid.all(): raise`.
+                if watch.poisoned:
+                    return UnsupportedModel(reads_a_number(watch.poisoned)), watch
+                if not watch.asked or watch.asked[-1] == last:
+                    if watch.refusal:
+                        return UnsupportedModel(watch.refusal), watch
+                    raise error.with_traceback(error.__traceback__)
+                last = watch.asked[-1]
+                self.memory.answers[last] = not self.memory.answers[last]
+            finally:
+                watch.end()
+        raise AssertionError("a program that asks for ever")
+
+    def _check_steering(self, batch: Batch, rows: int, done: Pass, seed: int, means: Means) -> None:
+        """Whether it makes a difference which number Python gets for one of the data that it reads."""
+        for poison in (1e30, -1e30):
+            other = self._try(batch, rows, done.watch.count, seed, means.counted(), poison=poison)
+            same = isinstance(other, Pass) and not other.watch.script.differs(done.watch.script)
+            if not same or not isinstance(other, Pass) or not torch.equal(other.losses, done.losses):
+                raise UnsupportedModel(reads_a_number(done.watch.poisoned))
+
+    def _check_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
+        """Whether examples alone, which get the truth values they have, come out as in the batch, which does not.
+
+        This is about doing what the program says: what no data answered is no secret.
+        """
+        watch = done.watch
+        truths = tuple(watch.truths)
+        if not watch.asked or truths in self._idle:
+            return
+        squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
+        parameters = list(trainable_of(Inventory.of(self._model)).values())
+        for row in range(min(rows, _ALONE)):
+            one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
+            with torch.enable_grad():
+                losses = self._plain(one, 1, 1, seed)
+                found = torch.autograd.grad(losses[0], parameters, allow_unused=True)
+            norm = torch.stack([g.double().norm().cpu() for g in found if g is not None]).norm()
+            _compare_losses(done.losses[row : row + 1], losses[:1].detach(), watch.asked)
+            if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
+                raise UnsupportedModel(_steered(watch.asked))
+        self._idle.add(truths)
+
+    def _plain(self, batch: Batch, rows: int, count: int, seed: int) -> Tensor:
+        """The losses as the program computes them by itself. What it keeps of them must not come back either."""
+        watch = Watch(count, self.memory, seed, natural=True)
+        try:
+            with seeded(self._model, seed), eager(), exact_products(), watch:
+                return self._loss(self._model, given(batch, rows, watch))
+        finally:
+            watch.end()
+
+    def _check_arithmetic(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
+        """The engine's losses, gradients and norms of a few examples against autograd's own.
+
+        Raises:
+            UnsupportedModel: they are not the same.
+        """
+        parameters = trainable_of(Inventory.of(self._model))
+        with torch.enable_grad():
+            losses = self._plain(batch, rows, done.watch.count, seed)
+            each = [
+                torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, materialize_grads=True)
+                for loss in losses.unbind()
+            ]
+        if done.watch.asked:
+            return  # then examples alone are compared
+        _compare_losses(done.losses, losses.detach(), [])
+        dtypes = [losses.dtype, done.watch.coarsest, *(p.dtype for p in parameters.values())]
+        tolerance = 2 * max(map(_tolerance, dtypes))
+        with full_precision():
+            squares = {name: found.sqrt() for name, found in done.squares().items()}
+            for row, found in enumerate(each):
+                one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
+                one[row] = 1
+                own = done.measured.weighted_sums(one)
+                norms = torch.stack([g.detach().double().norm().cpu() for g in found])
+                if not bool(torch.isfinite(norms).all()):
+                    continue
+                whole = float(norms.norm())
+                for (name, mine), gradient, norm in zip(own.items(), found, norms.tolist(), strict=True):
+                    # A gradient that cancels to zero (a bias before a normalisation) is rounding of the rest.
+                    allowed = tolerance * (norm + 0.02 * whole) + 1e-15
+                    error = float((mine - gradient).norm())
+                    measured = float(squares[name][row])
+                    if done.watch.poisoned and not error <= allowed:
+                        raise UnsupportedModel(reads_a_number(done.watch.poisoned))
+                    if not error <= allowed or not -allowed <= measured - norm <= 4 * allowed:
+                        raise UnsupportedModel(
+                            f"an example's gradient must be autograd's, got {name} with an error of {error:.1e} and a "
+                            f"norm of {measured:.6g} for {norm:.6g}. A hook on it, or an operation that the engine "
+                            "misreads? Freeze it, or write that part with ordinary torch operations"
+                        )
+
+
+def given(batch: Batch, rows: int, watch: Watch) -> Batch:
+    """As many rows as the watch counts, in memory of their own, whose labels it knows."""
+    index = None if rows == watch.count else torch.arange(watch.count) % rows
+
+    def give(tensor: Tensor) -> Tensor:
+        own = tensor.detach()
+        own = own.clone(memory_format=torch.contiguous_format) if index is None else own[index.to(own.device)]
+        watch.assign(tensor, Mixed("rows that were not given to the pass are used"))
+        watch.assign(own, Place(0))
+        return own.requires_grad_(tensor.requires_grad)
+
+    with torch.inference_mode(False):
+        return map_rows(give, batch)
+
+
+@contextmanager
+def seeded(model: nn.Module, seed: int) -> Generator[None]:
+    """torch's global generators at ``seed`` inside, and where they were before afterwards."""
+    devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
+    generators = [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
+    states = [generator.get_state() for generator in generators]
+    python = random.getstate()
+    for generator in generators:
+        generator.manual_seed(max(seed, 0))
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+        random.setstate(python)
+
+
+def _compare_losses(recorded: Tensor, plain: Tensor, asked: list[str]) -> None:
+    scale = plain.abs() + plain.abs().mean()
+    error = (recorded - plain).abs()
+    if bool((error > _tolerance(plain.dtype) * scale).any()):
+        raise UnsupportedModel(
+            _steered(asked)
+            if asked
+            else f"recording must not change a loss, got losses that moved by {float((error / scale).max()):.1e}. Is "
+            "there randomness that torch's global generator does not give, or a model that counts its calls? Leave it "
+            "out of the loss"
+        )
+
+
+def _steered(asked: list[str]) -> str:
+    return (
+        f"the data must not steer the pass, but {', '.join(sorted(set(asked)))} asks for a truth value of them, on which "
+        "losses or gradients depend. Use tensor operations there (torch.where), or declare the line: "
+        f'EngineSettings(declared=("{asked[-1]}",))'
+    )
+
+
+def _tolerance(dtype: torch.dtype) -> float:
+    wide, usual = (torch.float64, torch.complex128), (torch.float32, torch.complex64)
+    return 1e-8 if dtype in wide else 2e-4 if dtype in usual else 5e-2
