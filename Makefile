@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types layers unit format lock audit fuzz clean
+.PHONY: help demo test test-slow test-machines lint types layers unit format lock audit fuzz clean
 
 help:  ## what can be made
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
 
 $(STAMP): pyproject.toml constraints.txt hatch_build.py src/decrescendo/clipping/rules/products.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and 
 
 test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries), with types checked in every call
 	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu"
+
+test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on other processors, threads, locales, users (an hour)
+	$(BIN)/python tests/support/machines.py $(LEGS)
 
 format: $(STAMP)  ## rewrite in the house style
 	$(BIN)/ruff check --fix .

@@ -8,10 +8,17 @@ import torch
 from fuzzing.federated_files import _server
 from torch import Tensor, nn
 
+from decrescendo.budget import Budget
+from decrescendo.calibration import calibrate
+from decrescendo.checkpoint import Checkpoints
 from decrescendo.clipping import Engine
+from decrescendo.curves import constant
 from decrescendo.data import digits
 from decrescendo.federated import Server
+from decrescendo.rng import Secure
+from decrescendo.sampling import PoissonSampling
 from decrescendo.statement import Declaration
+from decrescendo.training import Trainer
 
 
 class MixesWhenBig(nn.Module):
@@ -53,6 +60,40 @@ def test_a_journal_that_is_copied_goes_on_twice_with_the_same_noise(tmp_path: Pa
     first.stop()
     shutil.copytree(tmp_path / "run", tmp_path / "backup")
     assert _next_round(_server(tmp_path / "run")) == _next_round(_server(tmp_path / "backup"))
+
+
+def test_a_folder_of_checkpoints_that_is_copied_goes_on_twice_with_the_same_noise(tmp_path: Path) -> None:
+    """On other data in the copy: the difference of the two releases is that of two sums, without noise."""
+    plan = calibrate(
+        Budget(1.0, 1e-5), PoissonSampling(20, 20), steps=2, privacy=constant(1.0), clip=constant(1.0)
+    )
+    rows = torch.linspace(-1.0, 1.0, 20)[:, None]
+
+    def step(folder: Path, data: Tensor) -> tuple[Tensor, Tensor]:
+        """The next release, from the same weights, and what its sum would have been without noise."""
+        model = nn.Linear(1, 1, bias=False)
+        model.weight.data.zero_()
+        trainer = Trainer(
+            model, lambda model, batch: (model(batch) - 3 * batch).square().sum(1), plan,
+            torch.optim.SGD(model.parameters(), lr=1.0), seed=Secure(), checkpoints=Checkpoints(folder, resume=True),
+        )  # fmt: skip
+        batch = next(trainer.batches(data))
+        clipped = trainer._engine.clipped_sum(batch, 1.0).gradients["weight"] / 20
+        trainer.step(batch)
+        return -model.weight.detach(), clipped
+
+    original, copy = tmp_path / "kept", tmp_path / "copy"
+    Trainer(
+        nn.Linear(1, 1, bias=False), lambda model, batch: model(batch)[:, 0], plan,
+        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), seed=Secure(), checkpoints=Checkpoints(original),
+    )  # fmt: skip
+    shutil.copytree(original, copy)
+    changed = rows.clone()
+    changed[3] = 0.0
+    (first, first_sum), (second, second_sum) = step(original, rows), step(copy, changed)
+    assert torch.allclose(first - second, first_sum - second_sum, atol=1e-5)
+    assert float((first_sum - second_sum).abs()) > 0.01
+    assert float((first - first_sum).abs()) > 0.01  # the noise there was
 
 
 def test_who_is_behind_a_row_is_for_the_owner_to_say() -> None:

@@ -31,3 +31,15 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Names in ``folder`` are on the disk too. (Not every system lets a folder be opened.)"""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,8 +1,11 @@
 """Facts: whatever a policy does with a filter, what was granted is within the budget, in exact arithmetic."""
 
+import contextlib
 import math
+import time
 from collections.abc import Callable
 from fractions import Fraction
+from threading import Barrier, Lock, Thread
 
 import mpmath
 import numpy as np
@@ -323,6 +326,44 @@ def test_the_order_of_requests_does_not_matter(noise: list[float], seed: int) ->
         if all(first):  # what fits in one order fits in every order
             assert all(second)
             assert one.spent == two.spent
+
+
+# --- several threads ------------------------------------------------------------------------------------------------
+
+
+class SlowToCompare(Fraction):
+    """A limit that lets every other thread run between a check and what follows it."""
+
+    __slots__ = ()
+
+    def __lt__(self, other: object) -> bool:
+        time.sleep(2e-3)
+        return super().__lt__(other)  # type: ignore[operator]
+
+
+def overspent(lock: object) -> Fraction:
+    """What four threads are granted of a limit of 3, at a price of 1, beyond the limit."""
+    meter = Meter(3.0, lambda _, __: 1.0)
+    meter._limit, meter._lock = SlowToCompare(3), lock
+    start, granted = Barrier(4), []
+
+    def ask() -> None:
+        start.wait()
+        while answer := meter.request(Release(1.0, 1.0)):
+            granted.append(answer.cost)
+
+    threads = [Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(map(Fraction, granted), Fraction(-3))
+
+
+def test_a_request_is_checked_and_written_down_under_one_lock() -> None:
+    assert overspent(Lock()) == 0
+    # The same without it: four threads find the last place free. So the test can fail.
+    assert overspent(contextlib.nullcontext()) > 0
 
 
 # --- what filters are for -------------------------------------------------------------------------------------------

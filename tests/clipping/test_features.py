@@ -15,6 +15,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import UnsupportedModel
+from decrescendo.rng import seeded
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -46,14 +47,13 @@ def test_gradient_checkpointing_equals_the_reference(name: str) -> None:
     check_equal(model, batch, torch.float64, EngineSettings(), architecture.loss)
 
 
-@pytest.mark.parametrize("self_check", [True, False])
-def test_reentrant_checkpointing_is_refused_with_the_remedy(self_check: bool) -> None:
+def test_reentrant_checkpointing_is_refused_with_the_remedy() -> None:
     """Its parameters are not in the graph: they would be missed, not merely be slow."""
     architecture = ARCHITECTURES["BERT-tiny"]
     model, batch = architecture.make(torch.float64, 5)
     model.gradient_checkpointing_enable({"use_reentrant": True})
     with pytest.raises(UnsupportedModel, match="use_reentrant=False"):
-        Engine(model, architecture.loss, EngineSettings(self_check=self_check)).clipped_sum(batch, 1.0)
+        Engine(model, architecture.loss).clipped_sum(batch, 1.0)
 
 
 @pytest.mark.parametrize("name", TRANSFORMERS)
@@ -127,12 +127,10 @@ def test_branches_dropped_at_random_for_each_example_are_accepted() -> None:
         branch=nn.Linear(4, 4), drop=DropPath(), scale=normal(4), out=nn.Linear(4, 3),
     ).double()  # fmt: skip
     batch = rows(8, 5, 4)
-    engine = Engine(model, classification)
-    engine.check(batch)
-    torch.manual_seed(3)
+    engine = Engine(model, classification, seeds=lambda: 3)
     found = engine.clipped_sum(batch, float("inf")).gradients
-    torch.manual_seed(3)
-    expected = torch.autograd.grad(classification(model, batch).sum(), list(model.parameters()))
+    with seeded(3):
+        expected = torch.autograd.grad(classification(model, batch).sum(), list(model.parameters()))
     for one, other in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(one, other)
 

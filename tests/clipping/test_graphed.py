@@ -35,7 +35,8 @@ def same(one: Any, other: Any, tolerance: float = 1e-10) -> None:
 
 # Where shapes come from the data itself.
 RAGGED = [name for name in CASES if name.startswith("bag of") or "packed" in name]
-STATIC = [name for name in CASES if name not in RAGGED]
+# What is laid along the examples (weights repeated for each) is looked at, so that CUDA graphs cannot record it.
+STATIC = [name for name in CASES if name not in (*RAGGED, "instance norm")]
 
 
 @pytest.mark.parametrize("name", RAGGED)
@@ -134,7 +135,7 @@ def test_an_empty_batch_and_precise_sums() -> None:
 
 def test_a_model_that_mixes_its_batch_is_refused_before_anything_is_recorded() -> None:
     model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(UnsupportedModel, match="must not see each other"):
+    with pytest.raises(UnsupportedModel, match="GroupNorm"):
         GraphedEngine(model, loss, 4).clipped_sum((torch.randn(6, 5), torch.zeros(6, dtype=torch.long)), 1.0)
 
 
@@ -150,7 +151,7 @@ def test_operations_that_change_with_the_values_are_refused() -> None:
     graphed = GraphedEngine(Choosing(), loss, 4)
     labels = torch.zeros(4, dtype=torch.long)
     graphed.clipped_sum((torch.ones(4, 5), labels), 1.0)
-    with pytest.raises(UnsupportedModel, match="same operations on every chunk"):
+    with pytest.raises(UnsupportedModel, match="must not steer"):
         graphed.clipped_sum((-torch.ones(4, 5), labels), 1.0)
 
 
@@ -182,7 +183,7 @@ def test_no_rule_looks_at_values_inside_the_recorded_step(name: str) -> None:
     graphed.clipped_sum(batch, 0.5)
     (program,) = graphed._programs.values()
     with NoLooks():
-        _Program.step(program)
+        _Program.step(program, 1)
 
 
 def test_that_look_would_be_seen() -> None:

@@ -7,8 +7,6 @@ from equality import check_equal
 from operation_cases import OPERATIONS
 
 from decrescendo.clipping import Engine, EngineSettings
-from decrescendo.clipping.means import Means
-from decrescendo.clipping.passes import forward
 from decrescendo.clipping.rules.fallback import FallbackKernel
 
 # What vmap does: forms without a closed form of their own.
@@ -36,7 +34,7 @@ def test_an_operation_equals_the_reference(name: str, dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_has_the_closed_form_it_should_have(name: str) -> None:
     model, batch = OPERATIONS[name].make(torch.float64, 7)
-    uses = forward(model, loss, batch, 7, (), Means(2**28)).uses
+    uses = Engine(model, loss).prove(batch).uses
     assert any(isinstance(use.kernel, FallbackKernel) for use in uses) == (name in FALLBACK)
 
 
@@ -53,7 +51,7 @@ def test_an_operation_has_the_closed_form_it_should_have(name: str) -> None:
 def test_rows_of_a_table_that_come_once_need_no_gradient_an_example(name: str, closed: bool) -> None:
     """A choice of entries keeps norms; where one comes twice, its two gradients are added first."""
     model, batch = OPERATIONS[name].make(torch.float64, 7)
-    uses = forward(model, loss, batch, 7, (), Means(2**28)).uses
+    uses = Engine(model, loss).prove(batch).uses
     (made,) = [p for use in uses if use.name == "add" for p in use.parameters]
     assert made.isometric == closed
 

@@ -10,14 +10,14 @@ from clipping_cases import CASES, Made, loss, normal
 from torch import Tensor, nn
 from torch.nn import functional
 
-from decrescendo.clipping import Engine, EngineSettings, recording
+from decrescendo.clipping import Engine, recording
 from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.rules.rule import Rule
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 
 
 def run(model: nn.Module, batch: Any, loss: Any = loss, rows: int = 8) -> None:
-    Engine(model, loss).clipped_sum(batch, 1.0)
+    Engine(model, loss, seeds=lambda: 1).clipped_sum(batch, 1.0)
 
 
 def data(width: int = 4, rows: int = 8) -> tuple[Tensor, Tensor]:
@@ -51,11 +51,11 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "statistics of the inputs, before the first trained operation": (
         lambda: Made(lambda m, x: m.layer((x - x.mean(0)) / x.std(0)), layer=nn.Linear(4, 3)),
-        "losses that moved",
+        "examples are put together",
     ),
     "detached statistics between trained operations": (
         lambda: Made(lambda m, x: m.b(_centred(m.a(x))), a=nn.Linear(4, 4), b=nn.Linear(4, 3)),
-        "losses that moved",
+        "examples are put together",
     ),
     "statistics with gradients": (
         lambda: Made(lambda m, x: m.b(m.a(x) - m.a(x).mean(0)), a=nn.Linear(4, 4), b=nn.Linear(4, 3)),
@@ -77,13 +77,13 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "batch size in the output": (
         lambda: Made(lambda m, x: m.layer(x) / x.shape[0], layer=nn.Linear(4, 3)),
-        "left away",
+        "same for any number of examples",
     ),
     "dropout and statistics of the inputs": (
         lambda: nn.Sequential(
             nn.Dropout(0.5), Made(lambda m, x: m.layer(x - x.mean(0)), layer=nn.Linear(4, 3))
         ),
-        "losses that moved",
+        "examples are put together",
     ),
 }
 
@@ -121,9 +121,9 @@ def test_mixing_is_found_behind_an_example_that_is_not_finite() -> None:
 def test_mixing_is_found_on_the_first_batch_of_several_after_single_ones() -> None:
     torch.manual_seed(0)
     engine = Engine(Made(lambda m, x: m.layer(x - x.mean(0) + x[0]), layer=nn.Linear(4, 3)), loss)
-    engine.clipped_sum(data(rows=1), 1.0)
-    with pytest.raises(UnsupportedModel):
-        engine.clipped_sum(data(rows=4), 1.0)
+    for rows in (1, 4):  # one row is passed twice: its own dimension is never taken for another
+        with pytest.raises(UnsupportedModel):
+            engine.clipped_sum(data(rows=rows), 1.0)
 
 
 def test_a_new_form_of_the_forward_pass_is_checked_when_it_first_comes() -> None:
@@ -197,12 +197,12 @@ def test_an_input_overwritten_after_its_use_is_refused() -> None:
 def test_a_hook_that_changes_a_parameters_gradient_is_found() -> None:
     model = nn.Linear(4, 3)
     model.weight.register_hook(lambda gradient: gradient * 2)
-    with pytest.raises(UnsupportedModel, match="weight with a relative error"):
+    with pytest.raises(UnsupportedModel, match="hook"):
         run(model, data())
 
 
 def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The power of the self-check: nothing but the sum is off."""
+    """The power of the comparison with autograd: nothing but the sum is off."""
 
     class Off(LinearKernel):
         def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
@@ -216,7 +216,7 @@ def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPa
 
     run(nn.Linear(4, 3), data())
     monkeypatch.setitem(recording.RULES, functional.linear, Rule(rule.names, build))
-    with pytest.raises(UnsupportedModel, match="relative error"):
+    with pytest.raises(UnsupportedModel, match="must be autograd's"):
         run(nn.Linear(4, 3), data())
 
 
@@ -261,7 +261,7 @@ def test_a_frozen_parameter_that_collects_data_is_refused() -> None:
 
 def test_running_statistics_of_instance_norm_are_refused() -> None:
     model = nn.Sequential(nn.Conv1d(1, 3, 2), nn.InstanceNorm1d(3, track_running_stats=True), nn.Flatten())
-    with pytest.raises(UnsupportedModel, match="track_running_stats=False"):
+    with pytest.raises(UnsupportedModel, match="keeps statistics"):
         run(model, (torch.randn(5, 1, 4), torch.randint(3, (5,))))
 
 
@@ -285,7 +285,7 @@ def test_an_operation_that_returns_several_tensors_is_refused_by_name() -> None:
 
 def test_an_operation_that_vmap_cannot_do_is_refused_by_name() -> None:
     model = Made(lambda m, x: m.layer(_odd(x, m.edges)), layer=nn.Linear(4, 3), edges=normal(4))
-    with pytest.raises(UnsupportedModel, match="edges"):
+    with pytest.raises(UnsupportedModel, match="masked_scatter"):
         run(model, data())
 
 
@@ -323,11 +323,6 @@ def test_a_model_with_nothing_to_train_is_refused() -> None:
         Engine(nn.Linear(4, 3).requires_grad_(False), loss)
 
 
-def test_a_check_of_one_row_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="two rows"):
-        Engine(nn.Linear(4, 3), loss).check(data(rows=1))
-
-
 @pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
 @pytest.mark.parametrize("name", CASES)
 def test_no_good_model_is_refused(name: str) -> None:
@@ -339,4 +334,4 @@ def test_no_good_model_is_refused(name: str) -> None:
 
 def test_a_check_accepts_dropout_and_other_randomness_of_each_row() -> None:
     noisy = Made(lambda m, x: m.layer(functional.dropout(x + torch.randn_like(x))), layer=nn.Linear(4, 3))
-    Engine(noisy, loss).check(data())
+    Engine(noisy, loss, seeds=lambda: 1).check(data())

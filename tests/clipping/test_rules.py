@@ -205,9 +205,7 @@ def test_one_example_of_a_million_like_gradients_does_not_exceed_the_clip_norm()
     bias = nn.Parameter(torch.zeros(3_000_000))
     shift = nn.Module()
     shift.register_parameter("bias", bias)
-    added = Engine(
-        shift, lambda model, rows: (rows[:, :1] * model.bias).sum(1)
-    )
+    added = Engine(shift, lambda model, rows: (rows[:, :1] * model.bias).sum(1))
     for clipped in (engine.clipped_sum(batch, 0.5), added.clipped_sum(batch, 0.5)):
         length = torch.cat([g.double().flatten() for g in clipped.gradients.values()]).norm()
         assert 0.5 * (1 - 1e-5) <= float(length) <= 0.5

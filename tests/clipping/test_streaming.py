@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping import passes as passes_module
-from decrescendo.clipping.passes import forward
 from decrescendo.clipping.streaming import check_arrived, stream
 from decrescendo.errors import UnsupportedModel
 
@@ -60,9 +59,8 @@ def test_the_sum_is_the_reference(inputs_with_gradients: bool, kept: int, poison
 
 def test_hooks_take_all_but_the_first_operation() -> None:
     model, rows = Deep(), torch.randn(5, 4, 6)
-    engine = Engine(model, loss)
-    seen = forward(model, loss, rows, 5, (), engine._means)
-    with stream(seen.uses, precise=False) as arrivals:
+    seen = Engine(model, loss).prove(rows)
+    with stream(seen.uses, seen.watch, precise=False) as arrivals:
         taken = {seen.uses[index].parameters[0].roots[0] for index in arrivals}
     assert taken == {"conv.weight", "second.weight", "wide.weight", "idle.weight", "out.weight"}
 
@@ -98,11 +96,11 @@ def test_nothing_of_a_pass_stays_alive() -> None:
 
 def test_a_gradient_that_does_not_come_is_an_error_not_a_zero() -> None:
     model, rows = Deep(), torch.randn(5, 4, 6)
-    seen = forward(model, loss, rows, 5, (), Engine(model, loss)._means)
-    with stream(seen.uses, precise=False) as arrivals:
+    seen = Engine(model, loss).prove(rows)
+    with stream(seen.uses, seen.watch, precise=False) as arrivals:
         pass
     with pytest.raises(UnsupportedModel, match="must come in the backward pass"):
-        check_arrived(list(arrivals.values()), seen.reached)
+        check_arrived(list(arrivals.values()), {use.edge.node for use in seen.uses})
 
 
 def test_a_pass_that_fails_takes_its_hooks_away(monkeypatch: pytest.MonkeyPatch) -> None:

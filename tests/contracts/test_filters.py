@@ -1,8 +1,12 @@
 """Laws that every filter keeps (accounting/filters/protocol.py)."""
 
+import copy
 import math
-from collections.abc import Callable
+import pickle
+import sys
+from collections.abc import Callable, Iterator
 from itertools import permutations
+from threading import Barrier, Thread
 
 import pytest
 
@@ -29,8 +33,52 @@ def state(filter: Filter) -> tuple[object, ...]:
     return filter.spent, filter.remaining, filter.limit, filter.guarantee, repr(filter)
 
 
+def granted_to_threads(filter: Filter, release: Release, threads: int = 4) -> int:
+    """How many requests for ``release`` are granted to all threads together, each asking until it is refused."""
+    counts, start = [0] * threads, Barrier(threads)
+
+    def ask(me: int) -> None:
+        start.wait()
+        while filter.request(release):
+            counts[me] += 1
+
+    workers = [Thread(target=ask, args=(me,)) for me in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return sum(counts)
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads are switched every microsecond, not every five milliseconds."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.mark.parametrize(("make", "rate"), CASES)
 class TestLaws:
+    @pytest.mark.usefixtures("hasty")
+    def test_threads_are_granted_together_what_fits(self, make: Make, rate: float) -> None:
+        steps = 200
+        z = make(BUDGET).smallest_noise_multiplier(rate, steps)
+        for _ in range(10):
+            filter = make(BUDGET)
+            assert granted_to_threads(filter, Release(rate, z)) == steps
+            assert filter.spent <= filter.limit
+
+    def test_a_copy_has_spent_as_much_and_spends_on_its_own(self, make: Make, rate: float) -> None:
+        filter = make(BUDGET)
+        filter.request(Release(rate, 9.0))
+        for other in (copy.deepcopy(filter), pickle.loads(pickle.dumps(filter))):
+            assert state(other) == state(filter)
+            z = other.smallest_noise_multiplier(rate, 40)
+            assert granted_to_threads(other, Release(rate, z)) == 40
+            assert other.spent > filter.spent
+
     def test_it_is_a_filter_with_a_name_and_a_guarantee_that_never_moves(
         self, make: Make, rate: float
     ) -> None:

@@ -1,5 +1,6 @@
 """The executor: what is finished is kept, a killed one resumes, a run that dies does not take the others with it."""
 
+import contextlib
 import io
 import os
 import signal
@@ -94,6 +95,20 @@ def start(tmp_path: Path, results: Path) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
+def workers_of(process: subprocess.Popen[bytes]) -> list[Path]:
+    """Of an executor, as far as they live: one may end between being listed and being looked at."""
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():
+        process.kill()
+        pytest.skip("children are listed on Linux only")
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
+        for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+            with contextlib.suppress(OSError):
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(Path(f"/proc/{child}"))
+    return found
+
+
 @pytest.mark.slow
 def test_killed_again_and_again_it_ends_where_an_undisturbed_one_ends(tmp_path: Path) -> None:
     whole, torn = tmp_path / "whole", tmp_path / "torn"
@@ -130,17 +145,9 @@ def test_a_killed_worker_costs_only_its_own_run(tmp_path: Path) -> None:
     process = start(tmp_path, tmp_path / "results")
     end, killed = time.monotonic() + 240, False
     while process.poll() is None and time.monotonic() < end:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        if not children.exists():
-            process.wait(240)
-            pytest.skip("children are listed on Linux only")
-        workers = [
-            child
-            for child in children.read_text().split()
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()
-        ]
+        workers = workers_of(process)
         if not killed and workers and any((tmp_path / "results").rglob("*.json")):
-            os.kill(int(workers[0]), signal.SIGKILL)
+            os.kill(int(workers[0].name), signal.SIGKILL)
             killed = True
         time.sleep(0.05)
     assert killed
@@ -154,12 +161,7 @@ def test_workers_end_with_their_executor(tmp_path: Path) -> None:
     workers: list[Path] = []
     end = time.monotonic() + 120
     while len(workers) < 2 and time.monotonic() < end:
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        if not children.exists():
-            process.kill()
-            pytest.skip("children are listed on Linux only")
-        found = [Path(f"/proc/{child}") for child in children.read_text().split()]
-        workers = [child for child in found if b"spawn_main" in (child / "cmdline").read_bytes()]
+        workers = workers_of(process)
         time.sleep(0.05)
     assert len(workers) == 2
     time.sleep(5)  # they are at work

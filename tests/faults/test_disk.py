@@ -7,6 +7,7 @@ is made to fail (the n-th one, for every n).
 """
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -24,7 +25,7 @@ from fuzzing.judging import found
 from fuzzing.seeds import ROWS, plan
 
 from decrescendo.budget import Budget
-from decrescendo.checkpoint import Checkpoint, Checkpoints
+from decrescendo.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.errors import DecrescendoError, FileRefused
 from decrescendo.experiments import kept
 from decrescendo.federated.journal import Entry, Journal
@@ -48,6 +49,13 @@ def _save_checkpoint(folder: Path) -> None:
     Checkpoints(folder / "kept", 1, resume=True).save(Checkpoint(2, {"model": TENSORS}))
 
 
+def _save_releases(folder: Path) -> None:
+    releases = Releases(folder / "released")
+    releases.begin()
+    for position in range(2):
+        releases.record(position, bytes([position]) * 32)
+
+
 def _save_kept(folder: Path) -> None:
     kept.write(folder / "result.json", "x", 1, {"score": 0.5})
 
@@ -64,8 +72,8 @@ def _save_store(folder: Path) -> None:
     Store.create(folder / "new.db", Budget(5.0, 1e-5), dataset="patients", rows=ROWS).close()
 
 
-WRITERS = (_save_plan, _save_run, _save_checkpoint, _save_kept, _save_journal, _save_store)
-CALLS = ("open", "write", "fsync", "replace", "rename", "mkdir", "link")
+WRITERS = (_save_plan, _save_run, _save_checkpoint, _save_releases, _save_kept, _save_journal, _save_store)
+CALLS = ("open", "write", "fsync", "replace", "rename", "mkdir", "link", "ftruncate", "lseek")
 
 
 def _failing(name: str, at: int, code: int, counted: list[int]) -> Callable[..., Any]:
@@ -114,7 +122,7 @@ def test_a_disk_that_fails_at_any_call_leaves_nothing_half_done(
                 left = [path for path in found(folder) if ".tmp" in path or ".part" in path or ".new" in path]
                 assert left == []
                 # Whole (the last call was only to make sure of it) or not there; a second try is not in its own way.
-                if not (folder / "new.db").exists() and not (folder / "run").exists():
+                if not any((folder / name).exists() for name in ("new.db", "run", "released/releases.jsonl")):
                     write(folder)
             _check(folder)
             if counted[0] < at:
@@ -130,6 +138,9 @@ def _check(folder: Path) -> None:
         assert Run.load(folder / "run").plan == plan()
     if (folder / "kept").exists() and any(folder.glob("kept/step-*")):
         assert Checkpoints(folder / "kept", 1, resume=True).newest() is not None
+    if (folder / "released" / "releases.jsonl").exists():
+        name = json.loads((folder / "released" / "releases.jsonl").read_bytes().splitlines()[0])["name"]
+        Releases(folder / "released").go_on(name, 0)
     if (folder / "result.json").exists():
         assert kept.read(folder / "result.json", "x", 1) == {"score": 0.5}
     if (folder / "journal").exists():

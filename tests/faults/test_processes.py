@@ -1,14 +1,17 @@
-"""Two processes on one store: what threads cannot show, because they share locks, caches and a process id."""
+"""Processes on one store, or in one folder of checkpoints: what threads cannot show, which share locks and caches."""
 
+import json
 import subprocess
 import sys
 from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 from fuzzing.seeds import ROWS, plan
 
 from decrescendo.budget import Budget
+from decrescendo.checkpoint import Releases
 from decrescendo.store import Store
 
 TAKE = """
@@ -60,3 +63,49 @@ def test_two_processes_on_one_store_never_overspend(tmp_path: Path) -> None:
         assert [entry.released for entry in entries] == [plan().ledger] * 5
         total = sum((cost[0] for _, cost in store._entries(store._connection)), Fraction(0))
         assert total <= Fraction(store.budget.epsilon)
+
+
+STEPS = 40
+RELEASE = """
+import json, sys
+from decrescendo.checkpoint import Releases
+from decrescendo.errors import PlanViolation
+releases, own = Releases(sys.argv[1]), int(sys.argv[3])
+releases.go_on(sys.argv[2], 0)
+sys.stdin.readline()  # all begin at once
+passed = []
+for position in range(int(sys.argv[4])):
+    try:
+        passed.append((position, releases.record(position, bytes([own]) * 32)))
+    except PlanViolation:
+        break
+print(json.dumps(passed))
+"""
+
+
+@pytest.mark.parametrize("owns", [(1, 1, 1), (1, 2, 3)], ids=["same", "different"])
+def test_processes_in_one_folder_never_let_two_results_of_one_step_pass(
+    tmp_path: Path, owns: tuple[int, ...]
+) -> None:
+    """The same noise on two sums: whoever comes second has the first result, or is refused."""
+    releases = Releases(tmp_path)
+    releases.begin()
+    lives = [
+        subprocess.Popen(
+            [sys.executable, "-c", RELEASE, str(tmp_path), releases.name, str(own), str(STEPS)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for own in owns
+    ]  # fmt: skip
+    for life in lives:
+        assert life.stdin is not None
+        life.stdin.write("go\n")
+        life.stdin.flush()
+    said = [life.communicate(timeout=120) for life in lives]
+    assert [life.returncode for life in lives] == [0] * len(owns), said
+    passed = [(own, *entry) for own, (out, _) in zip(owns, said, strict=True) for entry in json.loads(out)]
+    for position in range(STEPS):
+        here = [(own, new) for own, place, new in passed if place == position]
+        assert len({own for own, _ in here}) == 1
+        assert sum(new for _, new in here) == 1  # written down once
+    releases.go_on(releases.name, STEPS)

@@ -52,8 +52,12 @@ def next_clip(plan: Plan) -> AbstractContextManager[object]:
 class _Loose:
     """Clips at 2 C and says C."""
 
-    def __init__(self, model: Any, loss: Any, settings: Any) -> None:
-        self._engine = Engine(model, loss, settings)
+    def __init__(self, model: Any, loss: Any, settings: Any, *, seeds: Callable[[], int]) -> None:
+        self._engine = Engine(model, loss, settings, seeds=seeds)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self._engine.assumptions
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         found = self._engine.clipped_sum(batch, 2 * clip_norm)

@@ -204,10 +204,10 @@ def test_adaptive_runs_have_no_checkpoints(tmp_path: Path) -> None:
 def test_checkpoints_are_for_their_owner_and_few(tmp_path: Path) -> None:
     go(tmp_path / "run", 5, {}, every=1)
     kept = sorted(os.listdir(tmp_path / "run"))
-    assert kept == ["step-000000006", "step-000000007"]
+    assert kept == ["releases.jsonl", "releases.lock", "step-000000006", "step-000000007"]
     for path in (tmp_path / "run").rglob("*"):
         assert path.stat().st_mode & 0o077 == 0
-        assert path.suffix in ("", ".json", ".safetensors")
+        assert path.suffix in ("", ".json", ".jsonl", ".lock", ".safetensors")
 
 
 @pytest.mark.parametrize("file", ["state.json", "tensors.safetensors"])
@@ -218,7 +218,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_two_are_refused(
     whole = go(tmp_path / "whole", 5, {}, every=1)
     go(tmp_path / "run", 5, {6: "after"}, every=1)
     shutil.rmtree(tmp_path / "run" / "step-000000004", ignore_errors=True)
-    newest, older = sorted((tmp_path / "run").iterdir(), reverse=True)
+    newest, older = sorted((tmp_path / "run").glob("step-*"), reverse=True)
     for round_, folder in enumerate((newest, older)):
         path = folder / file
         content = path.read_bytes()

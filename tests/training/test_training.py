@@ -374,9 +374,7 @@ class CodeBook(nn.Module):
 
 def test_a_frozen_parameter_that_holds_raw_data_is_refused(data: Pair) -> None:
     model = CodeBook()
-    with pytest.raises(
-        UnsupportedModel, match="frozen parameters must not change in training, got a change of code"
-    ):
+    with pytest.raises(UnsupportedModel, match=r"must not change .*got a change of code"):
         train(model, loss, data, make_plan(batch=20), sgd(model), seed=0)
 
 

@@ -34,16 +34,17 @@ def _one_minus_y_mills(y: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
     """1 - y R(y) > 0; beyond 60, where the difference cancels, by its asymptotic series in 1/y^2."""
     inverse = 1 / np.maximum(y, 60.0) ** 2
     series = inverse * (1 - inverse * (3 - inverse * (15 - inverse * (105 - inverse * 945))))
-    return np.where(y > 60, series, 1 - y * mills(y))
+    return np.where(y > 60, series, 1 - np.minimum(y, 60.0) * mills(y))
 
 
+@np.errstate(over="ignore", divide="ignore")
 def log_delta(
     epsilon: Float[np.ndarray, "..."] | float, mu: Float[np.ndarray, "..."] | float
 ) -> Float[np.ndarray, "..."]:
     """log delta(epsilon; mu), Du Eq. (1): delta = Phi(-e/mu + mu/2) - exp(e) Phi(-e/mu - mu/2), for epsilon >= 0.
 
     With x = epsilon/mu - mu/2 this is -x^2/2 - log(2 pi)/2 + log I, where I = R(x) - R(x + mu) for mu >= 1/2 and
-    I = Int_0^mu (1 - (x+u) R(x+u)) du by Gauss-Legendre below, so that nothing cancels.
+    I = Int_0^mu (1 - (x+u) R(x+u)) du by Gauss-Legendre below, so that nothing cancels. Where x^2 overflows: -inf.
 
     Args:
         epsilon: >= 0, any shape.
@@ -166,7 +167,12 @@ class Gaussian:
             )
         if (ledger.noise_multiplier == 0).any():
             return math.inf
-        return float(np.sqrt(np.sum(ledger.count / ledger.noise_multiplier**2)))
+        with np.errstate(over="ignore", divide="ignore"):
+            squared = float(np.sum(ledger.count / ledger.noise_multiplier**2))
+            if not len(ledger) or 1e-250 < squared < math.inf:
+                return math.sqrt(squared)
+            least = ledger.noise_multiplier.min()  # squares beyond the floats: relative to the largest
+            return float(np.sqrt(np.sum(ledger.count * (least / ledger.noise_multiplier) ** 2)) / least)
 
 
 def check_delta(delta: object) -> float:

@@ -17,8 +17,10 @@ from torch import Tensor
 from decrescendo import strict_json
 from decrescendo.checkpoint.tree import pack, unpack
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
+from decrescendo.whole_file import sync_folder
 
-FORMAT, VERSION = "decrescendo-checkpoint", 1
+# Of version 1 were those without `Releases`, and with the state of torch's global generator.
+FORMAT, VERSION = "decrescendo-checkpoint", 2
 STATE, TENSORS = "state.json", "tensors.safetensors"
 # The newest, and one more in case the disk loses it.
 _KEPT = 2
@@ -51,13 +53,19 @@ class Checkpoint:
 class Checkpoints:
     """Where, and how often, a training keeps what it needs to go on after a crash.
 
-    A checkpoint holds the random streams: whoever reads one knows the noise to come, and that of the steps since. It is
-    as sensitive as the data, readable by its owner only, and should be deleted when the run is done.
+    A checkpoint holds the random streams: whoever reads one knows the noise to come, and that of the steps since. It
+    holds all of the model's state dict, whatever code of the model puts there. It is as sensitive as the data, readable
+    by its owner only, and should be deleted when the run is done.
+
+    Beside the checkpoints lies a list of what was released (`Releases`): a step that is done again is what it was, or
+    is refused. A copy of the folder cannot be told from the original. Two runs that go on from copies, with different
+    data, release the same noise on different sums, and the difference has none: never go on from a copy or a backup.
 
     Args:
         folder: of this training alone.
         every: steps between two checkpoints, >= 1. A crash costs the time of as many steps at most, and no privacy:
-            steps that are done again have the same batches and the same noise, are the same releases, and count once.
+            steps that are done again have the same batches and the same noise, are the same releases to the last bit
+            (or are refused), and count once.
         also: by name, whatever else has a state: schedulers, averages.
         resume: go on from the newest checkpoint in the folder; without one, from the start. If false, the folder must
             be empty: a forgotten run is not written over.
@@ -103,10 +111,10 @@ class Checkpoints:
         try:
             _write(staging / TENSORS, content)
             _write(staging / STATE, json.dumps(body | {"sha256": _digest(body)}).encode())
-            _sync(staging)
+            sync_folder(staging)
             shutil.rmtree(target, ignore_errors=True)
             staging.rename(target)
-            _sync(folder)
+            sync_folder(folder)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
             raise
@@ -150,6 +158,12 @@ def _read(path: Path) -> Checkpoint:
         content = (path / TENSORS).read_bytes()
     except (OSError, ValueError) as error:
         raise FileRefused(f"{path} must be a checkpoint, got files that cannot be read ({error})") from None
+    if isinstance(body, dict) and body.get("format") == FORMAT and body.get("version") == 1:
+        raise FileRefused(
+            f"{path} must be a checkpoint of version {VERSION}, got version 1, which does not say what was released "
+            "since: the same noise might meet another sum. Finish the run with the version of decrescendo that began "
+            "it, or begin a new one in a new folder"
+        )
     if not isinstance(body, dict) or body.get("format") != FORMAT or body.get("version") != VERSION:
         raise FileRefused(f"{path} must be a checkpoint of version {VERSION}, got another file")
     digest = body.pop("sha256", None)
@@ -176,15 +190,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Names are on the disk too. (Not every system lets a folder be opened.)"""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -208,6 +208,14 @@ class Engine:
         """
         return self._prover.run(batch, count_rows(batch), self._seeds(), self._means)
 
+    def check(self, batch: Batch) -> None:
+        """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it.
+
+        Raises:
+            UnsupportedModel: with the reason and the remedy.
+        """
+        self.prove(batch)
+
     def draw_seed(self) -> int:
         """The seed of another pass."""
         return self._seeds()
@@ -229,6 +237,8 @@ class Engine:
             found: list[T] = []
             failure = ""
             try:
+                # Before anything is measured, what only the first pass needs.
+                self._prover.begin(slice_rows(part, 0, min(size, 3)), self._seeds, self._means)
                 if self._sizes.measures(key, size):
                     with metered(device) as self._peak:
                         found.append(work(part, size))

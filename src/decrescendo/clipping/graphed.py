@@ -30,7 +30,7 @@ from decrescendo.clipping.memory import Signature, signature
 from decrescendo.clipping.passes import Pass, run
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.watch import Watch
-from decrescendo.clipping.prover import given, seeded
+from decrescendo.clipping.prover import drawing, given
 from decrescendo.clipping.static import static_shapes
 from decrescendo.clipping.weighing import loss_sum, weights_of
 from decrescendo.errors import UnsupportedModel, check_instance, check_integer
@@ -196,14 +196,15 @@ class _Program:
     def replay(self) -> None:
         """One chunk more, with random numbers of its own."""
         if self.graph is None:
-            self.add(self.engine.prove(self.inputs))
+            with static_shapes():
+                self.add(self.engine.prove(self.inputs))
             return
-        with seeded(self.model, self.engine.draw_seed()):
+        with drawing(self.model, self.engine.draw_seed()):
             self.graph.replay()
 
     def add(self, done: Pass) -> None:
         """A pass into the totals, without a look at any value."""
-        with full_precision(), static_shapes():
+        with full_precision():
             weights = weights_of(done, self.limit, self.present)
             # Always cleared: whether anything is not finite is not known here.
             sums = done.measured.without(~weights.counted).weighted_sums(weights.factors)
@@ -221,7 +222,9 @@ class _Program:
         """What is recorded: from the static inputs into the totals."""
         watch = Watch(self.chunk, self.engine.memory, seed)
         with static_shapes():
-            self.add(run(self.model, self.loss, given(self.inputs, self.chunk, watch), self.engine.means, watch))
+            self.add(
+                run(self.model, self.loss, given(self.inputs, self.chunk, watch), self.engine.means, watch)
+            )
         watch.end()
 
     def capture(self, device: torch.device) -> None:
@@ -236,7 +239,7 @@ class _Program:
         graph = torch.cuda.CUDAGraph()
         try:
             seed = self.engine.draw_seed()
-            with seeded(self.model, seed), torch.cuda.graph(graph):
+            with drawing(self.model, seed), torch.cuda.graph(graph):
                 self.step(seed)
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]

@@ -32,7 +32,7 @@ class Layout:
 
     kind: Kind
     batch: int
-    place: Place = Place(0)
+    place: Place
     packing: Packing | None = field(default=None, compare=False)
 
     @classmethod

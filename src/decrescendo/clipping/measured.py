@@ -149,7 +149,10 @@ class Measured:
             pulled = pull(rows, batched=True)
         except RuntimeError:  # not every operation knows vmap
             each = [pull(row, batched=False) for row in rows]
-            pulled = tuple(None if g[0] is None else torch.stack(cast("list[Tensor]", list(g))) for g in zip(*each, strict=True))
+            pulled = tuple(
+                None if g[0] is None else torch.stack(cast("list[Tensor]", list(g)))
+                for g in zip(*each, strict=True)
+            )
         return {
             name: gradient.to(accumulator(gradient.dtype))
             for name, gradient in zip(source.roots, pulled, strict=True)

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -60,7 +61,14 @@ def run(model: nn.Module, loss: Loss, batch: Batch, means: Means, watch: Watch) 
 
 
 def _run(
-    model: nn.Module, loss: Loss, batch: Batch, recorder: Recorder, held: Inventory, watch: Watch, *, precise: bool
+    model: nn.Module,
+    loss: Loss,
+    batch: Batch,
+    recorder: Recorder,
+    held: Inventory,
+    watch: Watch,
+    *,
+    precise: bool,
 ) -> Pass:
     parameters = trainable_of(held)
     with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
@@ -80,7 +88,9 @@ def _run(
     ]
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
-    if watch.poisoned and not all(bool(torch.isfinite(d).all()) for d in (losses.detach(), *gradients) if d is not None):
+    if watch.poisoned and not all(
+        bool(torch.isfinite(d).all()) for d in (losses.detach(), *gradients) if d is not None
+    ):
         raise UnsupportedModel(reads_a_number(watch.poisoned))
     dtype = norm_accumulator(parameters)
     measured = Measured(parameters, watch.count, parts_of(uses, gradients), dtype, precise=precise)
@@ -151,24 +161,28 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     if changed:
         raise UnsupportedModel(
             f"a forward pass must not change the model's parameters or buffers, got a change of {', '.join(changed)}. "
-            "They would hold the data without noise; call .eval() on that module, or use one without running statistics "
-            "(GroupNorm, LayerNorm)"
+            "They would hold the data without noise; call .eval() on that module, or use one without running "
+            "statistics (GroupNorm, LayerNorm)"
         )
 
 
 def _give_back(tensor: Tensor, storage: torch.UntypedStorage) -> None:
     """Its own memory to a tensor that was given other memory."""
     shape = tensor.shape if tensor.numel() * tensor.element_size() <= storage.nbytes() else (0,)
-    tensor.data = torch.empty(0, dtype=tensor.dtype, device=storage.device).set_(storage, 0, shape)
+    tensor.data = cast("Any", torch.empty(0, dtype=tensor.dtype, device=storage.device)).set_(
+        storage, 0, shape
+    )
 
 
 def _put_back(model: nn.Module, name: str, tensor: Tensor) -> None:
     """A tensor where another one was put in its place."""
     path, _, last = name.rpartition(".")
     module = model.get_submodule(path)
-    held = module._parameters if isinstance(tensor, nn.Parameter) else module._buffers
+    held = (
+        cast("Any", module)._parameters if isinstance(tensor, nn.Parameter) else cast("Any", module)._buffers
+    )
     if last in held:
-        held[last] = tensor  # pyright: ignore
+        held[last] = tensor
 
 
 @contextmanager

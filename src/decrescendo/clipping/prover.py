@@ -7,13 +7,14 @@ others, with those of a second, small pass over another number of examples.
 
 import math
 import random
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping.batches import map_rows
+from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.means import Means
@@ -21,11 +22,14 @@ from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
 from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.script import Script
-from decrescendo.clipping.proof.watch import Memory, Watch
+from decrescendo.clipping.proof.watch import Guess, Memory, Watch
 from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.rng import seeded
 
 # Truth values of the data that a program may ask for in vain before its error is its own.
 _ANSWERS = 64
+# Numbers of examples with which a program is passed to see that it does the same.
+_SMALL = (2, 3)
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
 
@@ -40,38 +44,51 @@ class Prover:
         # Truth values of the data that were asked for, and made no difference.
         self._idle: set[tuple[bool, ...]] = set()
 
+    def begin(self, batch: Batch, seeds: Callable[[], int], means: Means) -> None:
+        """A first pass, over a few rows, if there was none."""
+        if self._script is None:
+            self.run(batch, count_rows(batch), seeds(), means.counted())
+
     def run(self, batch: Batch, rows: int, seed: int, means: Means) -> Pass:
         """A pass over ``batch``; one row is passed twice."""
-        count, small = max(rows, 2), 3 if rows <= 2 else 2
+        count, again = max(rows, 2), True
         while True:
             first = self._try(batch, rows, count, seed, means)
-            script = first.watch.script if isinstance(first, Pass) else None
-            if script is not None and isinstance(first, Pass) and self._is_known(script):
+            if isinstance(first, Pass) and self._is_known(first.watch.script):
                 self._check_answers(batch, rows, first, seed)
                 return first
-            guessed = first.watch.guessed if isinstance(first, Pass) else first[1].guessed
-            second = self._try(batch, rows, small, seed, means.counted(), script)
-            other = second.watch.guessed if isinstance(second, Pass) else second[1].guessed
-            # A constant as long as one batch but not as the other has its length for another reason.
-            coincident = (guessed ^ other) - self.memory.coincident
+            script = first.watch.script if isinstance(first, Pass) else None
+            others = [
+                self._try(batch, rows, size, seed, means.counted(), script)
+                for size in _SMALL
+                if size != count
+            ]
+            tried = [first, *others]
+            guesses = [(one.watch if isinstance(one, Pass) else one[1]).guessed for one in tried]
+            # A constant as long as one batch but not as another has its length for another reason.
+            coincident = set[Guess]().union(*guesses) - set.intersection(*guesses) - self.memory.coincident
             if coincident:
                 self.memory.coincident |= coincident
                 continue
-            for tried in (first, second):
-                if not isinstance(tried, Pass):
-                    raise tried[0]
-            assert isinstance(first, Pass)
-            assert isinstance(second, Pass)
-            difference = first.watch.script.differs(second.watch.script)
-            if difference:
+            if not isinstance(first, Pass):
+                raise first[0]
+            small = [one for one in others if isinstance(one, Pass)]
+            differences = [first.watch.script.differs(one.watch.script) for one in small]
+            if again and (len(small) < len(others) or any(differences)):
+                again = False  # what a first pass makes and keeps (tables of positions), a second one finds
+                continue
+            for one in others:
+                if not isinstance(one, Pass):
+                    raise one[0]
+            if any(differences):
                 raise UnsupportedModel(
-                    "a pass must do the same for any number of examples, as otherwise each of them depends on how many "
-                    f"others there are, got {difference}. Divide by a constant (the expected batch size), not by "
-                    "len(batch), and let no branch depend on it"
+                    "a pass must do the same for any number of examples, as otherwise each of them depends on how "
+                    f"many others there are, got {next(filter(None, differences))}. Divide by a constant (the expected "
+                    "batch size), not by len(batch), and let no branch depend on it"
                 )
-            self._check_arithmetic(batch, rows, second, seed)
+            self._check_arithmetic(batch, rows, small[0], seed)
             if first.watch.poisoned:
-                self._check_steering(batch, rows, second, seed, means)
+                self._check_steering(batch, rows, small[0], seed, means)
             self._check_answers(batch, rows, first, seed)
             self._script = first.watch.script
             return first
@@ -80,7 +97,13 @@ class Prover:
         return self._script is not None and not script.differs(self._script)
 
     def _try(
-        self, batch: Batch, rows: int, count: int, seed: int, means: Means, expected: Script | None = None,
+        self,
+        batch: Batch,
+        rows: int,
+        count: int,
+        seed: int,
+        means: Means,
+        expected: Script | None = None,
         poison: float = math.nan,
     ) -> Pass | tuple[DecrescendoError, Watch]:
         """A pass over the first ``count`` rows, or as many as there are again and again; or why it is refused."""
@@ -88,7 +111,7 @@ class Prover:
         for _ in range(_ANSWERS):
             watch = Watch(count, self.memory, seed, expected, poison=poison)
             try:
-                with seeded(self._model, seed):
+                with drawing(self._model, seed):
                     return run(self._model, self._loss, given(batch, rows, watch), means, watch)
             except DecrescendoError as error:
                 return error, watch
@@ -99,7 +122,7 @@ class Prover:
                 if not watch.asked or watch.asked[-1] == last:
                     if watch.refusal:
                         return UnsupportedModel(watch.refusal), watch
-                    raise error.with_traceback(error.__traceback__)
+                    raise
                 last = watch.asked[-1]
                 self.memory.answers[last] = not self.memory.answers[last]
             finally:
@@ -130,7 +153,9 @@ class Prover:
             with torch.enable_grad():
                 losses = self._plain(one, 1, 1, seed)
                 found = torch.autograd.grad(losses[0], parameters, allow_unused=True)
-            norm = torch.stack([g.double().norm().cpu() for g in found if g is not None]).norm()
+            norm = torch.stack(
+                [g.double().norm().cpu() for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
+            ).norm()
             _compare_losses(done.losses[row : row + 1], losses[:1].detach(), watch.asked)
             if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
                 raise UnsupportedModel(_steered(watch.asked))
@@ -140,7 +165,7 @@ class Prover:
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
         watch = Watch(count, self.memory, seed, natural=True)
         try:
-            with seeded(self._model, seed), eager(), exact_products(), watch:
+            with drawing(self._model, seed), eager(), exact_products(), watch:
                 return self._loss(self._model, given(batch, rows, watch))
         finally:
             watch.end()
@@ -155,7 +180,9 @@ class Prover:
         with torch.enable_grad():
             losses = self._plain(batch, rows, done.watch.count, seed)
             each = [
-                torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, materialize_grads=True)
+                torch.autograd.grad(
+                    loss, list(parameters.values()), retain_graph=True, materialize_grads=True
+                )
                 for loss in losses.unbind()
             ]
         if done.watch.asked:
@@ -178,6 +205,8 @@ class Prover:
                     allowed = tolerance * (norm + 0.02 * whole) + 1e-15
                     error = float((mine - gradient).norm())
                     measured = float(squares[name][row])
+                    if math.isinf(measured):  # squares that overflow count as not finite
+                        continue
                     if done.watch.poisoned and not error <= allowed:
                         raise UnsupportedModel(reads_a_number(done.watch.poisoned))
                     if not error <= allowed or not -allowed <= measured - norm <= 4 * allowed:
@@ -204,20 +233,15 @@ def given(batch: Batch, rows: int, watch: Watch) -> Batch:
 
 
 @contextmanager
-def seeded(model: nn.Module, seed: int) -> Generator[None]:
-    """torch's global generators at ``seed`` inside, and where they were before afterwards."""
-    devices = sorted({p.device.index or 0 for p in model.parameters() if p.is_cuda})
-    generators = [torch.default_generator, *(torch.cuda.default_generators[index] for index in devices)]
-    states = [generator.get_state() for generator in generators]
+def drawing(model: nn.Module, seed: int) -> Generator[None]:
+    """Inside, the random numbers of a pass: torch's and Python's global generators, which are afterwards as before."""
     python = random.getstate()
-    for generator in generators:
-        generator.manual_seed(max(seed, 0))
-    try:
-        yield
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            generator.set_state(state)
-        random.setstate(python)
+    with seeded(max(seed, 0), {p.device for p in model.parameters()}):
+        random.seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python)
 
 
 def _compare_losses(recorded: Tensor, plain: Tensor, asked: list[str]) -> None:
@@ -235,7 +259,8 @@ def _compare_losses(recorded: Tensor, plain: Tensor, asked: list[str]) -> None:
 
 def _steered(asked: list[str]) -> str:
     return (
-        f"the data must not steer the pass, but {', '.join(sorted(set(asked)))} asks for a truth value of them, on which "
+        f"the data must not steer the pass, but {', '.join(sorted(set(asked)))} asks for a truth value of them, on "
+        "which "
         "losses or gradients depend. Use tensor operations there (torch.where), or declare the line: "
         f'EngineSettings(declared=("{asked[-1]}",))'
     )

@@ -15,9 +15,9 @@ from torch.overrides import TorchFunctionMode
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import Means
+from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
-from decrescendo.clipping.proof.labels import is_data
 from decrescendo.clipping.proof.watch import Watch, paused
 from decrescendo.clipping.recurrent.decompose import CELLS, RECURRENT, run_cell
 from decrescendo.clipping.recurrent.layers import run_recurrent
@@ -47,6 +47,7 @@ CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, A
     functional.embedding_bag: (bag.NAMES, embedding.check_embedding),
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
+_SHAPE = cast("Callable[..., Any]", cast("Any", torch)._shape_as_tensor)
 _PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)  # pyright: ignore
 _PAD = cast("Callable[..., Any]", torch._VF._pad_packed_sequence)  # pyright: ignore
 # Views of one tensor with the same entries: norms do not change under them, nor under a choice of entries
@@ -56,7 +57,7 @@ ISOMETRIES = frozenset({
     "contiguous", "clone", "swapaxes", "movedim",
 })  # fmt: skip
 EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
-_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, torch._shape_as_tensor} | CHAINS
+_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE} | CHAINS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,13 @@ class Tracked:
         source, own = self.parent.tensor, self.tensor
         total = total.reshape(own.shape)
         if self.ids is not None:
-            found = total.new_zeros(source.shape).index_copy_(0, self.ids.flatten(), total.flatten(0, self.ids.dim() - 1))
+            found = total.new_zeros(source.shape).index_copy_(
+                0, self.ids.flatten(), total.flatten(0, self.ids.dim() - 1)
+            )
         elif own.untyped_storage().data_ptr() == source.untyped_storage().data_ptr():
-            extent = 1 + sum((size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True))
+            extent = 1 + sum(
+                (size - 1) * step for size, step in zip(source.shape, source.stride(), strict=True)
+            )
             memory = total.new_zeros(extent if source.numel() else 0)
             start = own.storage_offset() - source.storage_offset()
             memory.as_strided(own.shape, own.stride(), start).copy_(total)
@@ -182,7 +187,7 @@ class Recorder(TorchFunctionMode):
             return self._special(func, args, kwargs)
         return self._run(func, args, kwargs)
 
-    def _special(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
             self.watch.check_read(name_of(func), args[0])
         elif func in CTC:
@@ -190,9 +195,9 @@ class Recorder(TorchFunctionMode):
         elif func in DISTANCES and not {"compute_mode"} & kwargs.keys() and len(args) < 4:
             # By default torch chooses by the number of rows; the result must not depend on it.
             kwargs = {**kwargs, "compute_mode": "donot_use_mm_for_euclid_dist"}
-        elif func is torch._shape_as_tensor:
+        elif func is _SHAPE:
             self.watch.refuse(
-                "a pass must do the same for any number of examples, but torch._shape_as_tensor makes a tensor of it. "
+                "a pass must do the same for any number of examples, but _SHAPE makes a tensor of it. "
                 "Use a constant"
             )
         elif func in CHAINS and len(args[0]) > 2:
@@ -232,7 +237,9 @@ class Recorder(TorchFunctionMode):
     def _changed(self, item: Tracked) -> Tracked:
         """A tensor that was written to since, perhaps through a view: made from whatever its graph says."""
         reached = {self.tracked[key].roots[0] for key in leaves(item.tensor) if key in self.tracked}
-        self.tracked[id(item.tensor)] = found = Tracked(item.tensor, tuple(sorted(reached)), item.tensor._version)
+        self.tracked[id(item.tensor)] = found = Tracked(
+            item.tensor, tuple(sorted(reached)), item.tensor._version
+        )
         return found
 
     def is_tracked(self, value: object) -> bool:
@@ -257,7 +264,9 @@ class Recorder(TorchFunctionMode):
             known = self.packings[id(owners)] = (owners, made)
         return known[1]
 
-    def attach(self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel) -> None:
+    def attach(
+        self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
+    ) -> None:
         """Note a use of ``tracked`` whose output gradient is that of ``output``."""
         items = tuple(self.tracked[id(tensor)] for tensor in tracked)
         inner = tuple(get_gradient_edge(tensor) for tensor in tracked)
@@ -271,10 +280,11 @@ class Recorder(TorchFunctionMode):
         self.calls += 1
         if func is Tensor.__setitem__ and _is_mask(args):
             return self._set_masked(*args)
-        if cast("Any", torch._C)._functorch.peek_interpreter_stack() is not None:
+        if cast("Any", torch)._C._functorch.peek_interpreter_stack() is not None:
             raise UnsupportedModel(
                 "a trainable parameter must be used by ordinary operations, got "
-                f"{name} with {', '.join(_roots(found))} inside of a transform of torch.func (vmap, grad, jvp). Call the "
+                f"{name} with {', '.join(_roots(found))} inside of a transform of torch.func (vmap, grad, jvp). "
+                "Call the "
                 "model on the whole batch, outside of the transform"
             )
         args, kwargs = lookup.dense(func, args, kwargs)
@@ -294,7 +304,7 @@ class Recorder(TorchFunctionMode):
         inner = tuple(get_gradient_edge(item.tensor) for item in found)
         output = func(*args, **kwargs)
         made = [tensor for tensor in tensors_in((output,), {}) if tensor.requires_grad]
-        if output is None and not data and isinstance(args[0], Tensor) and args[0].requires_grad:
+        if output is None and not data and tensors_in(args[:1], {}) and args[0].requires_grad:
             made = [args[0]]  # a parameter written into a constant
         if not made or not found:
             return output
@@ -302,7 +312,8 @@ class Recorder(TorchFunctionMode):
         if single and data:
             output = unaliased(output, args, kwargs)
         if not data:
-            if single and name in EXPANSIONS and (copied := self._copied(name, found[0].tensor, output)) is not None:
+            copies = name in EXPANSIONS and isinstance(output, Tensor)
+            if copies and (copied := self._copied(name, found[0].tensor, cast("Tensor", output))) is not None:
                 output, axis, kernel = copied
                 layout = Layout.of(axis, self.batch)
                 versions = tuple(tensor._version for tensor in watched(kernel))
@@ -317,13 +328,17 @@ class Recorder(TorchFunctionMode):
                 f"{name} with {', '.join(_roots(found))}, which returns {len(made)}. Freeze these parameters, or use "
                 "layers made of linear, convolution, embedding and normalisation"
             )
-        self._use(func, name, before, kwargs, output, found, inner, outer)
+        self._use(func, name, before, kwargs, cast("Tensor", output), found, inner, outer)
         return output
 
     def _set_masked(self, target: Tensor, mask: Tensor, value: Tensor) -> None:
         """``target[mask] = value`` by operations of which the rules know."""
         with self:
-            target.copy_(torch.where(mask.reshape(*mask.shape, *[1] * (target.dim() - mask.dim())), value, target.clone()))
+            target.copy_(
+                torch.where(
+                    mask.reshape(*mask.shape, *[1] * (target.dim() - mask.dim())), value, target.clone()
+                )
+            )
 
     def _laid_out(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -339,7 +354,8 @@ class Recorder(TorchFunctionMode):
                 if value.shape[axis] != self.batch:
                     continue
                 with paused():
-                    uniform = is_uniform(value, Place(axis), self.batch)
+                    filled = self.watch.label(value) is Public.FILL
+                    uniform = filled or is_uniform(value, Place(axis), self.batch)
                 if not uniform:
                     continue
                 self.watch.guessed.add(key)
@@ -356,9 +372,9 @@ class Recorder(TorchFunctionMode):
     def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Place, Kernel] | None:
         """One copy of a parameter for each example (a class token, an initial state)."""
         places: list[Place] = []
-        if name == "repeat" and output.dim() == source.dim() and source.dim() and source.shape[0] > 1:
-            if output.shape == (self.batch * source.shape[0], *source.shape[1:]):
-                places.append(Place(0, source.shape[0]))  # one copy after another along a dimension it had
+        longer = source.dim() > 0 and (self.batch * source.shape[0], *source.shape[1:])
+        if name == "repeat" and output.shape == longer and source.shape[0] > 1:
+            places.append(Place(0, source.shape[0]))  # one copy after another along a dimension it had
         shape = (*[1] * (output.dim() - source.dim()), *source.shape)
         if all(size in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
             places += [
@@ -382,7 +398,12 @@ class Recorder(TorchFunctionMode):
         return None
 
     def _derive(
-        self, made: list[Tensor], name: str, found: list[Tracked], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        made: list[Tensor],
+        name: str,
+        found: list[Tracked],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
     ) -> None:
         chosen = lookup.selects(name, args, kwargs) or (name in ISOMETRIES and len(made) == 1)
         kept = chosen and len(found) == 1 and found[0].isometric and found[0].tensor.dtype == made[0].dtype

@@ -9,6 +9,7 @@ from collections.abc import Generator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -42,7 +43,7 @@ class Arrival:
         if gradient is None or not is_absorbing(kernel):
             return
         # The model's backward pass has the precision that its user set; what is made of it here has all of it.
-        with full_precision(), paused(), torch._C.DisableTorchFunction():
+        with full_precision(), paused(), cast("Any", torch)._C.DisableTorchFunction():
             d = arrived(self.use, gradient, self.watch, precise=self.precise)
             self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
 
@@ -54,7 +55,9 @@ def arrived(use: Use, gradient: Tensor, watch: Watch, *, precise: bool) -> Tenso
         UnsupportedModel: a gradient whose examples are not where those of the output are.
     """
     label, place = watch.label(gradient), use.layout.place
-    if label is not Public.FILL and not (isinstance(label, Place) and label.dim == place.dim and label.like(place)):
+    if label is not Public.FILL and not (
+        isinstance(label, Place) and label.dim == place.dim and label.like(place)
+    ):
         raise UnsupportedModel(refusal(label, "gradient"))
     if torch.finfo(gradient.dtype).eps > torch.finfo(watch.coarsest).eps:
         watch.coarsest = gradient.dtype
@@ -66,9 +69,7 @@ _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 @contextmanager
-def stream(
-    uses: Sequence[Use], watch: Watch, *, precise: bool = False
-) -> Generator[dict[int, Arrival]]:
+def stream(uses: Sequence[Use], watch: Watch, *, precise: bool = False) -> Generator[dict[int, Arrival]]:
     """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use

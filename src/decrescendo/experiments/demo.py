@@ -16,7 +16,7 @@ from decrescendo.budget import Budget, rounded
 from decrescendo.calibration import calibrate
 from decrescendo.data import Dataset, digits, rows
 from decrescendo.evaluate import accuracy
-from decrescendo.experiments.pages.paired import Paired
+from decrescendo.experiments.pages.paired import paired
 from decrescendo.experiments.schedules import schedule_curves
 from decrescendo.experiments.tasks import Decay, cross_entropy, decay_scheduler
 from decrescendo.models import digits_cnn
@@ -216,8 +216,7 @@ def conclusion(outcomes: Sequence[Outcome]) -> str:
 
 
 def _compare(by_name: Mapping[str, Sequence[float]], one: str, other: str) -> str:
-    pairs = zip(by_name[one], by_name[other], strict=True)
-    found = Paired(tuple(100 * (a - b) for a, b in pairs))
+    found = paired(*(dict(enumerate(100 * score for score in by_name[name])) for name in (one, other)))
     words = f"{one} against {other}: {found.mean:+.1f} points"
     if found.verdict == "one seed":
         return f"{words} from one seed, which decides nothing"

@@ -11,6 +11,7 @@ from scipy import optimize, stats
 from decrescendo import curves
 from decrescendo.curves import Curve
 from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.experiments.alike import above
 from decrescendo.experiments.influence import Measured
 
 LEVEL = 0.95
@@ -124,8 +125,9 @@ class Exponential:
     def describe(self) -> str:
         """In a sentence, with what it rests on."""
         low, high = self.interval
-        way = "falls" if self.rate >= 0 else "rises"
-        factor = self.rho_mu() if self.rate >= 0 else 1 / self.rho_mu()
+        rises = above(0.0, self.rate * self.steps, size=1.0)
+        way = "rises" if rises else "falls"
+        factor = 1 / self.rho_mu() if rises else self.rho_mu()
         unsure = (
             " The interval of the growth holds 1: constant noise may be as good." if low <= 0 <= high else ""
         )

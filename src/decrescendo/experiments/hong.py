@@ -14,6 +14,7 @@ from rich.console import Console
 from scipy import stats
 
 from decrescendo.experiments import influences, results
+from decrescendo.experiments.alike import first_of_least
 from decrescendo.experiments.estimate import Exponential, Influence, fit_exponential
 from decrescendo.experiments.execute import Outcome, missing
 from decrescendo.experiments.influence import spread
@@ -105,8 +106,9 @@ class Chosen:
     losses: dict[tuple[str, int], Loss]
 
     def steps(self, method: str) -> int:
-        """The number of steps with the smallest loss."""
-        return min((loss.mean, steps) for (name, steps), loss in self.losses.items() if name == method)[1]
+        """The number of steps with the smallest loss, the smallest number among equal losses."""
+        found = {steps: loss.mean for (name, steps), loss in self.losses.items() if name == method}
+        return first_of_least(sorted(found), found.__getitem__)
 
     def spec(self, method: str, steps: int | None = None) -> Spec:
         """The run on the private images; with the method's own number of steps, or with another's."""

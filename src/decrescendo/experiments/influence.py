@@ -22,7 +22,7 @@ from decrescendo.errors import InvalidValue, check_instance, check_integer, chec
 from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
-from decrescendo.rng import Streams
+from decrescendo.rng import Seeds, Streams
 
 # Methods counted, not timed: a branch must compute to the last bit what a training from the start does.
 SETTINGS = EngineSettings(choice="counted")
@@ -197,7 +197,7 @@ class _State:
     scheduler: dict[str, Any] | None
     sampling: Mapping[str, Any]
     noise: torch.Tensor
-    torch: torch.Tensor
+    masks: Mapping[str, Any]
 
 
 class _Runner:
@@ -210,7 +210,8 @@ class _Runner:
         self._model = course.build(self.seed)
         self._optimizer = course.optimizer(self._model)
         self._scheduler = None if course.scheduler is None else course.scheduler(self._optimizer)
-        self._engine = Engine(self._model, course.loss, SETTINGS)
+        self._masks = streams.numpy("model")
+        self._engine = Engine(self._model, course.loss, SETTINGS, seeds=Seeds(self._masks))
         self._table: Rows = rows(course.data)
         self._device = next(iter(trainable(self._model).values())).device
         self._sampling = streams.numpy("sampling")
@@ -255,7 +256,7 @@ class _Runner:
             None if self._scheduler is None else copy.deepcopy(self._scheduler.state_dict()),
             copy.deepcopy(self._sampling.bit_generator.state),
             self._noise.get_state(),
-            torch.get_rng_state(),
+            copy.deepcopy(self._masks.bit_generator.state),
         )
 
     def restore(self, state: _State) -> None:
@@ -266,4 +267,4 @@ class _Runner:
             self._scheduler.load_state_dict(copy.deepcopy(state.scheduler))
         self._sampling.bit_generator.state = copy.deepcopy(state.sampling)
         self._noise.set_state(state.noise)
-        torch.set_rng_state(state.torch)
+        self._masks.bit_generator.state = copy.deepcopy(state.masks)

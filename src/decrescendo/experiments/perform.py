@@ -30,7 +30,7 @@ from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, find_t
 from decrescendo.optim import averaged
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
-from decrescendo.rng import Streams
+from decrescendo.rng import Seeds, Streams
 from decrescendo.run import Run, versions
 from decrescendo.sampling import PoissonSampling
 
@@ -261,7 +261,8 @@ class Trace:
             self._steps |= {2**power for power in range(first.bit_length()) if 2**power < first}
             device = next(model.parameters()).device
             self._batch = tuple(part[:examples].to(device) for part in data.train)
-            self._engine = Engine(model, cross_entropy, SETTINGS)
+            # A stream of its own: what is looked at must not move what is trained.
+            self._engine = Engine(model, cross_entropy, SETTINGS, seeds=Seeds.of(spec.seed, "trace"))
 
     def __call__(self, step: int) -> None:
         if not self.series or step not in self._steps:

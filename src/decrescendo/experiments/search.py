@@ -11,6 +11,7 @@ import torch
 from rich.console import Console
 
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
+from decrescendo.experiments.alike import first_of_most
 from decrescendo.experiments.execute import Outcome
 from decrescendo.experiments.pretrain import check_start
 from decrescendo.experiments.recipes import Recipe, Trial
@@ -215,7 +216,7 @@ def _trial(
 def _best(trials: Sequence[Trial]) -> Trial | None:
     """The first of the best."""
     scored = [trial for trial in trials if trial.score is not None]
-    return max(scored, key=lambda trial: trial.score or 0.0, default=None)
+    return first_of_most(scored, lambda trial: trial.score or 0.0) if scored else None
 
 
 def _line(trial: Trial, done: Sequence[Trial]) -> str:

@@ -1,6 +1,6 @@
 """The clipped sum of a whole cohort at once: what `update.client_update` and `clip_update` do one by one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,11 @@ from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
+from decrescendo.rng import seeded
+
+LOCAL_STEPS = (
+    "the local steps of a client are computed from its own records alone (torch.func.vmap, not the engine)"
+)
 
 # Numbers of one chunk of updates, unless the settings say how many clients go at once.
 _CHUNK = 2**22
@@ -70,19 +75,32 @@ class CohortSum:
         loss: ``loss(model, batch)`` returns one loss a record.
         local: see `update.client_update`.
         settings: of the engine; ``microbatch_size`` counts clients.
+        seeds: where the model's own random numbers (dropout) begin, once a group of clients.
 
     Guarantee:
         as `Engine`'s, with clients for examples. Local steps: each client's part is clipped in float64.
     """
 
     def __init__(
-        self, model: nn.Module, loss: Loss, local: LocalSteps | None, settings: EngineSettings
+        self,
+        model: nn.Module,
+        loss: Loss,
+        local: LocalSteps | None,
+        settings: EngineSettings,
+        seeds: Callable[[], int],
     ) -> None:
         check_loss(loss)
         self._model, self._loss, self._local, self._settings = model, loss, local, settings
-        self._single = Engine(model, loss, settings)
-        self._many = Engine(model, _mean_loss(loss), settings)
+        self._seeds = seeds
+        self._single = Engine(model, loss, settings, seeds=seeds)
+        self._many = Engine(model, _mean_loss(loss), settings, seeds=seeds)
         self._stepper = _Stepper(model, loss)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was not proven of clients being apart, in sentences; see `Engine.assumptions`."""
+        local = () if self._local is None else (LOCAL_STEPS,)
+        return tuple(sorted({*self._single.assumptions, *self._many.assumptions, *local}))
 
     def clipped_sum(self, records: Records | None, clip_norm: float) -> ClippedSum:
         """The sum of the clients' updates, each clipped to ``clip_norm``; ``None`` is an empty cohort."""
@@ -115,7 +133,8 @@ class CohortSum:
         for start in range(0, len(group.counts), chunk):
             stop = min(start + chunk, len(group.counts))
             part = Folded(slice_rows(group.rows, start, stop), group.counts[start:stop], group.width)
-            updates = self._stepper.updates(part, local)
+            with seeded(self._seeds(), [group.counts.device]):
+                updates = self._stepper.updates(part, local)
             sums, diagnostics = clip_rows(updates, clip_norm)
             seen += diagnostics
             total = sums if not total else {name: total[name] + value for name, value in sums.items()}

@@ -12,7 +12,7 @@ from decrescendo.federated.verdict import RoundReport
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
 from decrescendo.run import Run
-from decrescendo.statement import SEEDED, Conduct
+from decrescendo.statement import SEEDED, UNRECORDED, Conduct
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,7 +27,8 @@ class Outcome:
             a client that answered every round. See `Placement` for whom it protects against.
         against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
         secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
-        weights: the trained state dict, on the CPU.
+        weights: the trained parameters and the persistent buffers, by name, on the CPU.
+        assumptions: what the guarantee takes on trust of clients being apart; see `run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
@@ -49,6 +50,7 @@ class Outcome:
     seconds: float = 0.0
     secure_sum: bool = True
     random: str = SEEDED
+    assumptions: tuple[str, ...] = (UNRECORDED,)
 
     @property
     def steps(self) -> int:
@@ -66,6 +68,8 @@ class Outcome:
             'The unit is a client as the plan counts them. Where clients are not independent people ("one client" '
             "may hold a copy of what another holds), `federated.units` says what else is hidden, and how far."
         )
+        if self.assumptions:
+            lines.append(f"Not proven, but declared: {'; '.join(self.assumptions)}.")
         return "\n".join(lines)
 
     def to_run(self) -> Run:
@@ -79,7 +83,7 @@ class Outcome:
                 "a Run must keep its plan's promise, got the placement local, which promises something else. "
                 "Save its weights with the text of statement()"
             )
-        conduct = Conduct(random=self.random, trust=self.placement.threat)
+        conduct = Conduct(random=self.random, trust=self.placement.threat, assumptions=self.assumptions)
         return Run(
             self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, conduct=conduct
         )

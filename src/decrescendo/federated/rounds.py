@@ -29,7 +29,7 @@ from decrescendo.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
 from decrescendo.rng import Secure, SecureStream, sampling_and_noise
-from decrescendo.run import cpu_weights, judged
+from decrescendo.run import check_published, cpu_weights, judged
 from decrescendo.statement import SECURE, SEEDED
 from decrescendo.training import check_promise
 
@@ -86,6 +86,7 @@ class Rounds:
             )
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
         self.parameters = trainable(model)
+        check_published(model)
         self.model, self.plan, self.placement = model, plan, Placement(placement)
         self.run = run_id(plan, self.placement, name)
         self._optimizer = optimizer
@@ -201,8 +202,16 @@ class Rounds:
         if self._journal is not None:
             self._journal.close()
 
-    def finish(self, reports: tuple[RoundReport, ...], *, secure_sum: bool = True) -> Outcome:
-        """The run so far; one that ended early is judged by the whole plan, as in `Trainer.finish`."""
+    def finish(
+        self, reports: tuple[RoundReport, ...], *, assumptions: tuple[str, ...], secure_sum: bool = True
+    ) -> Outcome:
+        """The run so far; one that ended early is judged by the whole plan, as in `Trainer.finish`.
+
+        Args:
+            reports: of the rounds.
+            assumptions: what was not proven of clients being apart; see `Outcome`.
+            secure_sum: see `Server.finish`.
+        """
         against = None
         if self.placement is Placement.SHARES:
             # A reply that is seen by itself has one share of noise, as a sum of which one member is left.
@@ -219,6 +228,7 @@ class Rounds:
             secure_sum=secure_sum,
             weights=cpu_weights(self.model),
             reports=reports,
+            assumptions=assumptions,
             random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )

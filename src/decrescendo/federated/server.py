@@ -22,6 +22,8 @@ from decrescendo.plan import Plan
 from decrescendo.rng import Secure
 from decrescendo.run import cpu_weights
 
+REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
+
 
 @final
 class Server:
@@ -156,8 +158,8 @@ class Server:
         return tuple(self._reports)
 
     def weights(self) -> dict[str, Tensor]:
-        """A copy of the model's state dict on the CPU: what this round's members start from. As public as `ledger`
-        says."""
+        """Copies of the model's parameters and persistent buffers on the CPU: what this round's members start from. As
+        public as `ledger` says."""
         return cpu_weights(self._rounds.model)
 
     def open(self) -> Opened:
@@ -240,7 +242,7 @@ class Server:
             secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In SHARES
                 `Outcome.against_server` depends on it: without, each reply was hidden by its own share alone.
         """
-        return self._rounds.finish(self.reports, secure_sum=secure_sum)
+        return self._rounds.finish(self.reports, assumptions=(REPLIES,), secure_sum=secure_sum)
 
     def _report(self, opened: Opened, *, released: bool) -> RoundReport:
         report = RoundReport(opened.round.number, len(opened.cohort), self._counts, released)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss
-from decrescendo.errors import InvalidValue, UnsupportedModel, check_instance
+from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.federated.clients import Clients
 from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
@@ -20,8 +20,9 @@ from decrescendo.federated.update import LocalSteps, share_of_noise
 from decrescendo.federated.verdict import RoundReport, Verdict
 from decrescendo.plan import Plan
 from decrescendo.progress import Callback, Progress
-from decrescendo.rng import Secure, SecureStream, Streams
+from decrescendo.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.spent import Spent
+from decrescendo.training import Untouched
 
 # Who of a cohort does not answer, from the round's number and the cohort.
 Dropouts = Callable[[int, tuple[int, ...]], Collection[int]]
@@ -36,6 +37,19 @@ def client_streams(seed: int | SecureStream, client: int) -> Streams | SecureStr
     if isinstance(seed, SecureStream):
         return seed.child(f"client {client}")
     return Streams(seed).child(0).child(client)
+
+
+def round_stream(seed: int | SecureStream, number: int) -> np.random.Generator | SecureStream:
+    """Where the random numbers that the model draws itself (dropout) come from, in one round.
+
+    Of each round its own, so that a run that goes on from a journal needs no state of it.
+
+    >>> round_stream(0, 1).integers(9) == round_stream(0, 1).integers(9)
+    np.True_
+    """
+    if isinstance(seed, SecureStream):
+        return seed.child(f"model, round {number}")
+    return Streams(seed).child(number).numpy("model")
 
 
 def simulate(
@@ -62,8 +76,9 @@ def simulate(
         clients: as many as the plan's ``dataset_size``.
         plan: of `Unit.CLIENT`.
         optimizer: of the server, any ``torch.optim`` optimiser.
-        seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, and all clients'
-            (`client_streams`). Who knows it knows all noise.
+        seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
+            (`client_streams`), and the model's own (`round_stream`; torch's global generators are neither read nor
+            moved). Who knows it knows all noise.
         placement: in SHARES and LOCAL each member's noise is drawn from its own stream, as a deployed client would;
             that is slow. The models of SHARES have the same law as those of SERVER, so simulate SERVER to study
             them; what LOCAL costs cannot be had cheaper.
@@ -80,7 +95,8 @@ def simulate(
 
     Raises:
         InvalidValue: another number of clients than the plan's.
-        UnsupportedModel: examples that see each other (across clients), buffers that training changes.
+        UnsupportedModel: examples that see each other (across clients), buffers or frozen parameters that training
+            changes, more in the model's state dict than its parameters and buffers.
 
     >>> from decrescendo.budget import Budget, Unit
     >>> from decrescendo.calibration import calibrate
@@ -103,21 +119,24 @@ def simulate(
             f"clients must be the plan's {plan.sampling.dataset_size}, got {clients.count}. "
             "The sample rate was calibrated for that number: make a plan for these clients"
         )
-    cohorts = CohortSum(model, loss, local, settings or EngineSettings())
     members = SecureStream.fresh() if isinstance(seed, Secure) else seed
+    seeds = Seeds(round_stream(members, 0))
+    cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     rounds = Rounds(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
-    buffers = {key: buffer.detach().clone() for key, buffer in model.named_buffers()}
+    untouched = Untouched(model)
     spent, start = Spent(plan.ledger, plan.budget.delta), time.monotonic()
     reports: list[RoundReport] = []
     try:
         while not rounds.done:
             opened = rounds.open()
+            seeds.stream = round_stream(members, opened.round.number)
             away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
             present = [client for client in opened.cohort if client not in away]
             records = clients.take(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
+            untouched.thawed(clipped.gradients)
             if present and not reports:  # comparing large buffers in every round would cost
-                _check_buffers(model, buffers)
+                untouched.check()
             rounds.release(
                 _noised(clipped, opened.round, present, members), len(present), clipped.diagnostics
             )
@@ -128,8 +147,8 @@ def simulate(
                     break
     finally:
         rounds.stop()  # whatever ends this, the next call may go on
-    _check_buffers(model, buffers)
-    return rounds.finish(tuple(reports))
+    untouched.check()
+    return rounds.finish(tuple(reports), assumptions=cohorts.assumptions)
 
 
 def _noised(
@@ -149,12 +168,3 @@ def _noised(
 def _report(opened: Opened, present: int) -> RoundReport:
     verdicts = {Verdict.ACCEPTED: present} if present else {}
     return RoundReport(opened.round.number, len(opened.cohort), verdicts)
-
-
-def _check_buffers(model: nn.Module, before: dict[str, Tensor]) -> None:
-    for name, buffer in model.named_buffers():
-        if name not in before or not torch.equal(before[name], buffer):
-            raise UnsupportedModel(
-                f"buffers must not change in training, got a change of {name}. It holds statistics of "
-                "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
-            )

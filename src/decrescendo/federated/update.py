@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from decrescendo.clipping.clipped import Batch, Loss, accumulator, check_clip_no
 from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.summing import norm_of
-from decrescendo.rng import SecureStream, Streams
+from decrescendo.rng import SecureStream, Streams, seeded
 
 # The client stays further below C than the server asks for (`summing.MARGIN`), so that no honest reply is re-clipped.
 CLIENT_MARGIN = 2.0**-20
@@ -55,7 +56,12 @@ class LocalSteps:
 
 
 def client_update(
-    model: nn.Module, loss: Loss, records: Batch | None, local: LocalSteps | None = None
+    model: nn.Module,
+    loss: Loss,
+    records: Batch | None,
+    local: LocalSteps | None = None,
+    *,
+    seed: int | None = None,
 ) -> dict[str, Tensor]:
     """The update of a client with these records, not clipped yet: the direction that the model is moved against.
 
@@ -66,6 +72,9 @@ def client_update(
         records: the client's own; ``None`` or no rows give a zero update.
         local: ``None`` for one gradient of the mean loss (FedSGD, Du et al. Algorithm 5), else several local steps,
             each on the mean loss of its records.
+        seed: of the model's own random numbers (dropout), from 0 to 2^63 - 1; ``None`` for one of the operating
+            system. torch's global generators are neither read nor moved: what one client draws must not shift the
+            masks of the next client in this process.
 
     Returns:
         one tensor for each trainable parameter, by name, at least float32.
@@ -80,16 +89,18 @@ def client_update(
     rows = 0 if records is None else count_rows(records)
     if rows == 0:
         return {name: torch.zeros_like(p, dtype=accumulator(p.dtype)) for name, p in parameters.items()}
-    if local is None and next(model.buffers(), None) is None:
-        return _gradient(model, loss, records)
-    worker = copy.deepcopy(model)
-    if local is None:
-        return _gradient(worker, loss, records)
-    for start, stop in local.slices(rows):
-        found = _gradient(worker, loss, slice_rows(records, start, stop))
-        with torch.no_grad():
-            for name, parameter in trainable(worker).items():
-                parameter.sub_(found[name].to(parameter), alpha=local.learning_rate)
+    devices = {parameter.device for parameter in parameters.values()}
+    with seeded(secrets.randbits(63) if seed is None else seed, devices):
+        if local is None and next(model.buffers(), None) is None:
+            return _gradient(model, loss, records)
+        worker = copy.deepcopy(model)
+        if local is None:
+            return _gradient(worker, loss, records)
+        for start, stop in local.slices(rows):
+            found = _gradient(worker, loss, slice_rows(records, start, stop))
+            with torch.no_grad():
+                for name, parameter in trainable(worker).items():
+                    parameter.sub_(found[name].to(parameter), alpha=local.learning_rate)
     with torch.no_grad():
         end = trainable(worker)
         return {

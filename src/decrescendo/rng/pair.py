@@ -1,4 +1,4 @@
-"""The two streams of a run: who takes part, and noise."""
+"""The streams of a run that everything rests on: who takes part, and noise. (Of the model's own numbers: `seeds`.)"""
 
 from typing import TYPE_CHECKING
 

@@ -17,8 +17,10 @@ from decrescendo.errors import InvalidValue, check_integer
 if TYPE_CHECKING:
     import torch
 
-Purpose = Literal["init", "sampling", "noise", "audit", "selection", "pretraining"]
-PURPOSES: tuple[Purpose, ...] = ("init", "sampling", "noise", "audit", "selection", "pretraining")
+Purpose = Literal["init", "sampling", "noise", "model", "trace", "audit", "selection", "pretraining"]
+PURPOSES: tuple[Purpose, ...] = (
+    "init", "sampling", "noise", "model", "trace", "audit", "selection", "pretraining",
+)  # fmt: skip
 
 # Where torch's CPU generator keeps the 624 words of its state, in bytes of `get_state`.
 _MT_OFFSET, _MT_WORDS = 24, 624
@@ -77,13 +79,24 @@ class Streams:
         generator = torch.Generator(device=device).manual_seed(self.seed_of(purpose))
         if generator.device.type != "cpu":
             return generator
-        state = generator.get_state().numpy()
-        words = state[_MT_OFFSET : _MT_OFFSET + 8 * _MT_WORDS].view(np.uint64)
-        if words[0] != self.seed_of(purpose) & 0xFFFFFFFF:
-            raise InvalidValue(
-                "torch's CPU generator must keep its state where this version looks for it, got another layout. "
-                "Use a torch version that this package was tested with"
-            )
-        text = f"decrescendo:{self.seed}:{purpose}:state".encode()
-        words[:] = np.frombuffer(hashlib.shake_256(text).digest(4 * _MT_WORDS), dtype="<u4")
-        return generator.set_state(torch.from_numpy(state))
+        return filled(generator, f"decrescendo:{self.seed}:{purpose}:state")
+
+
+def filled(generator: "torch.Generator", text: str) -> "torch.Generator":
+    """``generator``, of the CPU and just seeded, with the whole state of its Mersenne Twister filled from ``text`` by
+    SHAKE-256; its ``initial_seed()`` stays.
+
+    Raises:
+        InvalidValue: a version of torch that keeps its state in another layout.
+    """
+    import torch
+
+    state = generator.get_state().numpy()
+    words = state[_MT_OFFSET : _MT_OFFSET + 8 * _MT_WORDS].view(np.uint64)
+    if words[0] != generator.initial_seed() & 0xFFFFFFFF:
+        raise InvalidValue(
+            "torch's CPU generator must keep its state where this version looks for it, got another layout. "
+            "Use a torch version that this package was tested with"
+        )
+    words[:] = np.frombuffer(hashlib.shake_256(text.encode()).digest(4 * _MT_WORDS), dtype="<u4")
+    return generator.set_state(torch.from_numpy(state))

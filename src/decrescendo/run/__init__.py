@@ -5,6 +5,6 @@ from decrescendo.run.history import History
 from decrescendo.run.judged import judged
 from decrescendo.run.record import Run
 from decrescendo.run.versions import versions
-from decrescendo.run.weights import cpu_weights
+from decrescendo.run.weights import check_published, cpu_weights
 
-__all__ = ["PLAN", "History", "Run", "check_free", "cpu_weights", "judged", "versions"]
+__all__ = ["PLAN", "History", "Run", "check_free", "check_published", "cpu_weights", "judged", "versions"]

@@ -21,7 +21,7 @@ from decrescendo.ledger import Ledger, Release
 from decrescendo.plan import Plan
 from decrescendo.run.history import History
 from decrescendo.run.weights import separate
-from decrescendo.statement import Conduct
+from decrescendo.statement import UNRECORDED, Conduct
 from decrescendo.terms import Terms
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def read(source: Path, make: "Callable[..., Run]") -> "Run":
             diagnostics=_history(source / DIAGNOSTICS),
             clip_norm=tuple(check_array("clip_norm", content.get("clip_norm", ()), above=0).tolist()),
             stopped=_texts({"stopped": content.get("stopped", "")})["stopped"],
-            conduct=Conduct(**content[CONDUCT] | {"resumed": tuple(content[CONDUCT]["resumed"])})
-            if CONDUCT in content
-            else None,
+            conduct=_conduct(content[CONDUCT]) if CONDUCT in content else None,
         )
     except FileRefused:
         raise
@@ -229,6 +227,18 @@ def _column(name: str, values: Any) -> tuple[Any, ...]:
     if not isinstance(values, list) or not all(type(value) in kinds for value in cast("list[Any]", values)):
         raise TypeError(f"something else than a list of numbers under {name!r}")
     return tuple(cast("list[Any]", values))
+
+
+def _conduct(facts: Mapping[str, Any]) -> Conduct:
+    """As it was recorded; by versions before `Conduct.assumptions`, without them: then nothing is proven."""
+    assumed: Any = facts.get("assumptions", [UNRECORDED])
+    if not isinstance(assumed, list):
+        raise TypeError("something else than a list of assumptions")
+    lists: dict[str, Any] = {
+        "resumed": tuple(facts["resumed"]),
+        "assumptions": tuple(cast("list[Any]", assumed)),
+    }
+    return Conduct(**dict(facts) | lists)
 
 
 def _texts(values: Any) -> dict[str, str]:

@@ -15,7 +15,7 @@ from decrescendo.plan import Plan
 from decrescendo.run.files import read, write
 from decrescendo.run.history import History
 from decrescendo.run.versions import versions
-from decrescendo.statement import Conduct, Declaration, Statement, state
+from decrescendo.statement import UNRECORDED, Conduct, Declaration, Statement, state
 from decrescendo.terms import Terms
 
 
@@ -31,12 +31,14 @@ class Run:
         whatever is computed from them; it does not cover `diagnostics`, nor `metrics` unless they were
         measured on public data. Of a run whose noise was decided on the way it is the filter's budget, however
         little of it was spent: `accounting.Pld` says nothing of such a ledger.
+        It supposes that `assumptions` hold. A run is `proven` if there are none.
 
     Args:
         plan: what was decided before the start: a plan, or the `Terms` of an adaptive run.
         ledger: what was released; shorter than the plan's if training ended early.
         guarantee: what was spent at the budget's delta.
-        weights: the trained state dict, on the CPU.
+        weights: the trained parameters and the persistent buffers, by their names in the state dict, on the CPU;
+            nothing else that a model may put into its state dict.
         metrics: named scores measured on declared public data.
         seconds: wall-clock time of the training, >= 0.
         versions: of Python and the packages that computed it.
@@ -49,8 +51,8 @@ class Run:
     >>> one = constant(1.0)
     >>> plan = calibrate(Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=one, clip=one)
     >>> run = Run(plan, plan.ledger, plan.guarantee, weights={}).with_metrics({"accuracy": 0.9})
-    >>> run.steps, run.metrics["accuracy"]
-    (3, 0.9)
+    >>> run.steps, run.metrics["accuracy"], run.proven
+    (3, 0.9, False)
     """
 
     plan: Plan | Terms
@@ -90,6 +92,17 @@ class Run:
             return self.ledger
         return self.plan.ledger
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What the guarantee takes on trust because the engine could not prove it, and the user declared it: sentences,
+        sorted. Empty: nothing."""
+        return (UNRECORDED,) if self.conduct is None else self.conduct.assumptions
+
+    @property
+    def proven(self) -> bool:
+        """Whether each example was proven apart from the others, at every step. If not, see `assumptions`."""
+        return not self.assumptions
+
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
         """The same run with more ``metrics`` (they must come from public data); a new value replaces an old
         one."""
@@ -107,6 +120,7 @@ class Run:
             str(self.guarantee),
             f"promised: epsilon {self.plan.budget.epsilon:g} at delta {self.plan.budget.delta:g}",
             f"steps: {self.steps}{early}",
+            *(f"not proven, but declared: {assumption}" for assumption in self.assumptions),
             *([f"stopped: {self.stopped}"] if self.stopped else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
             f"time: {self.seconds:.1f} s",

@@ -1,14 +1,70 @@
-"""The weights of a run, apart from the model."""
+"""The weights of a run, apart from the model: what may be published of it, and nothing else."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from decrescendo.errors import UnsupportedModel, check_instance
 
 
-def cpu_weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    """A copy of the model's state dict on the CPU."""
-    return {name: value.detach().to("cpu", copy=True) for name, value in model.state_dict().items()}
+def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Copies on the CPU of what may be published: the named parameters, and the named buffers that torch would save.
+
+    They are taken from the modules themselves and not from ``model.state_dict()``, in which code of the model
+    (``get_extra_state``, ``_save_to_state_dict``, hooks) can put anything, raw data too. Names are those of the state
+    dict, so ``load_state_dict`` of an ordinary model takes them.
+
+    Guarantee:
+        every tensor is one of ``named_parameters()`` or ``named_buffers()``: the ones move by noisy means only, the
+        others must not change in training (`training.Trainer`).
+
+    Raises:
+        UnsupportedModel: see `check_published`.
+
+    >>> sorted(cpu_weights(nn.BatchNorm1d(2, affine=False)))
+    ['num_batches_tracked', 'running_mean', 'running_var']
+    """
+    return {name: value.detach().to("cpu", copy=True) for name, value in check_published(model).items()}
+
+
+def check_published(model: nn.Module) -> Mapping[str, Tensor]:
+    """What would be published of ``model``, by name; or an error where its state dict has anything else in it.
+
+    Raises:
+        UnsupportedModel: an entry that is no parameter and no persistent buffer, or is another tensor than these.
+
+    >>> class Remembers(nn.Linear):
+    ...     def get_extra_state(self):
+    ...         return {"seen": 3}
+    >>> check_published(Remembers(1, 1))
+    Traceback (most recent call last):
+    decrescendo.errors.UnsupportedModel: a model's state dict must have its parameters and buffers only, got
+    '_extra_state' as well. ...
+    """
+    check_instance("model", model, nn.Module)
+    held = dict(_held(model, ""))
+    known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    for name, value in held.items():
+        if id(value) not in known:
+            raise UnsupportedModel(
+                f"what is published must be among model.parameters() and model.buffers(), got {name}, which they do "
+                "not list: nothing would watch what it holds. Let them list all"
+            )
+    found: Mapping[str, object] = model.state_dict(keep_vars=True)
+    for name, value in found.items():
+        if name not in held:
+            raise UnsupportedModel(
+                f"a model's state dict must have its parameters and buffers only, got {name!r} as well. What code of "
+                "the model puts there (get_extra_state, _save_to_state_dict, hooks) may hold raw data: remove it, or "
+                "register a buffer that does not change"
+            )
+        if not _same(value, held[name]):
+            raise UnsupportedModel(
+                f"an entry of a model's state dict must be the tensor of its name, got another {name!r}. What a hook "
+                "puts in its place may hold raw data: remove the hook"
+            )
+    return held
 
 
 def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -16,3 +72,29 @@ def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {
         name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
     }
+
+
+def _held(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor by each of its names, in the order of torch's own state dict."""
+    for name, parameter in module._parameters.items():  # pyright: ignore[reportPrivateUsage]
+        if parameter is not None:
+            yield prefix + name, parameter
+    passing = module._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
+    for name, buffer in module._buffers.items():  # pyright: ignore[reportPrivateUsage]
+        if buffer is not None and name not in passing:
+            yield prefix + name, buffer
+    for name, child in module._modules.items():  # pyright: ignore[reportPrivateUsage]
+        if child is not None:
+            yield from _held(child, f"{prefix}{name}.")
+
+
+def _same(value: object, tensor: Tensor) -> bool:
+    """The same numbers in the same memory."""
+    if value is tensor:
+        return True
+    return (
+        isinstance(value, Tensor)
+        and (value.shape, value.stride(), value.dtype, value.device)
+        == (tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+        and value.data_ptr() == tensor.data_ptr()
+    )

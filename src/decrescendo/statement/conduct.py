@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from decrescendo.errors import InvalidValue, check_instance, check_integer
 
 SEEDED, SECURE = "seeded", "secure"
+UNRECORDED = (
+    "whether examples were proven apart was not recorded, by the version or the program that made this run"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +24,15 @@ class Conduct:
         precise: whether clipped sums were proven to move by at most C as a whole (`clipping.EngineSettings`).
         trust: who sees raw data or updates; empty: whoever runs the training.
         account: data set and id of the run in a `Store`; empty: in none.
+        assumptions: sentences: what the guarantee takes on trust because it could not be proven, and was declared by
+            who ran it (`clipping.Engine.assumptions`). Empty: each example was proven apart from the others, at every
+            step.
 
     Raises:
-        InvalidValue: ``random`` of another name, a step below 0.
+        InvalidValue: ``random`` of another name, a step below 0, an empty sentence.
 
-    >>> Conduct(random="secure").resumed
-    ()
+    >>> Conduct(random="secure").resumed, Conduct(random="secure", assumptions=()).proven
+    ((), True)
     """
 
     random: str
@@ -37,6 +43,12 @@ class Conduct:
     precise: bool = False
     trust: str = ""
     account: str = ""
+    assumptions: tuple[str, ...] = (UNRECORDED,)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing was taken on trust."""
+        return not self.assumptions
 
     def __post_init__(self) -> None:
         if self.random not in (SEEDED, SECURE):
@@ -45,3 +57,8 @@ class Conduct:
             check_instance(name, getattr(self, name), str)
         check_instance("precise", self.precise, bool)
         object.__setattr__(self, "resumed", tuple(check_integer("resumed", step) for step in self.resumed))
+        check_instance("assumptions", self.assumptions, tuple)
+        for sentence in self.assumptions:
+            check_instance("an assumption", sentence, str)
+            if not sentence.strip():
+                raise InvalidValue("an assumption must be a sentence, got an empty one")

@@ -154,6 +154,7 @@ def _conduct(facts: Mapping[str, Any]) -> list[str]:
         }
         resumed = ", ".join(str(step) for step in conduct["resumed"]) or "never"
         lines += [
+            _apart(conduct["assumptions"], facts["promise"]["unit"]),
             f"Random numbers: {random[conduct['random']]}.",
             f"Resumed after a stop, after step: {resumed}. A step that is done again has the same batch and the same "
             "noise, is the same release, and counts once.",
@@ -173,6 +174,12 @@ def _conduct(facts: Mapping[str, Any]) -> list[str]:
             "Versions: " + ", ".join(f"{name} {_line(v)}" for name, v in facts["versions"].items()) + "."
         )
     return lines
+
+
+def _apart(assumptions: list[str], unit: str) -> str:
+    if not assumptions:
+        return f"{unit.capitalize()}s were proven apart at every step."
+    return f"Not proven, but declared: {'; '.join(_line(text).rstrip('.') for text in assumptions)}."
 
 
 def _audit(audit: Mapping[str, Any] | None) -> str:

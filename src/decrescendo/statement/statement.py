@@ -141,7 +141,7 @@ def state(
             "clip_norm": clips,
             "noise_std_of_mean": [z * c / batch for z, c in zip(noise, clips, strict=True)],
         },
-        "conduct": None if conduct is None else asdict(conduct) | {"resumed": list(conduct.resumed)},
+        "conduct": None if conduct is None else _facts(conduct),
         "ended": _ended(agreed, ledger, stopped),
         "versions": dict(versions or {}),
         "public_metrics": dict(metrics or {}),
@@ -155,6 +155,11 @@ def state(
         ],
     }
     return Statement(facts)
+
+
+def _facts(conduct: Conduct) -> dict[str, Any]:
+    lists = {"resumed": list(conduct.resumed), "assumptions": list(conduct.assumptions)}
+    return asdict(conduct) | lists | {"proven": conduct.proven}
 
 
 def _promise(agreed: Plan | Terms, guarantee: Guarantee) -> dict[str, Any]:
@@ -240,6 +245,10 @@ def _gaps(conduct: Conduct | None) -> list[str]:
     if conduct is None:
         return ["how the training was run: nobody recorded it"]
     gaps: list[str] = []
+    if not conduct.proven:
+        gaps.append(
+            "what was taken on trust and is not so (see how it was run): then the promise is not proven"
+        )
     if conduct.random != SECURE:
         gaps.append(
             "whoever knows or guesses the seed, which fixes the noise; floating-point noise has gaps that an attacker "

@@ -10,5 +10,6 @@
 from decrescendo.training.loop import train
 from decrescendo.training.source import check_promise
 from decrescendo.training.trainer import StepResult, Trainer
+from decrescendo.training.untouched import Untouched
 
-__all__ = ["train", "Trainer", "StepResult", "check_promise"]
+__all__ = ["train", "Trainer", "StepResult", "Untouched", "check_promise"]

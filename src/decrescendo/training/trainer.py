@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from decrescendo.budget import Budget, Unit
-from decrescendo.checkpoint import Checkpoint, Checkpoints
+from decrescendo.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.checkpoint.streams import stream_at, stream_state
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
@@ -28,8 +28,8 @@ from decrescendo.noise import privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
 from decrescendo.progress import Progress
-from decrescendo.rng import Secure, SecureStream, sampling_and_noise
-from decrescendo.run import History, Run, cpu_weights
+from decrescendo.rng import Secure, SecureStream, Seeds, sampling_and_noise
+from decrescendo.run import History, Run, check_published, cpu_weights
 from decrescendo.statement import SECURE, SEEDED, Conduct
 from decrescendo.steering import Adaptive, Settings
 from decrescendo.steering.steered import Steered
@@ -62,12 +62,15 @@ class Trainer:
         plan: the noise multiplier and clip norm of every step; or an `Adaptive`, which decides them on the way.
         optimizer: any ``torch.optim`` optimiser over the model's parameters.
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
-            whole number >= 0, as sensitive as the data; its streams "sampling" and "noise" are used.
+            whole number >= 0, as sensitive as the data; its streams "sampling", "noise" and "model" are used. The
+            random numbers that the model draws itself (dropout) come from the last: torch's global generators are
+            neither read nor moved.
         settings: of the clipping engine; they cannot change a guarantee.
         store: where the run is registered, its whole plan reserved, and each release written down before anything of
             it can be seen.
-        checkpoints: where the state of the run is kept. Resumed, it has the same batches and the same noise as if
-            nothing had happened: on a CPU the same bits. ``seed`` must then be of the same kind, and is not used.
+        checkpoints: where the state of the run is kept, and a digest of each release, written down before anything of
+            it can be seen. Resumed, the run has the same batches, masks and noise as if nothing had happened: on a CPU
+            the same bits. ``seed`` must then be of the same kind, and is not used.
 
     Guarantee:
         after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
@@ -123,7 +126,7 @@ class Trainer:
             )
         _check_unit(plan.terms.budget if isinstance(plan, Adaptive) else plan.budget)
         parameters = trainable(model)
-        for name, tensor in model.state_dict(keep_vars=True).items():
+        for name, tensor in check_published(model).items():
             if tensor.is_meta:
                 raise UnsupportedModel(
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
@@ -134,14 +137,17 @@ class Trainer:
         self._source: Source = Steered(plan, model) if isinstance(plan, Adaptive) else Planned(plan)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
-        self._engine: Clipper = Engine(model, loss, settings or EngineSettings())
-        self._precise = settings is not None and settings.precise
         self._sampling, self._noise = sampling_and_noise(seed)
+        self._seeds = Seeds.of(seed)
+        self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._seeds)
+        self._precise = settings is not None and settings.precise
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()
         self._checkpoints, self._saved = checkpoints, -1
         self._resumed: tuple[int, ...] = ()
+        self._assumed: tuple[str, ...] = ()
+        self._released = None if checkpoints is None else Releases(checkpoints.folder)
         self._run_id = "" if store is None else new_id()
         self._resume()
         self._keep()
@@ -198,7 +204,10 @@ class Trainer:
             self._untouched.check()
             self._looked = True
         noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
-        # Recorded before anything of it can be seen: a crash may waste a release, never hide one.
+        # Recorded before anything of it can be seen: a crash may waste a release, never hide one. One that was recorded
+        # before is compared: the same noise on another sum must not be seen.
+        if self._released is not None:
+            self._released.record(len(self._releases), digest(noisy))
         if self._account is not None:
             self._account.record(len(self._releases), noisy.release, digest(noisy))
         self._releases.append(noisy.release)
@@ -245,8 +254,11 @@ class Trainer:
 
         Raises:
             PlanViolation: an adaptive run that released something else than was granted.
+            UnsupportedModel: buffers or frozen parameters have changed, or there is more in the model's state dict than
+                its parameters and buffers.
         """
         self._untouched.check()
+        weights = cpu_weights(self._model)
         if self._account is not None:
             self._account.finish()
         columns, ledger = self._columns, self.ledger
@@ -254,7 +266,7 @@ class Trainer:
             plan=self._source.agreed,
             ledger=ledger,
             guarantee=self._source.guarantee(ledger),
-            weights=cpu_weights(self._model),
+            weights=weights,
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
             diagnostics=History(
                 examples=tuple(d.examples for d in columns),
@@ -280,12 +292,23 @@ class Trainer:
             device=str(self._device),
             precise=self._precise,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
+            assumptions=self._assumptions(),
         )
+
+    def _assumptions(self) -> tuple[str, ...]:
+        """Of this life of the run, and of those before."""
+        if isinstance(self._engine, Engine):
+            found = self._engine.assumptions
+        else:
+            found = (f"{type(self._engine).__name__}, which clipped, proves nothing about examples",)
+        return tuple(sorted({*self._assumed, *found}))
 
     def _keep(self) -> None:
         """A checkpoint, where one is due; the first before the first step."""
         taken = len(self._releases)
-        if self._checkpoints is None or taken % self._checkpoints.every or taken == self._saved:
+        if self._checkpoints is None or self._released is None:
+            return
+        if taken % self._checkpoints.every or taken == self._saved:
             return
         state = {
             "agreed": self._source.agreed.sha256,
@@ -295,8 +318,9 @@ class Trainer:
             "optimizer": self._optimizer.state_dict(),
             "sampling": stream_state(self._sampling),
             "noise": stream_state(self._noise),
-            # A model may draw numbers of its own (dropout).
-            "random": torch.get_rng_state(),
+            "masks": stream_state(self._seeds.stream),
+            "releases": self._released.name,
+            "assumptions": list(self._assumptions()),
             "columns": [astuple(diagnostics) for diagnostics in self._columns],
             "seconds": time.monotonic() - self._start,
         }
@@ -305,11 +329,14 @@ class Trainer:
 
     def _resume(self) -> None:
         """Back to the newest checkpoint, if there is one."""
-        found = None if self._checkpoints is None else self._checkpoints.newest()
-        if found is None or self._checkpoints is None or not isinstance(self._source.agreed, Plan):
+        if self._checkpoints is None or self._released is None or not isinstance(self._source.agreed, Plan):
+            return
+        found = self._checkpoints.newest()
+        if found is None:
+            self._released.begin()
             return
         state = found.state
-        if not {"agreed", "run"} <= state.keys():
+        if not {"agreed", "run", "releases"} <= state.keys():
             raise FileRefused("a checkpoint must be of a training, got one of something else")
         if state["agreed"] != self._source.agreed.sha256:
             raise PlanViolation(
@@ -321,12 +348,14 @@ class Trainer:
                 "a run must go on with the store it began with, or without one if it had none, got the other. "
                 "Its releases would be in no ledger, or only half of them"
             )
+        self._released.go_on(state["releases"], found.step)
         try:
             self._model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
             self._sampling = stream_at(self._sampling, state["sampling"])
             self._noise = stream_at(self._noise, state["noise"])
-            torch.set_rng_state(state["random"])
+            self._seeds.stream = stream_at(self._seeds.stream, state["masks"])
+            self._assumed = tuple(str(sentence) for sentence in state["assumptions"])
             self._releases = list(self._source.agreed.ledger.first(found.step))
             self._columns = [Diagnostics(*values) for values in state["columns"]]
             self._start = time.monotonic() - state["seconds"]

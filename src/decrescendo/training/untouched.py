@@ -10,7 +10,7 @@ from decrescendo.training.bits import checksum
 
 
 class Untouched:
-    """The buffers and frozen parameters of a model, as they were.
+    """The buffers and frozen parameters of a model, as they were, and which tensors it has.
 
     >>> model = nn.BatchNorm1d(2)
     >>> before = Untouched(model)
@@ -23,6 +23,7 @@ class Untouched:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
+        self._names = {name for name, _ in model.named_parameters()}
         # Frozen parameters may be many times what is trained: a checksum instead of a copy.
         self._frozen = {name: checksum(value) for name, value in _frozen(model)}
 
@@ -43,6 +44,12 @@ class Untouched:
                 raise UnsupportedModel(
                     f"buffers must not change in training, got a change of {name}. It holds statistics of "
                     "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
+                )
+        for name, _ in self._model.named_parameters():
+            if name not in self._names:
+                raise UnsupportedModel(
+                    f"a model must keep its parameters in training, got a new one, {name}. What a forward pass makes "
+                    "of its inputs is raw data without noise: make all parameters before the start"
                 )
         for name, value in _frozen(self._model):
             if name in self._frozen and self._frozen[name] != checksum(value):

@@ -170,7 +170,6 @@ branches.hidden(
         "if equal to its sorted self": lambda h: h * (1 + torch.equal(h[:, 0], h[:, 0].sort()[0])),
         "unless the maximum is in the first row": lambda h: h if h[:, 0].argmax() == 0 else h * 4,
         "not": lambda h: -2 * h if not (h.mean() > 0) else h,
-        "and of two": lambda h: h * 3 if h.mean() > 0 and h.max() > 1 else h,
         "bool in an index": lambda h: [h, 5 * h][bool(h.sum() > 0)],
         "a loop until small": _stopping,
         "a fixed point of the batch": _fixed_point,

@@ -455,14 +455,6 @@ def _vector(m: Any, x: Tensor) -> None:
     torch.nn.utils.vector_to_parameters(torch.cat([x.mean(0)]), [m.shift])
 
 
-def _loaded(m: Any, x: Tensor) -> None:
-    m.keeper.load_state_dict({"_extra_state": x.mean(0)})
-
-
-def _memory_view(m: Any, x: Tensor) -> None:
-    torch.from_numpy(m.shift.detach().numpy()).add_(x.mean(0))
-
-
 def _late_write(m: Any, x: Tensor) -> None:
     m.calls = getattr(m, "calls", 0) + 1
     if m.calls > 2:
@@ -505,10 +497,7 @@ writes.net(
                 "a new buffer": _new_buffer,
                 "a new parameter": _new_parameter,
                 "vector_to_parameters": _vector,
-                "load_state_dict": _loaded,
-                "numpy memory of a parameter": _memory_view,
                 "from the third call on": _late_write,
-                "extra state": lambda m, x: setattr(m.keeper, "seen", m.keeper.seen + x.sum(0)),
                 "resize and fill": lambda m, x: m.buffer.resize_(8).fill_(float(x.mean())),
                 "swap_tensors": lambda m, x: torch.utils.swap_tensors(
                     m.frozen, nn.Parameter(x[0].clone(), requires_grad=False)

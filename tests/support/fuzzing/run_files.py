@@ -15,8 +15,9 @@ from safetensors.torch import save as save_tensors
 from decrescendo import plan as plans
 from decrescendo import terms as termss
 from decrescendo.budget import Budget
-from decrescendo.checkpoint import Checkpoint, Checkpoints
+from decrescendo.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.checkpoint import checkpoints as kept
+from decrescendo.checkpoint import releases as listed
 from decrescendo.checkpoint.streams import stream_at, stream_state
 from decrescendo.ledger import Ledger, Release
 from decrescendo.plan import Plan
@@ -331,6 +332,35 @@ def _sign_checkpoint(files: Files) -> Files:
 
 
 @cache
+def _releases() -> list[Files]:
+    made: list[Files] = []
+    for count in (0, 1, 4):
+        with tempfile.TemporaryDirectory() as name:
+            releases = Releases(name)
+            releases.begin()
+            for position in range(count):
+                releases.record(position, bytes([position]) * 32)
+            made.append({listed.RELEASES: (Path(name) / listed.RELEASES).read_bytes()})
+    torn = made[-1][listed.RELEASES] + b'{"step": 5, "sha256": "0a'
+    return [*made, {listed.RELEASES: torn}]
+
+
+def _read_releases(folder: Path) -> tuple[str, ...]:
+    releases = Releases(folder)
+    path = folder / listed.RELEASES
+    releases.go_on(listed._name_in(path) if path.exists() else "", 0)
+    return tuple(releases._digests)
+
+
+def _releases_again(value: tuple[str, ...], folder: Path) -> tuple[str, ...]:
+    releases = Releases(folder)
+    releases.begin()
+    for position, digest in enumerate(value):
+        assert releases.record(position, bytes.fromhex(digest))
+    return _read_releases(folder)
+
+
+@cache
 def _declarations() -> list[Files]:
     return [
         {TOML: b'data = "letters"\nperson = "one"\n'},
@@ -387,4 +417,5 @@ RUNS = (
     Target("store", _stores, _read_store, None, bend=_bend_store),
     Target("declaration", _declarations, lambda folder: Declaration.load(folder / TOML)),
     Target("checkpoint", _checkpoints, _read_checkpoint, None, _sign_checkpoint, _bend_tensors),
+    Target("releases", _releases, _read_releases, _releases_again, locks=frozenset({listed.LOCK})),
 )  # fmt: skip

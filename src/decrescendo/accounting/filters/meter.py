@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
+from threading import Lock
 from typing import final
 
 from decrescendo.accounting.filters.protocol import Granted, Refused
@@ -19,17 +20,27 @@ class Meter:
     """An exact sum of costs that stays at or below a limit.
 
     Costs are floats, each rounded up where it was computed; their sum is kept as a fraction, so nothing is rounded
-    between the steps, however many and however small they are.
+    between the steps, however many and however small they are. Several threads may ask: what is compared with the limit
+    is what is then written down, one request after the other.
 
     Args:
         limit: > 0, rounded down where it was computed.
         price: the cost of one release, its count left aside, rounded up; infinite without noise.
     """
 
-    __slots__ = ("_limit", "_price", "_spent")
+    __slots__ = ("_limit", "_lock", "_price", "_spent")
 
     def __init__(self, limit: float, price: Callable[[float, float], float]) -> None:
         self._limit, self._spent, self._price = Fraction(limit), Fraction(0), price
+        self._lock = Lock()
+
+    def __getstate__(self) -> tuple[Fraction, Fraction, Callable[[float, float], float]]:
+        """All but the lock: a copy, or what comes out of a pickle, has a sum and a lock of its own."""
+        return self._limit, self._spent, self._price
+
+    def __setstate__(self, state: tuple[Fraction, Fraction, Callable[[float, float], float]]) -> None:
+        self._limit, self._spent, self._price = state
+        self._lock = Lock()
 
     @property
     def limit(self) -> float:
@@ -55,10 +66,11 @@ class Meter:
     def request(self, release: Release) -> Granted | Refused:
         """Grant what fits: sum + cost <= limit, in exact arithmetic. Equality fits."""
         cost = self.cost(release)
-        if not math.isfinite(cost) or self._spent + Fraction(cost) > self._limit:
-            return Refused(release, cost, self.remaining)
-        self._spent += Fraction(cost)
-        return Granted(release, cost, self.remaining)
+        with self._lock:  # without it two threads that find the same room both take it
+            if not math.isfinite(cost) or self._spent + Fraction(cost) > self._limit:
+                return Refused(release, cost, self.remaining)
+            self._spent += Fraction(cost)
+            return Granted(release, cost, self.remaining)
 
     def smallest(self, sample_rate: float, steps: int) -> float:
         """The smallest noise multiplier with which ``steps`` releases fit one by one; infinite if none does."""

@@ -63,8 +63,9 @@ class Filter(Protocol):
     """Guards a budget over releases whose noise may depend on everything released before.
 
     Every implementation keeps these laws (``tests/contracts/test_filters.py``): granted costs, added exactly, never
-    exceed `limit`; what fits exactly is granted; a refusal changes nothing; the order of requests does not matter;
-    more noise never costs more; no noise is refused; the guarantee is the budget, whatever was spent.
+    exceed `limit`, whichever threads ask; what fits exactly is granted; a refusal changes nothing; the order of
+    requests does not matter; more noise never costs more; no noise is refused; the guarantee is the budget, whatever
+    was spent. One filter guards one budget: a copy of it is a second budget.
     """
 
     @property

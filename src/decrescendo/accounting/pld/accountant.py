@@ -1,6 +1,7 @@
 """`Pld`: epsilon of thousands of different steps, between two certified ends."""
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -130,7 +131,7 @@ def _crossing(curve: Callable[[float], float], delta: float, near: float) -> flo
 
     low, high = near * 0.99, near * 1.01
     while gap(low) < 0:
-        if low < 1e-14:
+        if low == 0:
             return 0.0
         low *= 0.7 if low > 1e-6 * near else 0.0
     while gap(high) > 0:
@@ -152,7 +153,8 @@ class Pld:
     Args:
         rtol: the bracket is at most ``rtol`` times epsilon wide (1e-7 where that is less); 1e-5 to 0.1.
 
-    Guarantee: the true epsilon for adding or removing one record lies in the bracket. Discretisation, truncated
+    Guarantee: the true epsilon for adding or removing one record lies in the bracket, and the true delta in
+    `delta_bracket`, however small it is. Discretisation, truncated
     tails, aliasing and floating point are all bounded on the safe side; the floating-point bounds assume that library
     functions (erfcx, exp, sin, cos) are accurate to a few units in the last place.
 
@@ -187,8 +189,8 @@ class Pld:
         check_instance("ledger", ledger, Ledger)
         check_delta(delta)
         noisy, exposed = _simplified(ledger)
-        if exposed:
-            return (math.inf if delta < exposed else self.bracket(noisy, delta)[0]), math.inf
+        if exposed[1]:
+            return (math.inf if delta < exposed[0] else self.bracket(noisy, delta)[0]), math.inf
         if _total_variation(noisy) <= delta:
             return 0.0, 0.0
         if noisy.steps == 1:
@@ -224,7 +226,7 @@ class Pld:
         """
         check_instance("ledger", ledger, Ledger)
         noisy, exposed = _simplified(ledger)
-        if exposed:
+        if exposed[1]:
             return math.inf
         if _total_variation(noisy) <= check_delta(delta):
             return 0.0
@@ -237,6 +239,9 @@ class Pld:
     def delta_bracket(self, ledger: Ledger, epsilon: float) -> tuple[float, float]:
         """(lower, upper): the true delta at ``epsilon`` >= 0 lies between them.
 
+        Only for an empty ledger is the upper end 0. Where delta is far below it, that end of a composition is what
+        floating point could have lost: some 1e-21.
+
         >>> Pld().delta_bracket(Ledger(), 1.0)
         (0.0, 0.0)
         """
@@ -244,7 +249,7 @@ class Pld:
         near = check_real("epsilon", epsilon, at_least=0)
         noisy, exposed = _simplified(ledger)
         if not len(noisy):
-            return exposed, exposed
+            return exposed
         if noisy.steps == 1:
             return _exposed_too(exposed, *delta_of_one(noisy, near))
         lower, upper = 0.0, 1e-9
@@ -256,6 +261,10 @@ class Pld:
             scale = max(near, 0.1 / min(point.c for point in points))
             bounds = steps.bounds(near, upper, effort.smoothing * scale, lower=effort is not _PILOT)
             lower, upper = bounds.lower(near), max(bounds.upper(near), 1e-300)
+        if lower > upper:
+            raise AccountingError(
+                f"bounds must not cross, got {lower, upper}; this is a bug, please report it"
+            )
         return _exposed_too(exposed, lower, upper)
 
     def _effort(self) -> _Effort:
@@ -263,30 +272,45 @@ class Pld:
         return _Effort(nodes=math.ceil(96 / scale), kappa=min(0.022 * scale, 0.1), smoothing=2e-4 * scale**2)
 
 
-def _simplified(ledger: Ledger) -> tuple[Ledger, float]:
-    """The releases that have noise, and the probability that one that has none exposes a record.
+def _simplified(ledger: Ledger) -> tuple[Ledger, tuple[float, float]]:
+    """The releases that have noise, and bounds on the probability that one that has none exposes a record.
 
     Distinct and sorted; those that everybody takes part in become one, by exact composition.
     """
     distinct = ledger.distinct()
     bare = distinct.noise_multiplier == 0
-    kept = np.log1p(-np.minimum(distinct.sample_rate[bare], 1 - 1e-16))
-    exposed = -math.expm1(float(distinct.count[bare] @ kept)) if bare.any() else 0.0
     full = distinct.sample_rate == 1
     noisy = distinct.where(~bare & ~full)
     if (full & ~bare).any():
-        noisy += Ledger([Release(1.0, 1 / Gaussian().mu(distinct.where(full & ~bare)))])
-    return noisy, exposed
+        mu = Gaussian().mu(distinct.where(full & ~bare))
+        noisy += Ledger([Release(1.0, min(1 / mu, sys.float_info.max))])
+    return noisy, _exposed(distinct.where(bare))
 
 
-def _exposed_too(exposed: float, lower: float, upper: float) -> tuple[float, float]:
-    """Bounds on delta when, besides, a record is laid open with probability ``exposed``."""
-    return max(exposed, lower), 1 - (1 - exposed) * (1 - upper)
+def _exposed(bare: Ledger) -> tuple[float, float]:
+    """(lower, upper) of 1 - prod (1 - p)^count: the probability that some release without noise has a record."""
+    if not len(bare) or (bare.sample_rate == 1).any():
+        return (1.0, 1.0) if len(bare) else (0.0, 0.0)
+    value = -math.expm1(float(bare.count @ np.log1p(-bare.sample_rate)))
+    # All terms have one sign: a sum of n is off by n units, relatively, and expm1 makes no relative error larger.
+    slack = (len(bare) + 16) * 2.0**-52
+    return value * (1 - slack), min(1.0, value * (1 + slack))
+
+
+def _exposed_too(exposed: tuple[float, float], lower: float, upper: float) -> tuple[float, float]:
+    """Bounds on delta when, besides, a record is laid open with probability ``exposed``.
+
+    At most q + (1 - q) delta, by convexity of the curve. Written so because every term is positive: nothing cancels,
+    and a sum that is q or delta alone stays above it. (1 - (1 - q)(1 - delta) lost delta below 1e-16.)
+    """
+    if not exposed[1]:
+        return lower, upper
+    return max(exposed[0], lower), min(1.0, (exposed[1] + (1 - exposed[1]) * upper) * (1 + 2.0**-50))
 
 
 def _total_variation(ledger: Ledger) -> float:
     """An upper bound on delta at epsilon 0: the sum of the steps' total variations."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         variation = erf(1 / (math.sqrt(8) * ledger.noise_multiplier))
     return float((1 + 1e-12) * np.sum(ledger.count * ledger.sample_rate * variation))
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Complex, Float
 from scipy.optimize import brentq
-from scipy.special import expm1, ndtr
+from scipy.special import erf, expm1
 
 from decrescendo.accounting.gaussian import log_delta
 from decrescendo.accounting.pld.transform import (
@@ -132,11 +132,9 @@ def choose_grid(
         (a, log_mgf(parts, direction, a) - a * epsilon - log_delta) for a in tilts
     ]
     log_alias = math.log(1e-5)
-    best: Grid | None = None
     affordable = max(_LOG_CANCELLATION, chernoff[len(_RATIOS)][1] + math.log(2))
+    found: list[tuple[float, float, int, float, float]] = []  # m, number of frequencies, excess, c, window
     for c, excess in chernoff[1 : len(_RATIOS) + 1]:
-        if excess > affordable:
-            continue
         above = min((bound - log_alias) / (a - c) for a, bound in chernoff if a > c)
         below = min((bound - log_alias) / (c - a) for a, bound in chernoff if a < c)
         window = max(4 * m, above, below)
@@ -145,11 +143,14 @@ def choose_grid(
         # A grid is never larger than _MOST: more smoothing is always right, only wider.
         smoother = max(m, _CUT * window / (2 * math.pi * _MOST))
         count = math.ceil(_CUT / smoother * window / (2 * math.pi)) + 2
-        if best is None or (smoother, count) < (best.m, best.v.size):
-            best = Grid(c, smoother, 2 * math.pi / window * np.arange(count), window, tuple(tilts))
-    if best is None:
+        found.append((smoother, count, excess, c, window))
+    if not found:
         raise AccountingError("no contour gives a finite sum; this is a bug, please report it")
-    return best
+    # Where delta is far below what the dots reach (all finite losses are below epsilon) nothing is affordable: then
+    # what floating point loses least with. It is in the bound as ever.
+    cheap = [one for one in found if one[2] <= affordable] or [min(found, key=lambda one: one[2])]
+    smoother, count, _, c, window = min(cheap, key=lambda one: one[:2])
+    return Grid(c, smoother, 2 * math.pi / window * np.arange(count), window, tuple(tilts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,10 @@ class Inversion:
         tail = math.exp(grid.log_smoothing) * self._cut() / math.pi * _with_1(law)
         composed = scale * (max(0.0, value) + error + tail) + self.infinite * (1 + 1e-9)
         if _sparse(law):
-            composed += self._silent(epsilon) + self._aliases(epsilon, [(a, 0.0) for a, _ in law.chernoff])
+            composed += self._silent(epsilon) * (1 + 4 * CURVE_ERROR)
+            composed += self._aliases(epsilon, [(a, 0.0) for a, _ in law.chernoff])
+        if self.steps * CURVE_ERROR > 700:
+            return 1.0
         result = composed * math.exp(self.steps * CURVE_ERROR)
         return min(1.0, result) if math.isfinite(value + result) else 1.0
 
@@ -219,13 +223,14 @@ class Inversion:
             return 0.0
         value, error = self._sum(law, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=_sparse(law))
         bump_kernel = np.exp(grid.m**2 * (grid.s + 0.5) ** 2 / 2 - 1j * grid.v * epsilon)
-        height = (2 * float(ndtr(grid.m / 2)) - 1) * grid.m / math.sqrt(2 * math.pi)
+        height = float(erf(grid.m / math.sqrt(8))) * grid.m / math.sqrt(2 * math.pi)  # S(0) m / sqrt(2 pi)
         bump, bump_error = self._sum(law, bump_kernel, 2 * height, epsilon)
         last = math.exp(grid.log_smoothing + grid.m**2 / 8) * self._cut() * _with_1(law)
         tail = last * (1 / math.pi + 2 * height * float(grid.v[-1]) ** 2)
         composed = scale * (value - error - bump - bump_error - tail) - self._aliases(epsilon, law.chernoff)
         if _sparse(law):
-            composed += self._silent(epsilon)
+            # Not far above the bump, perhaps, and far above delta: its own last digits count.
+            composed += self._silent(epsilon) * (1 - 4 * CURVE_ERROR)
         result = composed * math.exp(-self.steps * CURVE_ERROR)
         return max(0.0, result) if math.isfinite(result) else 0.0
 

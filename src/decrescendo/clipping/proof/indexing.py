@@ -42,7 +42,11 @@ def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label
     inside = 0 <= at < mask.dim()
     for constant, label, dim in ((tensor, own, place.dim), (mask, chosen, at)):
         along = dim >= 0 and dim < constant.dim()
-        if (not isinstance(label, Place) or label.constant) and along and not call.uniform(constant, place.moved(dim)):
+        if (
+            (not isinstance(label, Place) or label.constant)
+            and along
+            and not call.uniform(constant, place.moved(dim))
+        ):
             return call.mixed(LAID_ALONG), None
     if not inside:
         return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
@@ -68,7 +72,11 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
     index = torch.where(index < 0, index + units, index)
     chosen = index if place.owners is None else place.owners.example.to(index.device)[index]
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
-    tried = [given.moved(given.dim + len(shape) - index.dim())] if isinstance(given, Place) and not given.constant else []
+    tried = (
+        [given.moved(given.dim + len(shape) - index.dim())]
+        if isinstance(given, Place) and not given.constant
+        else []
+    )
     count = int(call.units(Place(0)))
     for dim, size in enumerate(shape):
         if size % count == 0:
@@ -162,7 +170,9 @@ def _index_put(call: Call) -> Label:
         if selected is None:
             return call.mixed(_ELSEWHERE) if isinstance(written, Place) else label
         dims = tensor.dim() - mask.dim() + 1
-        return label if values.numel() == 1 or _fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
+        return (
+            label if values.numel() == 1 or _fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
+        )
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return _constant(call)
     own = call.label(tensor)
@@ -176,7 +186,10 @@ def _index_put(call: Call) -> Label:
     others = [dim for dim, index in enumerate(indices) if index is None]
     where = [d + (len(shape) if not together or d > start else 0) for d in range(len(others))]
     if together:
-        where = [others[d] if others[d] < start else others[d] - len(given) + len(shape) for d in range(len(others))]
+        where = [
+            others[d] if others[d] < start else others[d] - len(given) + len(shape)
+            for d in range(len(others))
+        ]
     free = dict(zip(where, others, strict=True))
     place = own if isinstance(own, Place) and not own.constant else None
     if place is None and isinstance(written, Place) and not written.constant:
@@ -186,7 +199,11 @@ def _index_put(call: Call) -> Label:
     if place is not None and indices[place.dim] is None:
         at = next(key for key, dim in free.items() if dim == place.dim)
         constants = all(not isinstance(call.label(index), Place | Mixed) for index in given)
-        fits = constants and _fits(call, [values], place.moved(at), dims) and _fits(call, [tensor], place, tensor.dim())
+        fits = (
+            constants
+            and _fits(call, [values], place.moved(at), dims)
+            and _fits(call, [tensor], place, tensor.dim())
+        )
         return place if fits else call.mixed(_ELSEWHERE)
     for dim, index in enumerate(indices):
         if index is None or (place is not None and dim != place.dim):
@@ -237,7 +254,11 @@ def _gather(call: Call) -> Label:
         return call.mixed(_ELSEWHERE)
     beside = [index] if place.dim == dim else [tensor, index]
     whole = index.shape[place.dim] == cast("Tensor", call.outputs[0]).shape[place.dim]
-    return place if place.constant or (whole and _fits(call, beside, place, tensor.dim())) else call.mixed(LAID_ALONG)
+    return (
+        place
+        if place.constant or (whole and _fits(call, beside, place, tensor.dim()))
+        else call.mixed(LAID_ALONG)
+    )
 
 
 def _scatter(call: Call) -> Label:
@@ -254,7 +275,11 @@ def _scatter(call: Call) -> Label:
 def _index_add(call: Call) -> Label:
     tensor, source, index = call.args["self"], call.args["source"], call.args["index"]
     dim = call.args["dim"] % max(tensor.dim(), 1)
-    label = call.joined([tensor, source], tensor.dim()) if call.label(source) is not Public.ANY else call.label(tensor)
+    label = (
+        call.joined([tensor, source], tensor.dim())
+        if call.label(source) is not Public.ANY
+        else call.label(tensor)
+    )
     if isinstance(label, Place) and label.dim != dim:
         return label if not isinstance(call.label(index), Place | Mixed) else call.mixed(_ELSEWHERE)
     return _gathered(call)
@@ -269,8 +294,12 @@ def _gathered(call: Call) -> Label:
     if not isinstance(label, Place) or label.dim != dim or label.constant:
         return _constant(call)
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
-    if call.label(tensor) is Public.FILL and torch.equal(flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)):
-        return call.owners(dim, torch.empty_like(own).index_copy_(0, flat, own))  # all of them, in another order
+    if call.label(tensor) is Public.FILL and torch.equal(
+        flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)
+    ):
+        return call.owners(
+            dim, torch.empty_like(own).index_copy_(0, flat, own)
+        )  # all of them, in another order
     if tensor.shape[dim] != call.units(target):
         return _constant(call)
     fits = torch.equal(index.flatten(), own) and _fits(call, [tensor], target, tensor.dim())
@@ -332,7 +361,10 @@ def _pack(call: Call) -> Sequence[Label]:
     sizes = cast("Tensor", call.outputs[1])
     kept = call.mixed("the numbers of sequences at each step are those of the whole batch")
     if not isinstance(label, Place):
-        return [label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY, kept]
+        return [
+            label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY,
+            kept,
+        ]
     if label.dim != sequences or not _fits(call, [call.args["lengths"]], label.moved(0), 1):
         return [call.mixed("the lengths are not those of the sequences"), kept]
     ranks = call.examples(label, call.args["input"].shape[sequences], sizes)
@@ -341,7 +373,11 @@ def _pack(call: Call) -> Sequence[Label]:
 
 def _embedding_bag(call: Call) -> Label:
     """Bags of ids, each within one example, in the order of the examples."""
-    indices, offsets, weights = call.args["indices"], call.args["offsets"], call.args.get("per_sample_weights")
+    indices, offsets, weights = (
+        call.args["indices"],
+        call.args["offsets"],
+        call.args.get("per_sample_weights"),
+    )
     label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
     if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
         return _constant(call)

@@ -77,8 +77,10 @@ class Call:
         return (
             place.dim < 0
             or tensor.shape[place.dim] == 1
-            or tensor.shape[place.dim] == place.inner * place.outer * self.units(place)
-            and is_uniform(tensor, place, self.units(place))
+            or (
+                tensor.shape[place.dim] == place.inner * place.outer * self.units(place)
+                and is_uniform(tensor, place, self.units(place))
+            )
         )
 
     def examples(self, place: Place, size: int, like: Tensor) -> Tensor:
@@ -122,5 +124,7 @@ def is_data(label: Label) -> bool:
     return not label.public if isinstance(label, Mixed) else isinstance(label, Place) and not label.constant
 
 
-LAID_ALONG = "a constant that is not the same for all examples is laid along them, by their place in the batch"
+LAID_ALONG = (
+    "a constant that is not the same for all examples is laid along them, by their place in the batch"
+)
 SUMMED = "several examples are put together"

@@ -10,18 +10,22 @@ from decrescendo.clipping.proof.signatures import Rule
 from decrescendo.clipping.proof.tables import DECLARED, RULES, drawn, pointwise
 
 # They return what is no tensor, but nothing of the values in their arguments.
-_SILENT = frozenset({"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"})
+_SILENT = frozenset(
+    {"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"}
+)
 # Their numbers are sizes: for another number of examples they may be others, in proportion.
-_SIZED = frozenset("""
+_SIZED_NAMES = """
 view _unsafe_view reshape _reshape_alias expand zeros ones full empty rand randn randint arange new_zeros new_ones
 new_full new_empty new_empty_strided empty_strided as_strided slice slice_backward select_backward split
 split_with_sizes unsafe_split zeros_like repeat randperm expand_copy slice_scatter _pack_padded_sequence_backward
-native_group_norm native_group_norm_backward linspace eye unfold_backward diagonal_backward value_selecting_reduction_backward
-constant_pad_nd resize_ affine_grid_generator affine_grid_generator_backward unflatten chunk upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
+native_group_norm native_group_norm_backward linspace eye unfold_backward diagonal_backward
+value_selecting_reduction_backward constant_pad_nd resize_ affine_grid_generator affine_grid_generator_backward
+unflatten chunk upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
 upsample_nearest1d_backward upsample_linear1d_backward upsample_nearest3d_backward upsample_trilinear3d_backward
 col2im _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward normal uniform tensor_split convolution
 convolution_backward
-""".split())  # fmt: skip
+"""
+_SIZED = frozenset(_SIZED_NAMES.split())
 # Their numbers were read from lengths that are looked at elsewhere.
 _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
 
@@ -89,14 +93,23 @@ def _describe(func: Any) -> Operation:
     empties = name in (
         "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"
     )  # fmt: skip
-    marks = (reads, seeded, empties, name in _UNREAD, name in ("lift_fresh", "lift"), name.startswith("_foreach"))
+    marks = (
+        reads,
+        seeded,
+        empties,
+        name in _UNREAD,
+        name in ("lift_fresh", "lift"),
+        name.startswith("_foreach"),
+    )
     hides = name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update")
     return Operation(
         name=name,
         rule=rule,
         arguments=tuple(a.name for a in schema.arguments),
         defaults={a.name: a.default_value for a in schema.arguments if a.has_default_value()},
-        tensors=tuple(a.name for a in schema.arguments if "Tensor" in str(a.type) and a.name not in overwritten),
+        tensors=tuple(
+            a.name for a in schema.arguments if "Tensor" in str(a.type) and a.name not in overwritten
+        ),
         written=written,
         overwritten=overwritten,
         moves=torch.Tag.inplace_view in func.tags or name in ("set_", "requires_grad_", "detach_"),
@@ -109,7 +122,8 @@ def _describe(func: Any) -> Operation:
         empties=empties,
         foreach=name.startswith("_foreach"),
         hides=hides,
-        grows=torch.Tag.dynamic_output_shape in func.tags and name not in ("index", "nonzero", "masked_select", "linalg_lstsq"),
+        grows=torch.Tag.dynamic_output_shape in func.tags
+        and name not in ("index", "nonzero", "masked_select", "linalg_lstsq"),
         special=hides or any(marks) or full in DECLARED,
         declared=full if full in DECLARED else "",
     )

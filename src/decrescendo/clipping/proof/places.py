@@ -109,12 +109,12 @@ def view_of(
 
 
 def span_of(tensor: Tensor, place: Place, count: int) -> Span | None:
-    """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; ``None`` if it has none."""
+    """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
     width = tensor.element_size()
     if place.outer * place.inner * count != tensor.shape[place.dim]:
         return None
     step = tensor.stride(place.dim) * place.inner * width
-    start = tensor.storage_offset() * width
+    start = int(tensor.storage_offset()) * width
     if step == 0:
         return None
     base = start - start % step

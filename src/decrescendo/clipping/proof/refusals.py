@@ -25,7 +25,7 @@ def refusal(label: Label, of: str) -> str:
         remedy = _REMEDIES.get(label.name, remedy)
         if "no rule" in label.why:
             remedy = (
-                "Write it with torch's ordinary operations; if it is an operation of your own that keeps examples apart, "
+                "Write it with torch's ordinary operations; if it is one of your own that keeps examples apart, "
                 "say so with decrescendo.clipping.register_rule"
             )
         if label.why == LAID_ALONG:
@@ -37,6 +37,4 @@ def refusal(label: Label, of: str) -> str:
         found = "its examples are in another dimension, or in another order"
     else:
         found = "it depends on no example"
-    return (
-        f"no example's {of} may depend on another example, on its place or on their number, but {found}. {remedy}"
-    )
+    return f"no example's {of} may depend on another example, on its place or on their number, but {found}. {remedy}"

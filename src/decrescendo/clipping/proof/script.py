@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-
 # The numbers of an operation whose result reaches no loss, where they do not matter.
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
@@ -28,7 +27,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Script:
-    """The operations of a pass over ``count`` examples, in order; of outputs that no example reaches also the shapes."""
+    """The operations of a pass over ``count`` examples, in order; of constants also the shapes."""
 
     count: int
     events: list[Event] = field(default_factory=list[Event])
@@ -51,7 +50,9 @@ class Script:
                 return f"{names[0]} with {self.count} examples and {names[1]} with {other.count}"
             if mine.numbers is NOTHING or its.numbers is NOTHING:
                 continue
-            if mine.numbers != its.numbers and not self._alike(mine.numbers, its.numbers, other, sized=mine.sized):
+            if mine.numbers != its.numbers and not self._alike(
+                mine.numbers, its.numbers, other, sized=mine.sized
+            ):
                 return (
                     f"the numbers {mine.numbers} with {self.count} examples and {its.numbers} with {other.count} "
                     f"in {_name(mine)}"

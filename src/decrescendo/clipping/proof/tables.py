@@ -1,6 +1,6 @@
-"""What each operation does to where the examples are: the tables of the proof, and the door for operations of others."""
+"""What each operation does to where the examples are: the tables, and the door for operations of others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import cast
 
 from torch import Tensor
@@ -50,7 +50,9 @@ def reduced(*names: str) -> Rule:
             return label
         if label.dim in named:
             return call.mixed(SUMMED)
-        return label if call.args.get("keepdim") else label.moved(label.dim - sum(d < label.dim for d in named))
+        return (
+            label if call.args.get("keepdim") else label.moved(label.dim - sum(d < label.dim for d in named))
+        )
 
     return rule
 
@@ -118,12 +120,14 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
         return call.mixed("its filters are not each example's own")
     for constant, place in ((weight, filters), (call.args.get("bias"), Place(0, inner, 1, label.owners))):
         is_constant = constant is not None and not isinstance(call.label(constant), Place)
-        if is_constant and not call.uniform(constant, place):
+        if constant is not None and is_constant and not call.uniform(constant, place):
             return call.mixed(LAID_ALONG)
     if not backward:
         return after
     arrived = call.label(call.args["grad_output"])
-    if isinstance(arrived, Mixed) or (isinstance(arrived, Place) and not (arrived.dim == 1 and arrived.like(after))):
+    if isinstance(arrived, Mixed) or (
+        isinstance(arrived, Place) and not (arrived.dim == 1 and arrived.like(after))
+    ):
         return call.mixed(SUMMED)
     own_filters = filters if isinstance(found, Place) else call.mixed(SUMMED)
     return [label, own_filters, Place(0, inner, 1, label.owners) if isinstance(found, Place) else own_filters]
@@ -187,7 +191,9 @@ def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]
     if any(place.dim != rows[0].dim or not place.like(rows[0]) for place in rows):
         return call.mixed("examples that do not lie at the same places are put together")
     for tensor, label in zip(tensors, labels, strict=True):
-        constant = label is Public.ANY or (isinstance(label, Place) and label.constant and not rows[0].constant)
+        constant = label is Public.ANY or (
+            isinstance(label, Place) and label.constant and not rows[0].constant
+        )
         if constant and not rows[0].constant and not call.uniform(tensor, rows[0]):
             return call.mixed(LAID_ALONG)
     return rows[0]
@@ -206,7 +212,11 @@ def _padded(call: Call) -> Label:
     label, dims = call.label(call.args["self"]), call.dims
     pads = cast("list[int]", call.args["pad"])
     widened = {dims - 1 - at // 2 for at, width in enumerate(pads) if width}
-    return call.mixed("rows are added to the batch") if isinstance(label, Place) and label.dim in widened else label
+    return (
+        call.mixed("rows are added to the batch")
+        if isinstance(label, Place) and label.dim in widened
+        else label
+    )
 
 
 def _select_backward(call: Call) -> Label:
@@ -293,7 +303,11 @@ def _trilinear(call: Call) -> Label:
     if place is None:
         return Public.ANY
     summed = call.args["sumdim"]
-    return call.mixed(SUMMED) if place.dim in summed else place.moved(place.dim - sum(d < place.dim for d in summed))
+    return (
+        call.mixed(SUMMED)
+        if place.dim in summed
+        else place.moved(place.dim - sum(d < place.dim for d in summed))
+    )
 
 
 def _searched(call: Call) -> Label | Sequence[Label]:
@@ -305,7 +319,8 @@ def _searched(call: Call) -> Label | Sequence[Label]:
 _POINTWISE = """
 softplus_backward hardswish hardswish_backward hardtanh_backward log_sigmoid_forward log_sigmoid_backward
 hardsigmoid_backward leaky_relu_backward elu_backward _to_copy copy copy_ clone contiguous fill masked_fill floor_divide
-_prelu_kernel _prelu_kernel_backward native_dropout bernoulli polar complex angle hardshrink_backward softshrink_backward
+_prelu_kernel _prelu_kernel_backward native_dropout bernoulli
+polar complex angle hardshrink_backward softshrink_backward
 celu_backward mish_backward logit_backward huber softplus rsub fmod remainder where _masked_scale native_dropout_backward
 normal poisson binomial _conj_physical mvlgamma special_zeta fused_dropout lift lift_fresh_copy detach_copy
 fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward
@@ -364,35 +379,40 @@ _SIGNATURES = {
     "_scaled_dot_product_cudnn_attention_backward":
         "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,bhls,_,_->bhle,bhse,bhsv",
     "linalg_inv_ex": ".AB->.AB,.", "linalg_cholesky_ex": ".AB->.AB,.", "_linalg_det": ".AB->.,.AB,.A",
-    "_linalg_slogdet": ".AB->.,.,.AB,.A", "_linalg_eigh": ".AB->.A,.AB", "linalg_eig": ".AB->.A,.AB", "linalg_lstsq": ".AB,.Ck->.Bk,.k,.,.A",
+    "_linalg_slogdet": ".AB->.,.,.AB,.A", "_linalg_eigh": ".AB->.A,.AB", "linalg_eig": ".AB->.A,.AB",
+    "linalg_lstsq": ".AB,.Ck->.Bk,.k,.,.A",
     "_linalg_svd": ".AB->.AB,.A,.AB", "linalg_qr": ".AB->.AB,.AB", "linalg_lu_factor_ex": ".AB->.AB,.A,.",
-    "linalg_householder_product": ".AB,.A->.AB", "linalg_matrix_exp": ".AB->.AB", "linalg_pinv": ".AB->.BA", "linalg_lu": ".AB->.AB,.AB,.AB",
+    "linalg_householder_product": ".AB,.A->.AB", "linalg_matrix_exp": ".AB->.AB", "linalg_pinv": ".AB->.BA",
+    "linalg_lu": ".AB->.AB,.AB,.AB",
     "cholesky_inverse": ".AB->.AB", "cholesky_solve": ".Ak,.AB->.Ak", "cholesky": ".AB->.AB",
 }  # fmt: skip
 
 _mixing_last = {
-    **{name: signature(f".{'ABC'[:k]},.{'ABC'[:k]}->.{'ABC'[:k]},.{'ABC'[:k]}") for name, k in _POOLED.items()},
+    **{
+        name: signature(f".{'ABC'[:k]},.{'ABC'[:k]}->.{'ABC'[:k]},.{'ABC'[:k]}")
+        for name, k in _POOLED.items()
+    },
     **{
         f"{name}_backward": signature(",".join([f".{'ABC'[:k]}"] * 3) + f"->.{'ABC'[:k]}")
         for name, k in _POOLED.items()
     },
 }
-_softmaxes: Callable[[str], dict[str, Rule]] = lambda names: dict.fromkeys(names.split(), along("dim", "dims"))  # noqa: E731
-
 RULES: dict[str, Rule] = {
     **dict.fromkeys(_POINTWISE.split(), pointwise), **dict.fromkeys(_FILLS.split(), fill),
-    **dict.fromkeys(_DRAWS.split(), drawn), **_softmaxes(_ALONG),
+    **dict.fromkeys(_DRAWS.split(), drawn), **dict.fromkeys(_ALONG.split(), along("dim", "dims")),
     **dict.fromkeys(_REDUCED.split(), _either(pointwise, reduced("dim"))),
     **_mixing_last, **{name: signature(text) for name, text in _SIGNATURES.items()},
     "topk": along("dim"), "glu": along("dim"), "_fft_r2c": along("dim"), "_fft_c2r": along("dim"),
     "native_layer_norm": _normalised, "native_layer_norm_backward": _normalised, "_fused_rms_norm": _normalised,
     "_fused_rms_norm_backward": _normalised,
-    "native_batch_norm": _batch_norm, "native_batch_norm_backward": _batch_norm, "_native_batch_norm_legit": _batch_norm,
+    "native_batch_norm": _batch_norm, "native_batch_norm_backward": _batch_norm,
+    "_native_batch_norm_legit": _batch_norm,
     "cudnn_batch_norm": _batch_norm, "_native_batch_norm_legit_no_training": _batch_norm,
     "convolution": _convolution, "convolution_backward": _convolution,
     "cat": _concatenated, "stack": _concatenated, "repeat": _repeated, "constant_pad_nd": _padded,
     "select_backward": _select_backward, "slice_backward": _slice_backward, "diagonal_backward": _diagonal_backward,
-    "unfold_backward": _unfold_backward, "diag_embed": _diag_embed, "_ctc_loss_backward": _ctc_backward, "_trilinear": _trilinear, "searchsorted": _searched,
+    "unfold_backward": _unfold_backward, "diag_embed": _diag_embed, "_ctc_loss_backward": _ctc_backward,
+    "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
          "binary_cross_entropy_with_logits"), _chosen_loss(pointwise)

@@ -14,7 +14,8 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.clipping.proof.labels import LAID_ALONG, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.operations import Operation, operation
@@ -23,6 +24,8 @@ from decrescendo.clipping.proof.script import NOTHING, Event, Script
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
 
+# Where a constant occurs: the call, the argument, the dimension.
+Guess: TypeAlias = tuple[int, int, int]
 Mark: TypeAlias = Public | Mixed | Span
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _NUMBERS = frozenset({
@@ -31,9 +34,10 @@ _NUMBERS = frozenset({
 _STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
+_C = cast("Any", torch)._C
 # Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
-_FUNCTIONS_OFF = cast("Any", torch._C).DisableTorchFunction
-_HAS_MODES = cast("Any", torch._C)._is_torch_function_mode_enabled
+_FUNCTIONS_OFF = _C.DisableTorchFunction
+_HAS_MODES = _C._is_torch_function_mode_enabled
 _Storage = cast("Any", torch.UntypedStorage)
 
 
@@ -49,7 +53,7 @@ class Memory:
         self.declared = frozenset(declared)
         self.assumed: set[str] = set()
         # Constants that are as long as a batch by coincidence alone.
-        self.coincident: set[tuple[int, int, int]] = set()
+        self.coincident: set[Guess] = set()
 
     def __del__(self) -> None:
         for key in self.stale:
@@ -95,7 +99,7 @@ class Watch(TorchDispatchMode):
     coarsest: torch.dtype = torch.float64
     refusal: str = ""
     # Constants of the batch's length that were taken for rows, by where they occur.
-    guessed: set[tuple[int, int, int]] = field(default_factory=set[tuple[int, int, int]])
+    guessed: set[Guess] = field(default_factory=set[Guess])
 
     def __post_init__(self) -> None:
         TorchDispatchMode.__init__(self)
@@ -154,7 +158,9 @@ class Watch(TorchDispatchMode):
     def owners(self, dim: int, example: Tensor) -> Place:
         """The place of units that belong to these examples, one each; those known are found again by their values."""
         with paused():
-            if len(example) == self.count and torch.equal(example, torch.arange(self.count, device=example.device)):
+            if len(example) == self.count and torch.equal(
+                example, torch.arange(self.count, device=example.device)
+            ):
                 return Place(dim)
             for place in self.known:
                 known = cast("Owners", place.owners)
@@ -175,7 +181,9 @@ class Watch(TorchDispatchMode):
             return Public.FILL
         if tensor.layout is not torch.strided:
             return Mixed("it has no strides")
-        return span_of(tensor, label, self.units(label)) or Mixed("its examples lie in memory in no order that is known")
+        return span_of(tensor, label, self.units(label)) or Mixed(
+            "its examples lie in memory in no order that is known"
+        )
 
     def end(self) -> None:
         """Forget what is gone; what was made from data and is still there must not come back in another pass."""
@@ -186,7 +194,9 @@ class Watch(TorchDispatchMode):
         for key, (mark, _) in self.marks.items():
             if key < 0:
                 continue
-            data = not mark.public if isinstance(mark, Mixed) else isinstance(mark, Span) and not mark.constant
+            data = (
+                not mark.public if isinstance(mark, Mixed) else isinstance(mark, Span) and not mark.constant
+            )
             if data and key not in stale and not _Storage._expired(key):
                 stale.add(key)
                 continue
@@ -210,6 +220,8 @@ class Watch(TorchDispatchMode):
             return func(*args, **kwargs or {})
         for kind in types:
             if kind not in _PLAIN:
+                if kind.__module__.startswith("torch._subclasses"):
+                    self.refuse("a pass must be run, but a part of it is traced. Trace or compile it before")
                 return NotImplemented  # what such a tensor is made of comes here
         with _FUNCTIONS_OFF():
             return self._dispatch(func, args, kwargs)
@@ -218,7 +230,7 @@ class Watch(TorchDispatchMode):
         op = operation(func)
         marks, stale = self.marks, self.memory.stale
         labels: dict[int, Label] = {}
-        tensors: list[Tensor | None] = []
+        tensors: list[Tensor] = []
         numbers: list[object] = []
         wires: list[object] = []
         data, same = False, True
@@ -256,7 +268,7 @@ class Watch(TorchDispatchMode):
                 same &= span is None or span is mark
                 span = mark
             else:
-                labels[id(tensor)] = mark
+                labels[id(tensor)] = cast("Label", mark)
                 if type(mark) is Mixed:
                     data, same = True, False
                 elif mark is Public.ANY and tensor.dim():
@@ -267,9 +279,13 @@ class Watch(TorchDispatchMode):
             if op.hides and data:
                 bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs or {})
                 if bound.get("training") and bound.get("running_mean") is not None:
-                    self.refuse(f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}")
+                    self.refuse(
+                        f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
+                    )
             if op.seeded and (kwargs is None or kwargs.get("generator") is None):
-                chance = (kwargs or {}).get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
+                chance = (kwargs or {}).get(
+                    "dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0
+                )
                 if op.chance < 0 or chance:
                     self._check_seed()
         if op.written and not op.moves:
@@ -298,11 +314,11 @@ class Watch(TorchDispatchMode):
             if same and span is not None and op.rule is pointwise and len(made) == 1:
                 (tensor, key), first = fresh[0], tensors[0]
                 if (
-                    first is not None and first.shape == tensor.shape and first.stride() == tensor.stride()
+                    first.shape == tensor.shape and first.stride() == tensor.stride()
                     and first.element_size() == tensor.element_size() and not span.base
                     and not first.storage_offset() and type(labels[id(first)]) is Place
-                    and all(labels[id(t)] == labels[id(first)] for t in tensors[1:] if t is not None and t.dim() == tensor.dim())
-                    and all(t is None or t.dim() in (0, tensor.dim()) for t in tensors)
+                    and all(labels[id(t)] == labels[id(first)] for t in tensors[1:] if t.dim() == tensor.dim())
+                    and all(t.dim() in (0, tensor.dim()) for t in tensors)
                 ):  # fmt: skip
                     self._keep(tensor, key, span, at)  # one of many like it
                     return output
@@ -331,7 +347,12 @@ class Watch(TorchDispatchMode):
         self.marks[key] = (mark, at)
 
     def _label_constants(
-        self, op: Operation, kwargs: Mapping[str, Any] | None, made: list[Tensor], inputs: Mapping[int, Mark], at: int
+        self,
+        op: Operation,
+        kwargs: Mapping[str, Any] | None,
+        made: list[Tensor],
+        inputs: Mapping[int, Mark],
+        at: int,
     ) -> None:
         """What is made from no example."""
         if op.name == "_shape_as_tensor":
@@ -371,7 +392,9 @@ class Watch(TorchDispatchMode):
         if self.expected is None or number >= len(shapes) or shapes[number] == tensor.shape:
             return None
         its = shapes[number]
-        moved = [dim for dim in range(tensor.dim()) if len(its) == tensor.dim() and its[dim] != tensor.shape[dim]]
+        moved = [
+            dim for dim in range(tensor.dim()) if len(its) == tensor.dim() and its[dim] != tensor.shape[dim]
+        ]
         if len(moved) != 1 or tensor.shape[moved[0]] * self.expected.count != its[moved[0]] * self.count:
             return Mixed("a constant depends on the number of examples")
         return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, constant=True)
@@ -407,9 +430,13 @@ class Watch(TorchDispatchMode):
 
         found = op.rule(Call(op.name, bound, tensors, made, label, self.units, self.owners))
         labels = list(found) if isinstance(found, Sequence) else [found] * len(made)
-        return labels + [Mixed(f"the proof has no rule for this output of {op.name}")] * (len(made) - len(labels))
+        return labels + [Mixed(f"the proof has no rule for this output of {op.name}")] * (
+            len(made) - len(labels)
+        )
 
-    def _each(self, op: Operation, bound: Mapping[str, Any], made: Sequence[Tensor | None]) -> Sequence[Label]:
+    def _each(
+        self, op: Operation, bound: Mapping[str, Any], made: Sequence[Tensor | None]
+    ) -> Sequence[Label]:
         """Operations on lists, entry by entry."""
         lists = [value for value in bound.values() if isinstance(value, (list, tuple)) and _tensors(value)]
         single = [value for value in bound.values() if isinstance(value, Tensor)]
@@ -434,18 +461,27 @@ class Watch(TorchDispatchMode):
         if data:
             labels = self._labels(op, args, kwargs, outputs, _tensors((*args, *kwargs.values())), known)
         else:
-            left = [known[id(t)] for name in op.tensors if name not in op.overwritten for t in _tensors([bound.get(name)])]
+            left = [
+                known[id(t)]
+                for name in op.tensors
+                if name not in op.overwritten
+                for t in _tensors([bound.get(name)])
+            ]
             labels = [self._constant(op, kwargs, left)] * len(outputs)
         if op.name == "resize_":
             labels = [Mixed("memory that was never written")] * len(outputs)
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
                 self.assign(tensor, label)
-            labels = [Mixed("it keeps statistics of the batch", op.name) if data else Public.ANY] * len(targets)
+            labels = [Mixed("it keeps statistics of the batch", op.name) if data else Public.ANY] * len(
+                targets
+            )
         for target, label in zip(targets, labels, strict=False):
             self._store(target, label, op)
 
-    def _check_targets(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool) -> None:
+    def _check_targets(
+        self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
+    ) -> None:
         """Refuse a write before it is done: what was there stays."""
         bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
         for target in _tensors(bound.get(name) for name in op.written):
@@ -457,14 +493,18 @@ class Watch(TorchDispatchMode):
                     "one without running statistics (GroupNorm, LayerNorm)"
                 )
             if data and key not in self.marks:
-                self.refuse(f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}")
+                self.refuse(
+                    f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
+                )
 
     def _store(self, target: Tensor, label: Label, op: Operation) -> None:
         key = key_of(target)
         old = self.marks.get(key, (_STALE if key in self.memory.stale else None, 0))[0]
         if old is None:
             if is_data(label):
-                self.refuse(f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}")
+                self.refuse(
+                    f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
+                )
             return
         if target.numel():
             self._keep(target, key, self._after(target, label, old), len(self.script.events) - 1)
@@ -478,7 +518,7 @@ class Watch(TorchDispatchMode):
             return label if isinstance(label, Mixed) else cast("Mixed", old)
         if isinstance(label, Place):
             made = self._mark(target, label)
-            if not isinstance(made, Span) or isinstance(old, Span) and not old.constant:
+            if not isinstance(made, Span) or (isinstance(old, Span) and not old.constant):
                 same = isinstance(made, Span) and isinstance(old, Span) and _same(made, old)
                 return made if same else Mixed("rows of the examples are written over others' rows")
             uniform = old in (Public.FILL, Public.RANDOM) or key_of(target) in self.filled
@@ -540,7 +580,8 @@ class Watch(TorchDispatchMode):
                 self.memory.assumed.add(f"what {where} reads of the data steers nothing")
                 return
             self.refuse(
-                f"the data must not leave torch in a pass, but {where} takes them out by {name.strip('_')}(). Use tensor "
+                f"the data must not leave torch in a pass, but {where} takes them out by {name.strip('_')}(). Use "
+                "tensor "
                 f'operations there; or declare the line: EngineSettings(declared=("{where}",))'
             )
 
@@ -549,7 +590,9 @@ class Watch(TorchDispatchMode):
         for value in values:
             label = self.label(value) if isinstance(value, Tensor) else Public.FILL
             if isinstance(label, Mixed):
-                self.refuse(f"no example's loss may depend on another example, got a CTC loss of which {label.why}")
+                self.refuse(
+                    f"no example's loss may depend on another example, got a CTC loss of which {label.why}"
+                )
 
     def _check_seed(self) -> None:
         if self.seed < 0:
@@ -557,7 +600,9 @@ class Watch(TorchDispatchMode):
                 "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
                 "Give Engine(seeds=...), as Trainer does, or turn dropout off"
             )
-        if torch.initial_seed() != self.seed or (torch.cuda.is_available() and torch.cuda.initial_seed() != self.seed):
+        if torch.initial_seed() != self.seed or (
+            torch.cuda.is_available() and torch.cuda.initial_seed() != self.seed
+        ):
             self.refuse(
                 "random numbers in a pass must come from the run's own stream, but torch's global generator was seeded "
                 "in it: numbers that are known for each place tell examples by their place. Leave out manual_seed"
@@ -567,9 +612,9 @@ class Watch(TorchDispatchMode):
 @contextmanager
 def paused() -> Generator[None]:
     """Inside, the engine works by itself: nothing is watched, and what is made has to be labelled by `Watch.assign`."""
-    modes = cast("list[object]", _get_current_dispatch_mode_stack())
+    modes = cast("list[object]", cast("Any", _python_dispatch)._get_current_dispatch_mode_stack())
     if len(modes) <= 1:
-        with cast("Any", torch._C)._DisableTorchDispatch():
+        with _C._DisableTorchDispatch():
             yield
         return
     watches = [mode for mode in modes if isinstance(mode, Watch) and not mode.idle]
@@ -592,9 +637,8 @@ def _same(one: Span, two: Span) -> bool:
 
 def key_is_whole(target: Tensor) -> bool:
     """Whether a tensor has every number of its storage, each once."""
-    return (
-        target.layout is not torch.strided
-        or target.numel() * target.element_size() == target.untyped_storage().nbytes()
+    return target.layout is not torch.strided or (
+        target.numel() * target.element_size() == target.untyped_storage().nbytes()
         and 0 not in target.stride()
     )
 
@@ -634,20 +678,22 @@ def _slots(output: Any) -> list[Tensor | None]:
 def _content(tensor: Tensor) -> object:
     """The numbers of a constant made in Python, so that one that depends on the number of examples shows."""
     if tensor.numel() > 64 or tensor.is_meta:
-        return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else ()
+        return (
+            tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else ()
+        )
     return tuple(cast("list[Any]", tensor.detach().flatten().tolist()))
 
 
 @functools.cache
 def _is_ours(filename: str) -> bool:
     parts = filename.replace("\\", "/")
-    return "/torch/" in parts or "decrescendo/clipping" in parts or filename.startswith("<")
+    return any(f"/{name}/" in parts for name in ("torch", "jaxtyping", "beartype")) or "decrescendo/clipping" in parts or filename.startswith("<")
 
 
 def line() -> str:
     """The innermost line of code that is neither torch's nor the engine's."""
-    frame = sys._getframe(1)
-    while frame is not None and _is_ours(frame.f_code.co_filename):
+    frame = cast("Any", sys)._getframe(1)
+    while frame is not None and (_is_ours(frame.f_code.co_filename) or "__tracebackhide__" in frame.f_locals):
         frame = frame.f_back
     if frame is None:
         return "the model"

@@ -60,7 +60,9 @@ class Tape(Protocol):
         """How packed rows are padded, whose examples and whose numbers at each step these are."""
         ...
 
-    def attach(self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel) -> None:
+    def attach(
+        self, name: str, output: Tensor, tracked: Sequence[Tensor], layout: Layout, kernel: Kernel
+    ) -> None:
         """Note a use of ``tracked`` whose output gradient is that of ``output``."""
         ...
 
@@ -86,10 +88,11 @@ class Recurrence:
             if isinstance(label, Mixed):
                 return label, label
             own = isinstance(label, Place) and not label.constant
-            same = isinstance(expected, Place) and label.dim == expected.dim and label.like(expected) if own else False
-            if own and not same:
-                wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
-                return wrong, wrong
+            if isinstance(label, Place) and own:
+                same = isinstance(expected, Place) and label.dim == expected.dim and label.like(expected)
+                if not same:
+                    wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
+                    return wrong, wrong
             constant = not own and label not in (Public.FILL, Public.RANDOM)
             if tensor is not None and constant and isinstance(expected, Place):
                 with paused():

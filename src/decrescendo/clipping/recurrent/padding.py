@@ -14,7 +14,9 @@ class _Packed(torch.autograd.Function):
     """Padded rows as packed data; torch's own backward pass goes step by step."""
 
     @staticmethod
-    def forward(ctx: Any, watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool
+    ) -> tuple[Tensor, Tensor]:
         packed, sizes = cast("Any", torch)._VF._pack_padded_sequence(given, lengths, batch_first)
         ctx.mark_non_differentiable(sizes)
         ctx.set_materialize_grads(False)
@@ -23,8 +25,11 @@ class _Packed(torch.autograd.Function):
         return packed, sizes
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        gradient, watch, label = gradients[0], ctx.watch, ctx.watch.label(gradients[0])
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        gradient = gradients[0]
+        if gradient is None:
+            return None, None, None, None
+        watch, label = ctx.watch, ctx.watch.label(gradient)
         dims = (0, 1) if ctx.batch_first else (1, 0)
         with paused():
             packing = make_packing(tuple(ctx.sizes.tolist()), None, gradient.device)
@@ -34,13 +39,19 @@ class _Packed(torch.autograd.Function):
             padded[:, : len(packing.sizes)] = rows.reshape(packing.source.shape[0], -1, *gradient.shape[1:])
             found = padded if ctx.batch_first else padded.transpose(0, 1)
         packed, padded_label = ctx.labels
-        same = isinstance(label, Place) and isinstance(packed, Place) and label.dim == 0 and label.like(packed)
+        same = (
+            isinstance(label, Place) and isinstance(packed, Place) and label.dim == 0 and label.like(packed)
+        )
         watch.assign(found, padded_label if same or label is Public.FILL else _wrong(label))
         return None, found, None, None
 
 
 def _wrong(label: Label) -> Mixed:
-    return label if isinstance(label, Mixed) else Mixed("rows of packed data belong to others than they came from")
+    return (
+        label
+        if isinstance(label, Mixed)
+        else Mixed("rows of packed data belong to others than they came from")
+    )
 
 
 def packed_up(watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
@@ -62,9 +73,11 @@ class _Padded(torch.autograd.Function):
         return found
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         watch, packing = ctx.watch, ctx.packing
         (gradient,) = gradients
+        if gradient is None:
+            return None, None, None, None
         place = watch.label(gradient)
         with paused():
             ranks = torch.empty_like(gradient)
@@ -82,7 +95,12 @@ def _ranks(watch: Watch, packing: Packing) -> Place:
 
 
 def padded_again(
-    watch: Watch, data: Tensor, batch_sizes: Tensor, batch_first: bool, padding_value: float, total_length: int = 0
+    watch: Watch,
+    data: Tensor,
+    batch_sizes: Tensor,
+    batch_first: bool,
+    padding_value: float,
+    total_length: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pad_packed_sequence`` returns, with its sequences in the order they were packed in."""
     with paused():

@@ -155,4 +155,4 @@ NAMES = (
     "input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode", "sparse",
     "per_sample_weights", "include_last_offset", "padding_idx",
 )  # fmt: skip
-RULES = {functional.embedding_bag: Rule(NAMES, _bag, ("rows", "folded", "interleaved", "shared"))}
+RULES = {functional.embedding_bag: Rule(NAMES, _bag, ("rows", "folded", "interleaved"))}

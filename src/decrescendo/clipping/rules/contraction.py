@@ -114,7 +114,11 @@ def contraction(
         scales: of the product and of what is added.
     """
     kind, position = call.layout.kind, call.layout.place.dim
-    if kind in ("deep", "packed") or len(output) <= position or any(len(set(dims)) < len(dims) for _, dims in operands):
+    if (
+        kind in ("deep", "packed")
+        or len(output) <= position
+        or any(len(set(dims)) < len(dims) for _, dims in operands)
+    ):
         return None
     if any(tensor.is_complex() for tensor, _ in operands):
         return None

@@ -15,7 +15,6 @@ from torch.nn import functional
 
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.means import chunks
-from decrescendo.clipping.proof.places import Place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
 
 # From d of some examples, and which these are, to d * df/dp entry by entry.
@@ -72,6 +71,7 @@ class ElementKernel:
 def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tuple[int, ...] | None:
     """The shape of an argument beside ``Layout.split`` of the output; ``None`` where it has the examples in it.
 
+    >>> from decrescendo.clipping.proof.places import Place
     >>> align((4,), (6, 5, 4), Layout.of(Place(0), 6))
     (1, 1, 4)
     >>> align((5, 1, 4), (5, 6, 4), Layout.of(Place(1), 6))
@@ -79,7 +79,12 @@ def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tu
     >>> align((6, 4), (6, 4), Layout.of(Place(0), 6)) is None
     True
     """
-    if len(shape) > len(output) or not output or layout.kind == "deep" or (layout.packing and layout.place.dim):
+    if (
+        len(shape) > len(output)
+        or not output
+        or layout.kind == "deep"
+        or (layout.packing and layout.place.dim)
+    ):
         return None
     padded = (1,) * (len(output) - len(shape)) + shape
     if layout.kind == "columns":

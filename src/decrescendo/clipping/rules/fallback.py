@@ -10,8 +10,10 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.memory import is_out_of_memory
 from decrescendo.clipping.rules.rule import Call, square_rows, weigh, zero_rows
 from decrescendo.errors import UnsupportedModel
+
 
 @dataclass(slots=True)
 class FallbackKernel:
@@ -70,7 +72,9 @@ class FallbackKernel:
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 try:
                     found = torch.func.vmap(one, in_dims=(0, 0), randomness="error")(self.rows, d)
-                except RuntimeError:  # not every operation knows vmap
+                except RuntimeError as error:  # not every operation knows vmap
+                    if is_out_of_memory(error):
+                        raise
                     found = each()
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
             reason = str(error).strip().splitlines()[0]
@@ -93,6 +97,7 @@ def fallback(call: Call) -> FallbackKernel | None:
     shapes: list[tuple[int, ...]] = []
     read: list[Tensor] = []
     constants: list[Tensor] = []
+
     def encode(value: Any) -> Any:
         if isinstance(value, Tensor):
             if call.is_tracked(value):

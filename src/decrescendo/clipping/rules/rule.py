@@ -55,7 +55,9 @@ class Call:
         own = self.layout_of(value)
         if own is None or own.packing is not self.layout.packing:
             return False
-        return own.place.dim == (self.layout.place.dim if dim is None else dim) and own.place.like(self.layout.place)
+        return own.place.dim == (self.layout.place.dim if dim is None else dim) and own.place.like(
+            self.layout.place
+        )
 
     def is_tracked(self, value: object) -> bool:
         """Whether an argument is a trainable parameter, or made from them alone."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo.experiments.alike import above, first_of_least, first_of_most
 from decrescendo.experiments.figure import Figure
 from decrescendo.experiments.figure3 import COARSE, EPSILON, TASK, WHOLE, grid_spec
 from decrescendo.experiments.pages.archive import Archive, Sources
@@ -52,7 +53,7 @@ def grid_words(_: Figure, sources: Sources) -> str:
         return ""
     values = shown(found)
     counts = sorted({score.seeds for score in found.values()})
-    best, worst = (pick(found, key=lambda point: found[point].mean) for pick in (max, min))
+    best, worst = (pick(found, lambda point: found[point].mean) for pick in (first_of_most, first_of_least))
     lines = [
         f"- {len(found)} of {len(values) ** 2} points are finished, with {_range(counts)} a point.",
         f"- The best mean is {found[best].shown} at {_point(best)}, the worst {found[worst].shown} at {_point(worst)}: "
@@ -61,10 +62,10 @@ def grid_words(_: Figure, sources: Sources) -> str:
     spec = base_spec(TASK, epsilon=EPSILON, accountant="clt", settings={"method": "constant"})
     vanilla = score_of(sources.archive.of(spec))
     if vanilla.seeds:
-        above = sum(score.mean > vanilla.mean for score in found.values())
+        better = sum(above(score.mean, vanilla.mean) for score in found.values())
         lines.append(
             f"- Vanilla DP-SGD at the same claimed epsilon has {vanilla.shown} ({vanilla.seeds} of its seeds "
-            f"finished): {above} of {len(found)} points are above it."
+            f"finished): {better} of {len(found)} points are above it."
         )
     return "\n".join(lines)
 

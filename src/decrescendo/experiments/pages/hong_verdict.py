@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from decrescendo.experiments.alike import above
 from decrescendo.experiments.estimate import fit_exponential
 from decrescendo.experiments.hong import CASES, SEEDS, SHOWN, STAND_INS, STEPS, influence_of
 from decrescendo.experiments.pages.archive import Sources
@@ -62,9 +63,9 @@ def _shape(sources: Sources) -> str:
     if not found:
         return ""
     fits = [fit_exponential(one) for one in found]
-    rising = sum(fit.interval[0] > 0 for fit in fits)
-    later = sum(bool(one.mean[-1] > one.mean[0]) for one in found)
-    below = sum(bool(one.interval()[1][0] < 0) for one in found)
+    rising = sum(above(fit.interval[0] * fit.steps, 0.0, size=1.0) for fit in fits)
+    later = sum(above(float(one.mean[-1]), float(one.mean[0])) for one in found)
+    below = sum(above(0.0, float(one.interval()[1][0]), size=float(one.error[0])) for one in found)
     held = sum(bool(inside(one, fit).all()) for one, fit in zip(found, fits, strict=True))
     negative = (
         f" But the first step's influence is below zero, with its whole interval, in {below}: more noise there "

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
+from decrescendo.experiments.alike import above, first_of_most
 from decrescendo.experiments.figure import Figure
 from decrescendo.experiments.pages.archive import Sources
 from decrescendo.experiments.results import Result
@@ -55,9 +54,9 @@ def lengths_words(figure: Figure, sources: Sources) -> str:
     lines: list[str] = []
     for name, scores in lengths.items():
         mean, score = scores.mean, accuracy[name]
-        top = int(np.argmax(mean))
+        top = first_of_most(range(len(mean)), mean.tolist().__getitem__)
         ratio = float(mean[top] / mean[0])
-        seen = "a ramp-up is seen" if top > 0 and ratio > RAMP else "no ramp-up is seen"
+        seen = "a ramp-up is seen" if top > 0 and above(ratio, RAMP) else "no ramp-up is seen"
         lines.append(
             f"- {name} ({_seeds(len(scores.values))}): {mean[0]:.2f} at step {scores.steps[0]}, the most "
             f"{mean[top]:.2f} at step {scores.steps[top]}, {mean[-1]:.2f} at the end; test accuracy "
@@ -77,7 +76,7 @@ def _at_the_end(accuracy: Scores) -> str:
 
 
 def _lost(accuracy: Scores) -> str:
-    lost = sum(values[-1] < max(values) / 2 for values in accuracy.values)
+    lost = sum(above(max(values) / 2, values[-1]) for values in accuracy.values)
     if not lost:
         return ""
     return f" **{_seeds(lost)} lost what was learned**: less than half of the best score is left at the end."

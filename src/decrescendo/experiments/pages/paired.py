@@ -1,11 +1,14 @@
 """Two methods seed by seed: which was better, or that it was a tie."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import stats
+
+from decrescendo.experiments.alike import SAME, largest
 
 Verdict = Literal["better", "worse", "tie", "one seed", "none"]
 
@@ -16,12 +19,18 @@ class Paired:
 
     Args:
         differences: in points, one a seed. Equal seeds have equal initial weights and batches.
+        size: of the numbers that were subtracted; what is smaller than `SAME` of it is rounding, and decides nothing:
+            a mean that small is 0, differences that close together are equal.
 
     >>> Paired((1.0, 1.2, 0.8)).verdict, Paired((1.0, -1.2, 0.8)).verdict, Paired((3.0,)).verdict
     ('better', 'tie', 'one seed')
+    >>> by_rounding = Paired((0.1 + 0.2 - 0.3,) * 3, size=0.3)
+    >>> by_rounding.mean, by_rounding.verdict, by_rounding.p_value
+    (0.0, 'tie', None)
     """
 
     differences: tuple[float, ...]
+    size: float = 0.0
 
     @property
     def seeds(self) -> int:
@@ -31,30 +40,41 @@ class Paired:
     @property
     def mean(self) -> float:
         """In points; of no pairs it is not a number."""
-        return float(np.mean(self.differences)) if self.differences else float("nan")
+        if not self.differences:
+            return float("nan")
+        found = math.fsum(self.differences) / self.seeds
+        return 0.0 if abs(found) <= self._rounding else found
 
     @property
     def error(self) -> float:
         """Standard error of the mean; not a number for fewer than two pairs."""
         if self.seeds < 2:
             return float("nan")
-        return float(np.std(self.differences, ddof=1) / np.sqrt(self.seeds))
+        return 0.0 if self._equal else float(np.std(self.differences, ddof=1) / np.sqrt(self.seeds))
 
     @property
     def verdict(self) -> Verdict:
         """A mean within two standard errors of zero is a tie; one seed decides nothing."""
         if self.seeds < 2:
             return "one seed" if self.differences else "none"
-        if abs(self.mean) <= 2 * self.error:
+        if abs(self.mean) <= 2 * self.error + self._rounding:
             return "tie"
         return "better" if self.mean > 0 else "worse"
 
     @property
     def p_value(self) -> float | None:
         """Of the two-sided paired t-test; ``None`` for fewer than two pairs, or pairs that all differ by the same."""
-        if self.seeds < 2 or np.ptp(self.differences) == 0:
+        if self.seeds < 2 or self._equal:
             return None
         return float(stats.ttest_1samp(self.differences, 0.0).pvalue)
+
+    @property
+    def _rounding(self) -> float:
+        return SAME * max(self.size, *map(abs, self.differences), 0.0)
+
+    @property
+    def _equal(self) -> bool:
+        return max(self.differences) - min(self.differences) <= self._rounding
 
     @property
     def shown(self) -> str:
@@ -77,7 +97,10 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired:
     """
     # Accuracies are counts of test examples: what lies below the ninth digit is rounding, and would keep equal
     # differences from being equal.
-    return Paired(tuple(round(one[seed] - other[seed], 9) for seed in sorted(one.keys() & other.keys())))
+    return Paired(
+        tuple(round(one[seed] - other[seed], 9) for seed in sorted(one.keys() & other.keys())),
+        largest(one, other),
+    )
 
 
 def pooled(pairs: Sequence[Mapping[int, float]], others: Sequence[Mapping[int, float]]) -> Paired:
@@ -96,7 +119,8 @@ def pooled(pairs: Sequence[Mapping[int, float]], others: Sequence[Mapping[int, f
                 9,
             )
             for seed in sorted(seeds)
-        )
+        ),
+        largest(*pairs, *others),
     )
 
 

@@ -1,5 +1,6 @@
 """The page of the strong recipes: how far each got, at what certified epsilon, and what the search cost."""
 
+from decrescendo.experiments.alike import above, first_of_most
 from decrescendo.experiments.pages.archive import Archive
 from decrescendo.experiments.pages.scores import Score, score_of
 from decrescendo.experiments.pages.settings import machines_table
@@ -88,9 +89,9 @@ def _standing(
         return "no run yet", f"{task} {epsilon:g} {model}"
     # A fresh start first: it needs no public data but for its settings.
     for name, start in sorted(run.items(), key=lambda item: bool(item[1])):
-        if scores[name].mean >= target:
+        if not above(target, scores[name].mean):
             return "reached from weights pre-trained on public data only" if start else "reached", name
-    best = max(run, key=lambda name: scores[name].mean)
+    best = first_of_most(run, lambda name: scores[name].mean)
     return "missed", f"{best} ({scores[best].mean - target:+.2f})"
 
 

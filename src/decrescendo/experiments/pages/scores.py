@@ -1,5 +1,6 @@
 """One cell of a table in numbers."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -37,7 +38,7 @@ class Score:
     @property
     def mean(self) -> float:
         """Over the seeds; of no seeds it is not a number."""
-        return float(np.mean(list(self.by_seed.values()))) if self.by_seed else float("nan")
+        return math.fsum(self.by_seed.values()) / self.seeds if self.by_seed else float("nan")
 
     @property
     def deviation(self) -> float | None:

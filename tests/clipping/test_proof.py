@@ -1,0 +1,427 @@
+"""The proof by its parts: labels of memory against brute force, rules against what moves, and what is refused."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from clipping_cases import Made, loss, normal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as fn
+
+from decrescendo.clipping import Engine, EngineSettings, Reference, register_rule
+from decrescendo.clipping.proof.labels import Mixed, Place, Public
+from decrescendo.clipping.proof.places import span_of, view_of
+from decrescendo.clipping.proof.script import Event, Script
+from decrescendo.clipping.proof.watch import Memory, Watch
+from decrescendo.errors import InvalidValue, UnsupportedModel
+
+N = 5
+
+
+@st.composite
+def views(draw: Any) -> tuple[Tensor, Place, Tensor]:
+    """Memory with its examples somewhere, and some view of it."""
+    before, inner, after = (draw(st.integers(1, 3)) for _ in range(3))
+    whole = torch.arange(before * N * inner * after).reshape(before, N * inner, after)
+    view = whole
+    for _ in range(draw(st.integers(0, 4))):
+        kind, dim = draw(st.integers(0, 5)), draw(st.integers(0, view.dim() - 1))
+        size = view.shape[dim]
+        if kind == 0:
+            view = view.transpose(dim, draw(st.integers(0, view.dim() - 1)))
+        elif kind == 1 and size > 1:
+            start = draw(st.integers(0, size - 1))
+            view = view.narrow(dim, start, draw(st.integers(1, size - start)))
+        elif kind == 2 and view.dim() > 1:
+            view = view.select(dim, draw(st.integers(0, size - 1)))
+        elif kind == 3:
+            view = view.unsqueeze(dim)
+        elif kind == 4:
+            factor = draw(st.sampled_from([f for f in range(1, size + 1) if size % f == 0]))
+            view = view.unflatten(dim, (factor, size // factor))
+        elif kind == 5 and view.is_contiguous() and view.dim() > 1 and dim + 1 < view.dim():
+            view = view.flatten(dim, dim + 1)
+    return whole, Place(1, inner), view
+
+
+@settings(max_examples=400, deadline=None)
+@given(views())
+def test_a_views_label_says_of_each_index_whose_it_is(case: tuple[Tensor, Place, Tensor]) -> None:
+    whole, place, view = case
+    span = span_of(whole, place, N)
+    assert span is not None
+    owner = (torch.arange(whole.shape[1]) // place.inner % N)[None, :, None].expand_as(whole).flatten()[view]
+    found = view_of(
+        tuple(view.shape), view.stride(), view.storage_offset() * 8, 8, (span.step, span.base, span.count)
+    ).place
+    if found is None:
+        return
+    assert view.shape[found.dim] == found.outer * found.inner * N
+    expected = torch.arange(view.shape[found.dim]) // found.inner % N
+    shape = [1] * view.dim()
+    shape[found.dim] = -1
+    assert torch.equal(owner, expected.reshape(shape).expand_as(view))
+
+
+def test_the_usual_views_do_have_a_label() -> None:
+    """The power of the test above: it is not passed by never saying anything."""
+    rows = torch.zeros(N, 4, 6)
+    span = span_of(rows, Place(0), N)
+    assert span is not None
+    usual: list[tuple[Callable[[Tensor], Tensor], Place]] = [
+        (lambda x: x, Place(0)), (lambda x: x.transpose(0, 2), Place(2)), (lambda x: x[:, 1:], Place(0)),
+        (lambda x: x.flatten(0, 1), Place(0, 4)), (lambda x: x[:, 2, None], Place(0)), (lambda x: x.mT, Place(0)),
+        (lambda x: x.unflatten(1, (2, 2)), Place(0)), (lambda x: x.expand(3, N, 4, 6), Place(1)),
+    ]  # fmt: skip
+    for make, place in usual:
+        view = make(rows)
+        found = view_of(
+            tuple(view.shape), view.stride(), view.storage_offset() * 4, 4, (span.step, span.base, span.count)
+        )
+        assert found.place == place
+
+
+def labelled(run: Callable[[Tensor], Any], x: Tensor) -> tuple[list[Tensor], list[Any]]:
+    """What a function gives, and the labels of it."""
+    watch, own = Watch(N, Memory(), torch.initial_seed()), x.clone()
+    watch.assign(own, Place(0))
+    with watch:
+        out = run(own)
+    made = [out] if isinstance(out, Tensor) else [t for t in out if isinstance(t, Tensor)]
+    labels = [watch.label(t) for t in made]
+    watch.end()
+    return made, labels
+
+
+WEIGHT = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
+KERNEL = torch.randn(4, 4, 3, generator=torch.Generator().manual_seed(2))
+# (n, 4, 6) in.
+APART: dict[str, Callable[[Tensor], Any]] = {
+    "product": lambda x: x @ WEIGHT, "product from the left": lambda x: KERNEL[:, :, 0] @ x,
+    "products of each": lambda x: x @ x.mT, "softmax": lambda x: x.softmax(2), "sum": lambda x: x.sum(1),
+    "mean, kept": lambda x: x.mean(2, keepdim=True), "convolution": lambda x: fn.conv1d(x, KERNEL),
+    "grouped": lambda x: fn.conv1d(x.reshape(1, N * 4, 6), KERNEL.repeat(N, 1, 1), groups=N),
+    "layer norm": lambda x: fn.layer_norm(x, (6,)), "group norm": lambda x: fn.group_norm(x, 2),
+    "instance norm": lambda x: fn.instance_norm(x), "pooling": lambda x: fn.max_pool1d(x, 2),
+    "padding": lambda x: fn.pad(x, (1, 2)), "sorted features": lambda x: x.sort(2), "top": lambda x: x.topk(2, 2),
+    "running sum": lambda x: x.cumsum(1), "flip": lambda x: x.flip(1), "roll": lambda x: x.roll(2, 1),
+    "folded": lambda x: x.flatten(0, 1) @ WEIGHT, "columns": lambda x: x.transpose(0, 1).contiguous() * 2,
+    "two of each": lambda x: torch.cat([x, 2 * x]), "beside": lambda x: torch.cat([x, x * 2], 2),
+    "stacked": lambda x: torch.stack([x, x], 1), "own entries": lambda x: x[torch.arange(N), 2],
+    "gathered": lambda x: x.gather(2, x.argsort(2)),
+    "scattered": lambda x: torch.zeros_like(x).scatter(2, x.argsort(2), x),
+    "written": lambda x: torch.zeros(N, 6).copy_(x[:, 0]), "a column": lambda x: _column(x), "attention":
+        lambda x: fn.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None]),
+    "attention to constants": lambda x: fn.scaled_dot_product_attention(x, WEIGHT[None, :4], WEIGHT[None, :4]),
+    "interpolated": lambda x: fn.interpolate(x, 9), "Fourier": lambda x: torch.fft.rfft(x, dim=2).abs(),
+    "inverse": lambda x: torch.linalg.inv(x @ x.mT + torch.eye(4)),
+    "solve": lambda x: torch.linalg.solve(WEIGHT, x[:, 0].T),
+    "distances": lambda x: torch.cdist(x, WEIGHT), "of constants": lambda x: torch.cdist(WEIGHT, x[:, 0]).T,
+    "repeated": lambda x: x.repeat(2, 1, 3),
+    "unfolded": lambda x: x.unfold(2, 3, 1) * 2, "where": lambda x: torch.where(x > 0, x, 0.0), "einsum":
+        lambda x: torch.einsum("nij,jk->kni", x, WEIGHT), "var": lambda x: x.var(2),
+    "norms": lambda x: x.norm(dim=(1, 2)),
+    "cross entropy": lambda x: fn.cross_entropy(x[:, 0], (x[:, 1].abs() * 2).long().clamp(max=5)[:, 0], reduction="none"),
+    "gradient": lambda x: torch.autograd.grad(fn.layer_norm(x.requires_grad_().sin() @ WEIGHT, (6,)).pow(3).sum(), x),
+    "back again": lambda x: x[_order()][_order().argsort()], "counted": lambda x: x / torch.full((N, 1, 1), 3.0),
+    "rows of a table": lambda x: WEIGHT[(x[:, 0, 0] > 0).long()],
+    "embedded": lambda x: fn.embedding((x > 0).long(), WEIGHT),
+    "sorted and back": lambda x: _sorted_and_back(x), "mask": lambda x: x.masked_fill(x > 1, 0.0),
+}  # fmt: skip
+
+
+def _column(x: Tensor) -> Tensor:
+    out = torch.zeros(N, 3)
+    out[:, 1] = x[:, 0, 0]
+    out[:, 2] = 7
+    return out
+
+
+def _order() -> Tensor:
+    return torch.tensor([2, 0, 1, 4, 3])
+
+
+def _sorted_and_back(x: Tensor) -> Tensor:
+    order = x[:, 0, 0].argsort()
+    return (x[order] * 2)[order.argsort()]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_what_is_said_to_be_an_examples_own_moves_with_that_example_alone(name: str) -> None:
+    """The rules against what really moves: another value in one example, all others as they were."""
+    x = torch.randn(N, 4, 6, generator=torch.Generator().manual_seed(3))
+    made, labels = labelled(APART[name], x)
+    for row in (0, 3):
+        other = x.clone()
+        other[row] += torch.randn(4, 6, generator=torch.Generator().manual_seed(4))
+        moved, _ = labelled(APART[name], other)
+        assert any(isinstance(label, Place) for label in labels)
+        for one, two, label in zip(made, moved, labels, strict=True):
+            assert isinstance(label, Place), label
+            assert label.owners is None
+            mine = torch.arange(one.shape[label.dim]) // label.inner % N == row
+            rest = torch.nonzero(~mine).flatten()
+            torch.testing.assert_close(
+                one.index_select(label.dim, rest), two.index_select(label.dim, rest), equal_nan=True
+            )
+
+
+MIXED: dict[str, Callable[[Tensor], Any]] = {
+    "centred": lambda x: x - x.mean(0), "attention over rows": lambda x: x[:, 0] @ x[:, 0].T,
+    "sorted": lambda x: x.sort(0)[0],
+    "batch norm": lambda x: fn.batch_norm(x, None, None, training=True), "flipped": lambda x: x.flip(0),
+    "by place": lambda x: x * torch.arange(N)[:, None, None], "neighbours": lambda x: x[:4].view(2, 2, 4, 6).flip(1),
+    "first": lambda x: x + x[:1], "cumulated": lambda x: x.cumsum(0), "softmax over rows": lambda x: x.softmax(0),
+    "moved": lambda x: x[[1, 2, 3, 4, 0]] + x, "maximum": lambda x: x / x.amax(),
+    "median": lambda x: (x > x.median()).float(),
+    "every second": lambda x: x[::2],
+    "parity": lambda x: torch.where((torch.arange(N) % 2 == 0)[:, None, None], x, -x),
+    "numbers as data": lambda x: x[:, 0, 0].argsort() * 1.0, "one row written": lambda x: _written(x),
+    "seeded": lambda x: x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0)),
+    "selected numbers": lambda x: x[:, 0, 0] + (x[:, 0] > -9).nonzero()[:N, 0], "histogram": lambda x: x.histc(4),
+}  # fmt: skip
+
+
+def _written(x: Tensor) -> Tensor:
+    out = torch.zeros(N, 6)
+    out[2] = x[2, 0]
+    return out
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_what_is_not_an_examples_own_is_not_said_to_be(name: str) -> None:
+    _, labels = labelled(MIXED[name], torch.randn(N, 4, 6))
+    assert all(isinstance(label, Mixed) for label in labels), labels
+
+
+def test_labels_of_constants() -> None:
+    made: dict[Any, Callable[[Tensor], Tensor]] = {
+        Public.FILL: lambda x: torch.zeros(3) + 2, Public.ANY: lambda x: torch.arange(3) * 2.0,
+        Public.RANDOM: lambda x: torch.rand(3) < 0.5,
+    }  # fmt: skip
+    for label, run in made.items():
+        assert labelled(run, torch.randn(N, 2))[1] == [label]
+
+
+def run(run_: Callable[[Any, Tensor], Tensor], rows: int = 8, **parts: Any) -> None:
+    model = Made(run_, layer=nn.Linear(4, 3), **parts)
+    Engine(model, loss, seeds=lambda: 1).clipped_sum((torch.randn(rows, 4), torch.zeros(rows).long()), 1.0)
+
+
+LAID: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "a slice of a table": lambda m, x: m.layer(x + m.table[: len(x)]),
+    "a slice of a trained table": lambda m, x: m.layer(x + m.trained[: len(x)]),
+    "parity": lambda m, x: m.layer(x * (1 - 2.0 * (torch.arange(len(x)) % 2))[:, None]),
+    "weights of losses": lambda m, x: m.layer(x) * torch.linspace(0.1, 2, len(x))[:, None],
+}
+
+
+@pytest.mark.parametrize("name", LAID)
+def test_a_constant_laid_along_the_examples_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match=r"laid along|another example"):
+        run(
+            LAID[name],
+            table=nn.Parameter(torch.randn(20, 4), requires_grad=False),
+            trained=nn.Parameter(torch.zeros(20, 4)),
+        )
+
+
+COUNTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "divided": lambda m, x: m.layer(x) / len(x),
+    "a sum of ones": lambda m, x: m.layer(x) / torch.ones(len(x)).sum(),
+    "a branch": lambda m, x: m.layer(x) * (2 if len(x) > 5 else 1),
+    "a length": lambda m, x: m.layer(x * torch.full((4,), float(x.shape[0]))),
+    "a table's sum": lambda m, x: m.layer(x * m.table[: len(x)].sum(0)),
+    "a softmax of constants": lambda m, x: m.layer(x) * torch.zeros(len(x)).softmax(0)[:, None],
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_what_depends_on_the_number_of_examples_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match=r"number of examples|other example"):
+        run(COUNTED[name], table=nn.Parameter(torch.randn(20, 4), requires_grad=False))
+
+
+def test_one_number_in_two_places_is_compared_exactly() -> None:
+    """The power of the comparison: the last digit of a number, another tensor, one operation more."""
+    first = Script(4, [Event("mul", (0.5,), (1, 2))])
+    assert not first.differs(Script(2, [Event("mul", (0.5,), (1, 2))]))
+    for event in (
+        Event("mul", (0.5000000001,), (1, 2)),
+        Event("mul", (0.5,), (2, 1)),
+        Event("div", (0.5,), (1, 2)),
+    ):
+        assert first.differs(Script(2, [event]))
+    assert first.differs(Script(2, [*first.events, *first.events]))
+    grown = Script(4, [Event("zeros", ((8, 3),), (), sized=True)])
+    assert not grown.differs(Script(2, [Event("zeros", ((4, 3),), (), sized=True)]))
+    assert grown.differs(Script(2, [Event("zeros", ((3, 3),), (), sized=True)]))
+
+
+class Remembers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(4, 3), None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x) if self.last is None else self.layer(x) + self.last.mean()
+        self.last = (x * 2).detach()
+        return out
+
+
+def test_what_an_earlier_pass_made_does_not_come_back() -> None:
+    engine = Engine(Remembers(), loss)
+
+    def passes() -> None:
+        for rows in (8, 6, 8):
+            engine.clipped_sum((torch.randn(rows, 4), torch.zeros(rows).long()), 1.0)
+
+    with pytest.raises(UnsupportedModel, match=r"earlier pass|same for any number"):
+        passes()
+
+
+def test_the_batch_itself_does_not_come_back_either() -> None:
+    held: list[Tensor] = []
+
+    def keeping(model: nn.Module, batch: Any) -> Tensor:
+        out = model(batch[0]) + (0 if not held else held[0].sum() * 0)
+        held[:] = [given[0]]
+        return fn.cross_entropy(out, batch[1], reduction="none")
+
+    engine = Engine(nn.Linear(4, 3), keeping)
+    given = (torch.randn(8, 4), torch.zeros(8).long())
+
+    def passes() -> None:
+        for _ in range(3):
+            engine.clipped_sum(given, 1.0)
+
+    with pytest.raises(UnsupportedModel):
+        passes()
+
+
+STEERED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "a sum's sign": lambda m, x: m.layer(x) * (1 if x.sum() > 0 else -1),
+    "a mean as a number": lambda m, x: m.layer(x) * float(x.mean()),
+    "a whole number": lambda m, x: m.layer(x) * int((x > 0).sum()),
+    "a list": lambda m, x: m.layer(x) * x[0].tolist()[0],
+    "numpy": lambda m, x: m.layer(x) * float(x.numpy().mean()),
+    "printed": lambda m, x: m.layer(x) * len(repr(x)),
+}
+
+
+@pytest.mark.parametrize("name", STEERED)
+def test_a_read_that_steers_is_refused(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match=r"steer|leave torch|number of them in Python"):
+        run(STEERED[name], rows=13)
+
+
+def test_a_read_that_steers_nothing_is_allowed() -> None:
+    """A number for the log is NaN; a branch that skips needless work is not taken."""
+    seen: list[float] = []
+
+    def logging(model: nn.Module, batch: Any) -> Tensor:
+        x, mask = batch
+        seen.append(float(x.mean()))
+        hidden = x if mask.all() else x * mask
+        return model(hidden).square().sum(1)
+
+    model, x = nn.Linear(4, 3).double(), torch.randn(9, 4).double()
+    engine = Engine(model, logging)
+    for mask in (torch.ones(9, 4), (torch.rand(9, 4) < 0.5).double(), torch.ones(9, 4)):
+        found = engine.clipped_sum((x, mask), 0.5).gradients["weight"]
+        plain = Reference(model, lambda m, b: m(b[0] * b[1]).square().sum(1)).clipped_sum((x, mask), 0.5)
+        torch.testing.assert_close(found, plain.gradients["weight"])
+    assert engine.assumptions == ()
+    assert any(number != number for number in seen)
+
+
+def test_a_check_that_raises_gets_the_other_answer() -> None:
+    def checked(m: Any, x: Tensor) -> Tensor:
+        if not torch.isfinite(x).all():
+            raise ValueError("not finite")
+        return m.layer(x)
+
+    run(checked)
+
+
+def test_a_declared_line_is_read_and_listed() -> None:
+    model = Made(lambda m, x: m.layer(x) * (2 if x.sum() > 99 else 1), layer=nn.Linear(4, 3))
+    engine = Engine(model, loss, EngineSettings(declared=("test_proof.py",)))
+    engine.clipped_sum((torch.randn(8, 4), torch.zeros(8).long()), 1.0)
+    (assumption,) = engine.assumptions
+    assert "test_proof.py" in assumption
+
+
+def test_random_numbers_need_a_stream_of_the_runs_own() -> None:
+    model, batch = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)), (torch.randn(8, 4), torch.zeros(8).long())
+    with pytest.raises(UnsupportedModel, match="stream of the run"):
+        Engine(model, loss).clipped_sum(batch, 1.0)
+    before = torch.get_rng_state()
+    one = Engine(model, loss, seeds=lambda: 4).clipped_sum(batch, 1.0).gradients
+    torch.manual_seed(99)
+    two = Engine(model, loss, seeds=lambda: 4).clipped_sum(batch, 1.0).gradients
+    torch.set_rng_state(before)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_seed_set_in_the_pass_is_refused() -> None:
+    def seeding(m: Any, x: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return m.layer(fn.dropout(x))
+
+    with pytest.raises(UnsupportedModel, match="seeded"):
+        run(seeding)
+
+
+def test_weights_changed_in_place_through_a_view_are_measured_as_they_are() -> None:
+    def gained(m: Any, x: Tensor) -> Tensor:
+        w = m.w.clone()
+        w[:, 0] *= 100.0
+        return x @ w.T
+
+    model, batch = Made(gained, w=normal(3, 4)), (torch.randn(9, 4), torch.zeros(9).long())
+    found = Engine(model, loss).clipped_sum(batch, 1.0).gradients["w"]
+    torch.testing.assert_close(
+        found, Reference(model, loss).clipped_sum(batch, 1.0).gradients["w"], rtol=1e-4, atol=1e-5
+    )
+
+
+def test_an_operation_without_a_rule_is_refused_by_name_until_it_has_one() -> None:
+    @torch.library.custom_op("decrescendo_tests::doubled", mutates_args=())
+    def doubled(x: Tensor) -> Tensor:
+        return 2 * x
+
+    doubled.register_autograd(lambda ctx, d: 2 * d)
+    model, batch = (
+        Made(lambda m, x: doubled(m.layer(x)), layer=nn.Linear(4, 3)),
+        (torch.randn(8, 4), torch.zeros(8).long()),
+    )
+    with pytest.raises(UnsupportedModel, match=r"no rule for doubled.*register_rule"):
+        Engine(model, loss).clipped_sum(batch, 1.0)
+    register_rule("decrescendo_tests::doubled", "nd->nd")
+    engine = Engine(model, loss)
+    engine.clipped_sum(batch, 1.0)
+    assert engine.assumptions == (
+        "decrescendo_tests::doubled keeps examples apart as its registered rule says",
+    )
+
+
+@pytest.mark.parametrize(("name", "text"), [("aten::mm", "ik->ik"), ("mine", "i->i"), ("my::op", "ik")])
+def test_a_rule_must_be_for_an_operation_of_ones_own(name: str, text: str) -> None:
+    with pytest.raises(InvalidValue, match="operation of your own"):
+        register_rule(name, text)
+
+
+def test_a_batch_of_one_row_is_as_any_other() -> None:
+    model = Made(lambda m, x: m.layer(x.squeeze()), layer=nn.Linear(4, 3))
+    batch = (torch.randn(1, 4), torch.zeros(1).long())
+    found = Engine(model, loss).clipped_sum(batch, 1.0)
+    assert found.diagnostics.examples == 1
+    plain = Made(lambda m, x: m.layer(x), layer=model.layer)
+    torch.testing.assert_close(
+        found.gradients["layer.weight"],
+        Reference(plain, loss).clipped_sum(batch, 1.0).gradients["layer.weight"],
+    )

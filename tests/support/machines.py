@@ -1,0 +1,165 @@
+"""The tests that hang on arithmetic, on words or on files, once more on machines unlike this one, as far as it can play
+them: ``make test-machines``, or ``python tests/support/machines.py NAME..`` for some of the legs.
+
+A leg is one line of `LEGS`: what is set, and which tests run under it. A leg that is red ends with the tests that
+failed; one that cannot be played here is skipped, with the reason.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# What is made of sums: bounds, gradients, trainings, and the pages and examples that print them.
+NUMBERS = (
+    "tests/accounting", "tests/contracts", "tests/theory", "tests/optim", "tests/noise", "tests/clipping",
+    "tests/training", "tests/experiments", "tests/data", "tests/statement", "src", "README.md",
+)  # fmt: skip
+# What is made of parallel or compiled sums.
+GRADIENTS = (
+    "tests/contracts",
+    "tests/clipping",
+    "tests/training",
+    "tests/optim",
+    "tests/noise",
+    "tests/experiments",
+)
+# What is made of words, dates, orders and files.
+WORDS = (
+    "tests/experiments", "tests/statement", "tests/store", "tests/cli", "tests/schedule", "tests/data",
+    "tests/test_docs.py", "tests/test_public_api.py", "src/decrescendo/markdown.py", "src/decrescendo/run",
+)  # fmt: skip
+
+# Libraries choose their kernels by the processor; each has a switch of its own.
+OLD = {
+    "ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+    "OPENBLAS_CORETYPE": "Nehalem", "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2,-FMA,-AVX512F",
+}  # fmt: skip
+AVX2 = {
+    "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "OPENBLAS_CORETYPE": "Haswell",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """One machine: its name, its tests, what is set, whether it is locked out of the folder above the checkout."""
+
+    name: str
+    tests: tuple[str, ...]
+    set: dict[str, str] = field(default_factory=dict[str, str])
+    numpy_without: tuple[str, ...] = ()  # features of the processor that NumPy is to leave aside
+    locked: bool = False
+
+
+LEGS = (
+    Leg("old-processor", NUMBERS, OLD, numpy_without=("X86_V3", "X86_V4", "AVX512", "AVX2", "FMA3")),
+    Leg("avx2", NUMBERS, AVX2, numpy_without=("X86_V4", "AVX512")),
+    Leg("one-thread", GRADIENTS, {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}),
+    Leg("two-threads", GRADIENTS, {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"}),
+    Leg("no-kernel", GRADIENTS, {"DECRESCENDO_COMPILED": "0"}),
+    Leg("hash-seed", WORDS, {"PYTHONHASHSEED": "20261122"}),
+    Leg("time-zone", WORDS, {"TZ": "America/Los_Angeles"}),
+    Leg("plain-c", WORDS, {"LANG": "C", "LC_ALL": "C"}),
+    Leg("locked", WORDS, locked=True),
+)
+
+
+def main() -> int:
+    """Run the legs, one line each; 1 if one is red."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("legs", nargs="*", metavar="NAME", help=", ".join(leg.name for leg in LEGS))
+    parser.add_argument("--only", nargs="+", metavar="PATH", help="these tests instead of a leg's own")
+    parser.add_argument("--processes", type=int, default=2, help="at once (2)")
+    asked = parser.parse_args()
+    if unknown := sorted({*asked.legs} - {leg.name for leg in LEGS}):
+        parser.error(f"legs must be among {', '.join(leg.name for leg in LEGS)}, got {', '.join(unknown)}")
+    legs = [leg for leg in LEGS if not asked.legs or leg.name in asked.legs]
+    return max([_run(leg, asked.only, asked.processes) for leg in legs])
+
+
+def _run(leg: Leg, only: list[str] | None, processes: int) -> int:
+    tests = only or leg.tests
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)  # of whoever plays the leg
+        environment = {**os.environ, **leg.set, **_without(leg), **(_aside(folder) if leg.locked else {})}
+        before = _locked(environment) if leg.locked else []
+        if before is None:
+            print(f"{leg.name}: skipped, {LOCKED}", flush=True)
+            return 0
+        again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        several = ["-n", str(processes), "--dist", "worksteal"] if processes > 1 else []
+        command = [*before, *again, *several, *tests]
+        start = time.monotonic()
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines() or done.stderr.splitlines() or ["no output"]
+    words = "passed" if done.returncode == 0 else "FAILED"
+    print(f"{leg.name}: {words} in {time.monotonic() - start:.0f} s: {lines[-1]}", flush=True)
+    if done.returncode:
+        found = [line for line in lines if re.match(r"(FAILED|ERROR) ", line)] or [
+            *lines[-20:],
+            done.stderr[-2000:],
+        ]
+        settings = " ".join(f"{name}={environment[name]}" for name in (*leg.set, *_without(leg)))
+        print("\n".join([*found, f"again, one test: {settings} {' '.join(again)} NAME"]))
+    return int(done.returncode != 0)
+
+
+def _without(leg: Leg) -> dict[str, str]:
+    """What keeps NumPy from features that this processor has; it warns of others."""
+    if not leg.numpy_without:
+        return {}
+    from numpy._core import _multiarray_umath as core
+
+    here = [name for name in core.__cpu_dispatch__ if core.__cpu_features__[name]]
+    return {"NPY_DISABLE_CPU_FEATURES": " ".join(name for name in here if name.startswith(leg.numpy_without))}
+
+
+def _aside(folder: str) -> dict[str, str]:
+    """Where another user writes: not into the checkout, nor into a home of somebody else's."""
+    return {
+        "TMPDIR": folder, "HOME": folder, "MPLCONFIGDIR": folder, "PYTHONDONTWRITEBYTECODE": "1",
+        "HYPOTHESIS_STORAGE_DIRECTORY": f"{folder}/hypothesis",
+    }  # fmt: skip
+
+
+LOCKED = (
+    "the folder above the checkout is writable, and neither another user (setpriv) can run this Python nor can that "
+    "folder be made read-only (unshare)"
+)
+
+
+def _locked(environment: dict[str, str]) -> list[str] | None:
+    """What goes before a command so that the folder above the checkout cannot be written to; ``None``: nothing does."""
+    above = ROOT.parent
+    if not os.access(above, os.W_OK):
+        return []
+    mounts = (
+        f'mount --bind "{above}" "{above}" && mount --bind "{ROOT}" "{ROOT}" && '
+        f'mount -o remount,ro,bind "{above}" && exec "$@"'
+    )
+    for tool, *rest in (
+        ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env"],
+        ["unshare", "--mount", "sh", "-c", mounts, "sh"],
+    ):
+        if shutil.which(tool) is None:
+            continue
+        check = f"import os, decrescendo; assert not os.access({str(above)!r}, os.W_OK)"
+        tried = [tool, *rest, sys.executable, "-c", check]
+        if not subprocess.run(tried, cwd=ROOT, env=environment, capture_output=True, check=False).returncode:
+            return [tool, *rest]
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""Facts: `make test-machines` plays machines unlike this one, runs tests that exist, and says which leg is red."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import machines
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SEEN = """
+import os, time, locale
+
+def test_seen():
+    assert {seen}
+"""
+
+
+def play(leg: str, seen: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A leg over one test, which looks at where it runs."""
+    (folder / "test_seen.py").write_text(SEEN.format(seen=seen), encoding="utf-8")
+    command = [sys.executable, str(ROOT / "tests/support/machines.py"), leg, "--processes", "1", "--only"]
+    return subprocess.run(
+        [*command, str(folder / "test_seen.py")], capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+@pytest.mark.parametrize(
+    ("leg", "seen"),
+    [
+        ("old-processor", "__import__('torch').backends.cpu.get_cpu_capability() in ('DEFAULT', 'NO AVX')"),
+        ("avx2", "__import__('torch').backends.cpu.get_cpu_capability() in ('AVX2', 'DEFAULT', 'NO AVX')"),
+        ("two-threads", "__import__('torch').get_num_threads() == 2"),
+        ("no-kernel", "__import__('decrescendo.clipping.rules.compiled', fromlist=['x']).library() is None"),
+        ("hash-seed", "os.environ['PYTHONHASHSEED'].isdigit()"),
+        ("time-zone", "time.tzname[0] == 'PST'"),
+        ("plain-c", "locale.setlocale(locale.LC_ALL, '') == 'C'"),
+    ],
+)
+def test_a_leg_is_another_machine(leg: str, seen: str, tmp_path: Path) -> None:
+    done = play(leg, seen, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.fullmatch(rf"{leg}: passed in \d+ s: 1 passed in [\d.]+s\n", done.stdout)
+
+
+def test_the_locked_leg_cannot_write_above_the_checkout_or_says_why_it_is_skipped(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    done = play("locked", f"not os.access({str(ROOT.parent)!r}, os.W_OK)", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout or machines.LOCKED in done.stdout
+
+
+def test_a_red_leg_is_named_with_its_test_and_how_to_run_it_again(tmp_path: Path) -> None:
+    done = play("time-zone", "time.tzname[0] == 'CET'", tmp_path)
+    assert done.returncode == 1
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("time-zone: FAILED in")
+    assert any("test_seen" in line for line in rest)
+    assert "TZ=America/Los_Angeles" in rest[-1]
+
+
+def test_a_leg_that_there_is_not_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    done = play("sundial", "True", tmp_path)
+    assert done.returncode == 2
+    assert "old-processor, avx2" in done.stderr
+    assert "got sundial" in done.stderr
+
+
+def test_legs_have_names_of_their_own_and_tests_that_exist() -> None:
+    assert len({leg.name for leg in machines.LEGS}) == len(machines.LEGS)
+    for leg in machines.LEGS:
+        assert all((ROOT / path).exists() for path in leg.tests)
+        assert leg.set or leg.locked
+    everything = {path for leg in machines.LEGS for path in leg.tests}
+    assert {
+        f"tests/{name}" for name in ("accounting", "theory", "experiments", "optim", "noise", "data")
+    } <= everything
+
+
+def test_the_test_processes_have_the_threads_that_are_asked_for() -> None:
+    torch = pytest.importorskip("torch")
+    assert torch.get_num_threads() == int(os.environ.get("OMP_NUM_THREADS") or 1)

@@ -1,0 +1,144 @@
+"""A run says whether its examples were proven apart, and if not, what was taken on trust."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from decrescendo.checkpoint import Checkpoints
+from decrescendo.clipping import Engine, Reference
+from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.run import Run
+from decrescendo.statement import UNRECORDED, Conduct
+from decrescendo.training import Trainer, train
+
+from .conftest import loss, make_model, make_plan, sgd
+
+Data = tuple[torch.Tensor, torch.Tensor]
+DECLARED = ("rows of fold are apart, as my_rule says", "the loss of row i is of row i")
+
+
+@pytest.fixture
+def declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine to which something was declared."""
+    monkeypatch.setattr(Engine, "assumptions", property(lambda _: DECLARED))
+
+
+def a_run(data: Data) -> Run:
+    model = make_model()
+    return train(model, loss, data, make_plan(), sgd(model), seed=0)
+
+
+def page(run: Run) -> str:
+    return run.statement().to_markdown()
+
+
+def rewritten(folder: Path, **change: Any) -> None:
+    """run.json with other entries in its conduct (``None`` takes one out), and the checksum that fits."""
+    path = folder / "run.json"
+    facts = json.loads(path.read_text())
+    del facts["sha256"]
+    for name, value in change.items():
+        facts["conduct"][name] = value
+        if value is None:
+            del facts["conduct"][name]
+    canonical = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
+    path.write_text(json.dumps({**facts, "sha256": hashlib.sha256(canonical).hexdigest()}))
+
+
+def test_a_run_of_which_everything_was_proven_says_so(data: Data, tmp_path: Path) -> None:
+    run = a_run(data)
+    assert (run.proven, run.assumptions) == (True, ())
+    run.save(tmp_path / "run")
+    again = Run.load(tmp_path / "run")
+    assert (again.proven, again.conduct) == (True, run.conduct)
+    for one in (run, again):
+        assert "- Examples were proven apart at every step." in page(one)
+        assert "not proven" not in page(one).lower()
+        assert "not proven" not in one.describe()
+
+
+@pytest.mark.usefixtures("declared")
+def test_what_was_declared_is_in_the_run_its_file_and_its_page(data: Data, tmp_path: Path) -> None:
+    run = a_run(data)
+    assert (run.proven, run.assumptions) == (False, DECLARED)
+    run.save(tmp_path / "run")
+    again = Run.load(tmp_path / "run")
+    assert again.assumptions == DECLARED
+    for one in (run, again):
+        assert f"- Not proven, but declared: {DECLARED[0]}; {DECLARED[1]}." in page(one)
+        assert "proven apart" not in page(one)
+        assert any("taken on trust" in text for text in one.statement().facts["not_covered"])
+        assert DECLARED[0] in one.describe()
+    facts = json.loads((tmp_path / "run" / "statement.json").read_text())["conduct"]
+    assert (facts["proven"], facts["assumptions"]) == (False, list(DECLARED))
+
+
+def test_a_run_by_another_clipper_is_not_proven(data: Data) -> None:
+    """A clipper that has no such property is not asked, and not believed."""
+    model = make_model()
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+    trainer._engine = Reference(model, loss)
+    for batch in trainer.batches(data):
+        trainer.step(batch)
+    run = trainer.finish()
+    assert not run.proven
+    assert "Reference" in run.assumptions[0]
+
+
+def test_what_an_earlier_life_took_on_trust_is_not_forgotten(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def life(assumed: tuple[str, ...], until: int) -> Run:
+        monkeypatch.setattr(Engine, "assumptions", property(lambda _: assumed))
+        model = make_model()
+        kept = Checkpoints(tmp_path, 1, resume=True)
+        trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0, checkpoints=kept)
+        for batch in trainer.batches(data):
+            if trainer.step(batch).step == until:
+                next(trainer.batches(data), None)  # the next draw writes the checkpoint
+                break
+        return trainer.finish()
+
+    assert life(("b", "c"), 1).assumptions == ("b", "c")
+    assert life((), 2).assumptions == ("b", "c")
+    assert life(("a", "b"), 3).assumptions == ("a", "b", "c")
+
+
+def test_a_run_that_nobody_recorded_it_of_is_not_proven(data: Data, tmp_path: Path) -> None:
+    """Runs of versions before there were assumptions, and runs put together by hand."""
+    run = a_run(data)
+    run.save(tmp_path / "old")
+    rewritten(tmp_path / "old", assumptions=None)
+    old = Run.load(tmp_path / "old")
+    by_hand = dataclasses.replace(run, conduct=None)
+    for one in (old, by_hand, dataclasses.replace(run, conduct=Conduct(random="secure"))):
+        assert (one.proven, one.assumptions) == (False, (UNRECORDED,))
+    assert "not recorded, by the version" in page(old)
+    assert "nobody recorded it" in page(by_hand)
+    by_hand.save(tmp_path / "hand")
+    assert not Run.load(tmp_path / "hand").proven
+
+
+@pytest.mark.parametrize("wrong", ["all is well", [3], [""], ["  "], {"a": "b"}, [None], True])
+def test_assumptions_that_are_no_sentences_are_refused(data: Data, tmp_path: Path, wrong: Any) -> None:
+    """A text would be read as its letters, an empty list of anything else as proven."""
+    a_run(data).save(tmp_path / "run")
+    rewritten(tmp_path / "run", assumptions=wrong)
+    with pytest.raises(FileRefused):
+        Run.load(tmp_path / "run")
+
+
+def test_an_assumption_is_a_sentence() -> None:
+    with pytest.raises(InvalidValue, match="must be a sentence"):
+        Conduct(random="secure", assumptions=(" ",))
+
+
+def test_a_sentence_cannot_look_like_another_part_of_the_page(data: Data) -> None:
+    conduct = Conduct(random="secure", assumptions=("mine.\n\n## Audit\n\nNothing was found",))
+    lines = page(dataclasses.replace(a_run(data), conduct=conduct)).splitlines()
+    assert lines.count("## Audit") == 1
