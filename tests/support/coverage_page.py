@@ -38,29 +38,30 @@ works is in [engine.md](engine.md).
 - **fallback**: `torch.func.vmap` over that one operation: right, slower, and one gradient an example in memory.
 - **opened**: one of torch's Python functions, whose operations are seen one by one.
 - **refused**: with this error, before the first step.
+- **apart**: whether examples were *proven* apart, or *checked* (something was declared).
 
 ## Modules of torch.nn
 
 Every class with parameters that torch {version} has.
 
-| module | form | how |
-| --- | --- | --- |
+| module | form | apart | how |
+| --- | --- | --- | --- |
 {modules}
 
 ## Operations on a parameter
 
 Used directly, with the parameter as a plain `nn.Parameter`: `x` stands for the data, `p` and `q` for parameters.
 
-| operation | how |
-| --- | --- |
+| operation | apart | how |
+| --- | --- | --- |
 {operations}
 
 ## Architectures
 
 Public configurations with random weights (`tests/support/architectures.py`); recorded uses of trainable parameters.
 
-| architecture | uses |
-| --- | --- |
+| architecture | apart | uses |
+| --- | --- | --- |
 {architectures}
 
 ## Refused
@@ -95,8 +96,8 @@ def rule_of(use: Use) -> str:
     return f"rule `{type(use.kernel).__module__.rsplit('.', 1)[-1]}`"
 
 
-def outcome(model: nn.Module, loss: Any, batch: Any) -> str:
-    """What the engine does with a model: operations with their rules, or why it refuses."""
+def outcome(model: nn.Module, loss: Any, batch: Any) -> tuple[str, str]:
+    """Whether examples were proven apart, and operations with their rules; or why the model is refused."""
     engine = Engine(model, loss)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -106,14 +107,15 @@ def outcome(model: nn.Module, loss: Any, batch: Any) -> str:
         except UnsupportedModel as error:
             # Sizes of an error depend on the machine.
             words = re.sub(r"\d+\.\de[-+]\d+", "(some)", str(error)).replace("|", "\\|")
-            return f"**refused**: {words}"
+            return "refused", f"**refused**: {words}"
     counts: dict[str, int] = {}
     for use in uses:
         text = f"`{use.name}` {rule_of(use)}"
         counts[text] = counts.get(text, 0) + 1
     found = ", ".join(text if count == 1 else f"{text} × {count}" for text, count in counts.items())
     opened = ", ".join(f"`{name}`" for name in sorted(names - {"linear", "embedding"}))
-    return f"{found}; opened: {opened}" if opened else found
+    apart = "checked" if engine.assumptions else "proven"
+    return apart, f"{found}; opened: {opened}" if opened else found
 
 
 def modules() -> list[str]:
@@ -123,7 +125,7 @@ def modules() -> list[str]:
             f"every class of torch.nn with parameters must have a probe, got none for {missing}"
         )
     return [
-        f"| `nn.{name}` | {form} | {outcome(*_probe(probe))} |"
+        f"| `nn.{name}` | {form} | {' | '.join(outcome(*_probe(probe)))} |"
         for name in sorted(PROBES)
         for form, probe in PROBES[name].items()
     ]
@@ -139,11 +141,11 @@ def operations() -> list[str]:
     for name, case in OPERATIONS.items():
         model, batch = case.make(torch.float64, ROWS)
         around = {"first.weight", "first.bias", "head.weight", "head.bias"}
-        text = outcome(model, classification, batch)
+        apart, text = outcome(model, classification, batch)
         if {parameter for parameter, _ in model.named_parameters()} - around != set():
             # The layers before and after are not what is shown.
             text = re.sub(r"`linear` rule `linear`(?: × \d+)?(?:, )?", "", text).rstrip(", ")
-        rows.append(f"| {name} | {text or '`linear` rule `linear`'} |")
+        rows.append(f"| {name} | {apart} | {text or '`linear` rule `linear`'} |")
     return rows
 
 
@@ -151,7 +153,7 @@ def architectures() -> list[str]:
     rows: list[str] = []
     for name, architecture in ARCHITECTURES.items():
         model, batch = architecture.make(torch.float64, ROWS)
-        rows.append(f"| {name} | {outcome(model, architecture.loss, batch)} |")
+        rows.append(f"| {name} | {' | '.join(outcome(model, architecture.loss, batch))} |")
     return rows
 
 
@@ -160,7 +162,7 @@ def refused() -> list[str]:
     for name, build in REFUSALS.items():
         torch.manual_seed(0)
         model, loss, batch = build(ROWS)
-        rows.append(f"| {name} | {outcome(model, loss, batch).removeprefix('**refused**: ')} |")
+        rows.append(f"| {name} | {outcome(model, loss, batch)[1].removeprefix('**refused**: ')} |")
     return rows
 
 

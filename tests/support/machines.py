@@ -8,6 +8,7 @@ failed; one that cannot be played here is skipped, with the reason.
 import argparse
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -110,8 +111,8 @@ def _run(leg: Leg, only: list[str] | None, processes: int) -> int:
             *lines[-20:],
             done.stderr[-2000:],
         ]
-        settings = " ".join(f"{name}={environment[name]}" for name in (*leg.set, *_without(leg)))
-        print("\n".join([*found, f"again, one test: {settings} {' '.join(again)} NAME"]))
+        settings = " ".join(shlex.quote(f"{name}={environment[name]}") for name in (*leg.set, *_without(leg)))
+        print("\n".join([*found, f"again, one test: env {settings} {' '.join(again)} NAME"]))
     return int(done.returncode != 0)
 
 

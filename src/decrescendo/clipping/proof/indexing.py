@@ -291,7 +291,7 @@ def _gathered(call: Call) -> Label:
     source = call.args.get("source", call.args.get("src"))
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
     target = Place(dim)
-    if not isinstance(label, Place) or label.dim != dim or label.constant:
+    if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
         return _constant(call)
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
     if call.label(tensor) is Public.FILL and torch.equal(
@@ -372,7 +372,7 @@ def _pack(call: Call) -> Sequence[Label]:
 
 
 def _embedding_bag(call: Call) -> Label:
-    """Bags of ids, each within one example, in the order of the examples."""
+    """Bags of ids: the rows of each are all of one example, in the order of the examples, and none is left out."""
     indices, offsets, weights = (
         call.args["indices"],
         call.args["offsets"],
@@ -381,16 +381,21 @@ def _embedding_bag(call: Call) -> Label:
     label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
     if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
         return _constant(call)
-    bags = len(offsets) - bool(call.args.get("include_last_offset"))
-    units = call.units(label)
-    ends = torch.cat([offsets[1:bags], offsets.new_tensor([len(indices)])])
-    owner = call.examples(label, len(indices), offsets)
-    first, last = owner[offsets[:bags].clamp(max=len(indices) - 1)], owner[(ends - 1).clamp(min=0)]
-    width, rest = divmod(bags, units)
-    if rest or label.outer != 1 or not torch.equal(first, last) or is_data(call.label(offsets)):
-        return call.mixed("a bag has ids of several examples, or more of one example's than of another's")
-    own = Place(0, width, 1)
-    return own if torch.equal(first, call.examples(own, bags, first)) else call.mixed(_ELSEWHERE)
+    closed = bool(call.args.get("include_last_offset"))
+    starts, bags = (offsets[:-1], len(offsets) - 1) if closed else (offsets, len(offsets))
+    width, rest = divmod(bags, int(call.units(Place(0))))
+    whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
+    bag = (
+        torch.searchsorted(starts.contiguous(), torch.arange(len(indices), device=starts.device), right=True)
+        - 1
+    )
+    own = Place(0, max(width, 1))
+    apart = (
+        not rest
+        and whole
+        and torch.equal(call.examples(label, len(indices), offsets), call.examples(own, bags, offsets)[bag])
+    )
+    return own if apart else call.mixed("a bag has ids of several examples, or not all of its own")
 
 
 RULES: dict[str, Rule] = {

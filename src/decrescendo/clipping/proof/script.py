@@ -33,6 +33,8 @@ class Script:
     events: list[Event] = field(default_factory=list[Event])
     # Rows of packed data, each with its number of another count of examples in another pass.
     rows: list[int] = field(default_factory=list[int])
+    # Random numbers that Python read.
+    drawn: list[object] = field(default_factory=list[object])
     shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
 
     def differs(self, other: "Script") -> str:
@@ -70,7 +72,7 @@ class Script:
         if type(mine) is int and type(its) is int:
             if mine == its or not sized:
                 return mine == its
-            pairs = ((self.count, other.count), *itertools.product(self.rows, other.rows))
+            pairs = itertools.product((self.count, *self.rows), (other.count, *other.rows))
             return any(mine * two == its * one for one, two in pairs)
         both_nan = isinstance(mine, float) and isinstance(its, float) and math.isnan(mine) and math.isnan(its)
         return both_nan or (type(mine) is type(its) and mine == its)

@@ -1,5 +1,6 @@
 """Operations by the dimensions of what they take and give: one line says which examples stay apart in them."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -12,11 +13,12 @@ Rule: TypeAlias = Callable[[Call], Label | Sequence[Label]]
 _Symbol: TypeAlias = "str | tuple[str, int]"
 
 
-def symbols(spec: str, dims: int) -> list[_Symbol]:
+@functools.cache
+def symbols(spec: str, dims: int) -> tuple[_Symbol, ...]:
     """The name of each dimension: letters; ``.`` for leading ones that broadcast, from the right; ``*`` any that mix.
 
     >>> symbols("nc*", 4), symbols(".ij", 3)
-    (['n', 'c', '*', '*'], [('.', 0), 'i', 'j'])
+    (('n', 'c', '*', '*'), (('.', 0), 'i', 'j'))
     """
     free = dims - sum(letter.isalpha() for letter in spec)
     found: list[_Symbol] = []
@@ -27,7 +29,7 @@ def symbols(spec: str, dims: int) -> list[_Symbol]:
             found += ["*"] * free
         else:
             found.append(letter)
-    return found
+    return tuple(found)
 
 
 def signature(text: str) -> Rule:
@@ -41,12 +43,12 @@ def signature(text: str) -> Rule:
 
     def rule(call: Call) -> Sequence[Label]:
         shown = [
-            [] if out is None else symbols(spec, out.dim())
+            () if out is None else symbols(spec, out.dim())
             for spec, out in zip(outside, call.outputs, strict=False)
         ]
         known = len(call.outputs)
         rows: list[tuple[Place, _Symbol]] = []
-        named: list[tuple[Tensor, list[_Symbol]]] = []
+        named: list[tuple[Tensor, tuple[_Symbol, ...]]] = []
         for at, tensor in enumerate(call.tensors):
             label = Public.FILL if tensor is None else call.label(tensor)
             if tensor is None or label is Public.FILL or (at < len(inside) and inside[at] == "_"):

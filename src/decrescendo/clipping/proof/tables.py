@@ -310,6 +310,16 @@ def _trilinear(call: Call) -> Label:
     )
 
 
+def _bag_weights(call: Call) -> Label:
+    """Gradients of the weights in bags, which the forward pass has found to be of one example each."""
+    label, own = call.label(call.args["grad"]), call.label(call.args["indices"])
+    if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), Place | Mixed):
+        return label if isinstance(label, Mixed) else call.mixed(SUMMED)
+    return (
+        own if label is Public.FILL or (isinstance(label, Place) and label.dim == 0) else call.mixed(SUMMED)
+    )
+
+
 def _searched(call: Call) -> Label | Sequence[Label]:
     first = call.args["sorted_sequence"]
     return signature("A,.->." if first.dim() == 1 else ".A,.B->.B")(call)
@@ -321,7 +331,8 @@ softplus_backward hardswish hardswish_backward hardtanh_backward log_sigmoid_for
 hardsigmoid_backward leaky_relu_backward elu_backward _to_copy copy copy_ clone contiguous fill masked_fill floor_divide
 _prelu_kernel _prelu_kernel_backward native_dropout bernoulli
 polar complex angle hardshrink_backward softshrink_backward
-celu_backward mish_backward logit_backward huber softplus rsub fmod remainder where _masked_scale native_dropout_backward
+celu_backward mish_backward logit_backward huber softplus rsub fmod remainder where _masked_scale
+native_dropout_backward
 normal poisson binomial _conj_physical mvlgamma special_zeta fused_dropout lift lift_fresh_copy detach_copy
 fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward
 _fake_quantize_learnable_per_tensor_affine _unsafe_view alias _test_check_tensor isclose
@@ -411,7 +422,8 @@ RULES: dict[str, Rule] = {
     "convolution": _convolution, "convolution_backward": _convolution,
     "cat": _concatenated, "stack": _concatenated, "repeat": _repeated, "constant_pad_nd": _padded,
     "select_backward": _select_backward, "slice_backward": _slice_backward, "diagonal_backward": _diagonal_backward,
-    "unfold_backward": _unfold_backward, "diag_embed": _diag_embed, "_ctc_loss_backward": _ctc_backward,
+    "_embedding_bag_per_sample_weights_backward": _bag_weights, "unfold_backward": _unfold_backward,
+    "diag_embed": _diag_embed, "_ctc_loss_backward": _ctc_backward,
     "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",

@@ -5,6 +5,7 @@ Below autograd, views, ``.data``, hooks, compiled or functional code all look al
 """
 
 import functools
+import itertools
 import math
 import sys
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -56,8 +57,9 @@ class Memory:
         self.coincident: set[Guess] = set()
 
     def __del__(self) -> None:
-        for key in self.stale:
-            _Storage._free_weak_ref(key)
+        if not sys.is_finalizing():
+            for key in self.stale:
+                _Storage._free_weak_ref(key)
 
 
 @dataclass(eq=False)
@@ -68,6 +70,7 @@ class Watch(TorchDispatchMode):
         count: at least two: with one, a dimension of size one could be that of the examples or not.
         memory: of the engine that asks.
         seed: of torch's global generators in this pass; negative: no random numbers may be drawn.
+        replays: the script of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
         natural: Python sees the data as they are: for a comparison, of which nothing is released.
         guarded: the names of the model's parameters and buffers, by their storage: nothing may be written there.
@@ -81,6 +84,7 @@ class Watch(TorchDispatchMode):
     expected: Script | None = None
     guarded: dict[int, str] = field(default_factory=dict[int, str])
     natural: bool = False
+    replays: Script | None = None
     poison: float = math.nan
     script: Script = field(init=False)
     # By storage: its label, and the operation that wrote it last.
@@ -276,6 +280,8 @@ class Watch(TorchDispatchMode):
         if op.special:
             if op.reads and data:
                 return self._look(func, args, kwargs or {}, tensors)
+            if op.reads and Public.RANDOM in labels.values():
+                return self._draw(func, args, kwargs or {})
             if op.hides and data:
                 bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs or {})
                 if bound.get("training") and bound.get("running_mean") is not None:
@@ -396,7 +402,13 @@ class Watch(TorchDispatchMode):
             dim for dim in range(tensor.dim()) if len(its) == tensor.dim() and its[dim] != tensor.shape[dim]
         ]
         if len(moved) != 1 or tensor.shape[moved[0]] * self.expected.count != its[moved[0]] * self.count:
-            return Mixed("a constant depends on the number of examples")
+            mine, theirs = self.script, self.expected
+            packed = itertools.product((mine.count, *mine.rows), (theirs.count, *theirs.rows))
+            if len(moved) == 1 and any(
+                tensor.shape[moved[0]] * two == its[moved[0]] * one for one, two in packed
+            ):
+                return None  # as long as packed data
+            return Mixed("a constant depends on the number of examples", public=True)
         return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, constant=True)
 
     def _labels(
@@ -572,6 +584,14 @@ class Watch(TorchDispatchMode):
         self.script.events.append(event)
         return answer
 
+    def _draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A random number that Python reads (which layers are left out): the same one with any number of examples."""
+        at = len(self.script.drawn)
+        replayed = [] if self.replays is None else self.replays.drawn
+        self.script.drawn.append(replayed[at] if at < len(replayed) else func(*args, **kwargs))
+        self.script.events.append(Event(func, NOTHING, ()))
+        return self.script.drawn[-1]
+
     def check_read(self, name: str, tensor: object) -> None:
         """Refuse a read of the data that the dispatcher does not see."""
         if isinstance(tensor, Tensor) and is_data(self.label(tensor)) and not self.natural:
@@ -687,7 +707,8 @@ def _content(tensor: Tensor) -> object:
 @functools.cache
 def _is_ours(filename: str) -> bool:
     parts = filename.replace("\\", "/")
-    return any(f"/{name}/" in parts for name in ("torch", "jaxtyping", "beartype")) or "decrescendo/clipping" in parts or filename.startswith("<")
+    library = any(f"/{name}/" in parts for name in ("torch", "jaxtyping", "beartype"))
+    return library or "decrescendo/clipping" in parts or filename.startswith("<")
 
 
 def line() -> str:

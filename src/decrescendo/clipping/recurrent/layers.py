@@ -201,7 +201,8 @@ def run_recurrent(
             sizes = tuple(cast("list[int]", bound["batch_sizes"].tolist()))
         if not isinstance(label, Place):
             return func(*args, **kwargs)
-        owners = label.owners or Owners(torch.cat([torch.arange(tape.batch)[:size] for size in sizes]))
+        with paused():
+            owners = label.owners or Owners(torch.cat([torch.arange(tape.batch)[:size] for size in sizes]))
         packing = tape.packing(owners, sizes)
     elif not isinstance(label, Place):
         label = Place(1 if turned else 0)  # a constant beside states of the examples
@@ -211,7 +212,8 @@ def run_recurrent(
     place = label.moved(0)
     with paused():
         ranks = place if packing is None else tape.watch.owners(0, packing.order // (sequences // tape.batch))
-    layout = Layout.of(place, tape.batch, packing)
+    moved = packing if place.owners is None or is_packed else tape.packing(place.owners)
+    layout = Layout.of(place, tape.batch, moved)
     run = _Run(tape, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
     wide = accumulator(given.dtype)
@@ -332,7 +334,7 @@ class _Run:
         parameters = tuple(slots.values())
 
         packing, means = self.layout.packing, self.tape.means
-        if packing is not None and packing.sizes[0] == self.layout.batch:
+        if packing is not None and packing.sizes[:1] == (self.layout.batch,):
             grams = Grams() if shared is None else shared[1]
             kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, means, grams)
         else:

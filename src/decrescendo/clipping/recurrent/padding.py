@@ -63,12 +63,14 @@ class _Padded(torch.autograd.Function):
     """(rows, ...) as (ranks, length, ...), filled up with one value."""
 
     @staticmethod
-    def forward(ctx: Any, watch: Watch, packing: Packing, value: float, data: Tensor) -> Tensor:
+    def forward(ctx: Any, watch: Watch, packing: Packing, value: float, length: int, data: Tensor) -> Tensor:
         ctx.watch, ctx.packing, ctx.place = watch, packing, watch.label(data)
         with paused():
-            padded = data.new_full((packing.source.numel(), *data.shape[1:]), value)
+            sequences, steps = packing.source.shape
+            padded = data.new_full((sequences * steps, *data.shape[1:]), value)
             padded.index_copy_(0, packing.slots, data)
-            found = padded.reshape(*packing.source.shape, *data.shape[1:])[packing.order]
+            found = data.new_full((sequences, max(length, steps), *data.shape[1:]), value)
+            found[:, :steps] = padded.reshape(sequences, steps, *data.shape[1:])[packing.order]
         watch.assign(found, _ranks(watch, packing))
         return found
 
@@ -77,16 +79,17 @@ class _Padded(torch.autograd.Function):
         watch, packing = ctx.watch, ctx.packing
         (gradient,) = gradients
         if gradient is None:
-            return None, None, None, None
+            return None, None, None, None, None
         place = watch.label(gradient)
         with paused():
+            gradient = gradient[:, : packing.length]
             ranks = torch.empty_like(gradient)
             ranks[packing.order] = gradient
             found = ranks.flatten(0, 1)[packing.slots]
         there = _ranks(watch, packing)
         same = isinstance(place, Place) and place.dim == 0 and place.like(there)
         watch.assign(found, ctx.place if same or place is Public.FILL else _wrong(place))
-        return None, None, None, found
+        return None, None, None, None, found
 
 
 def _ranks(watch: Watch, packing: Packing) -> Place:
@@ -111,9 +114,6 @@ def padded_again(
         packing = make_packing(sizes, in_order(example[: sizes[0]], watch.count).to(data.device))
         live = packing.live[packing.order]
         lengths = live.sum(1).cpu()
-    output = _Padded.apply(watch, packing, padding_value, data)
+    output = _Padded.apply(watch, packing, padding_value, total_length, data)
     watch.assign(lengths, _ranks(watch, packing))
-    if total_length > len(sizes):
-        more = data.new_full((output.shape[0], total_length - len(sizes), *data.shape[1:]), padding_value)
-        output = torch.cat([output, more], 1)
     return (output if batch_first else output.transpose(0, 1)), lengths

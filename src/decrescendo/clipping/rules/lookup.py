@@ -78,8 +78,8 @@ def _rows(call: Call, ids: object, weight: object) -> Kernel | None:
     if call.is_tracked(ids) or not call.holds(ids):
         return None
     # From the end or from the start: the same row.
-    positive = torch.where(ids < 0, ids + weight.shape[0], ids)
-    return embedding.RULES[functional.embedding].build(call, {"input": positive, "weight": weight})
+    split = call.layout.split(torch.where(ids < 0, ids + weight.shape[0], ids))
+    return embedding.EmbeddingKernel((weight,), (ids,), split.reshape(split.shape[0], -1).long(), None)
 
 
 def _getitem(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
