@@ -145,17 +145,19 @@ def _locked(environment: dict[str, str]) -> list[str] | None:
     above = ROOT.parent
     if not os.access(above, os.W_OK):
         return []
-    mounts = (
-        f'mount --bind "{above}" "{above}" && mount --bind "{ROOT}" "{ROOT}" && '
-        f'mount -o remount,ro,bind "{above}" && exec "$@"'
-    )
+    # All of it, but not the checkout, and not where is written to if that is in there.
+    kept = " && ".join(f'mount --bind "{path}" "{path}"' for path in (above, ROOT, environment["HOME"]))
+    mounts = f'{kept} && mount -o remount,ro,bind "{above}" && exec "$@"'
     for tool, *rest in (
         ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env"],
         ["unshare", "--mount", "sh", "-c", mounts, "sh"],
     ):
         if shutil.which(tool) is None:
             continue
-        check = f"import os, decrescendo; assert not os.access({str(above)!r}, os.W_OK)"
+        check = (
+            f"import os, decrescendo; assert not os.access({str(above)!r}, os.W_OK); "
+            "assert os.access(os.environ['HOME'], os.W_OK)"
+        )
         tried = [tool, *rest, sys.executable, "-c", check]
         if not subprocess.run(tried, cwd=ROOT, env=environment, capture_output=True, check=False).returncode:
             return [tool, *rest]

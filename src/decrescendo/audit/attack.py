@@ -54,7 +54,6 @@ class Attack:
     loss: Loss
     evidence: Callable[[Sums, Plan], float]
     learning_rate: float = 0.1
-    # The rows are the same in every run: tests look at the model once, a thousand runs need not.
     settings: EngineSettings = field(default=EngineSettings(choice="counted"))
 
     def __post_init__(self) -> None:

@@ -133,7 +133,7 @@ def choose_grid(
     ]
     log_alias = math.log(1e-5)
     affordable = max(_LOG_CANCELLATION, chernoff[len(_RATIOS)][1] + math.log(2))
-    found: list[tuple[float, float, int, float, float]] = []  # m, number of frequencies, excess, c, window
+    found: list[tuple[float, int, float, float, float]] = []  # m, number of frequencies, excess, c, window
     for c, excess in chernoff[1 : len(_RATIOS) + 1]:
         above = min((bound - log_alias) / (a - c) for a, bound in chernoff if a > c)
         below = min((bound - log_alias) / (c - a) for a, bound in chernoff if a < c)

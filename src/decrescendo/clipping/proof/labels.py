@@ -40,13 +40,13 @@ class Mixed:
 Label: TypeAlias = Public | Mixed | Place
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One operation as the dispatcher sees it.
 
     Args:
         name: without its namespace and overload.
-        args: by name, tensors and all else.
+        bind: makes the arguments by name, tensors and all else, with defaults.
         tensors: the tensors among them in order, ``None`` where an optional one is missing; lists flattened.
         outputs: the tensors that it returned.
         label: of an argument.
@@ -55,12 +55,20 @@ class Call:
     """
 
     name: str
-    args: Mapping[str, Any]
+    bind: Callable[[], Mapping[str, Any]]
     tensors: Sequence[Tensor | None]
     outputs: Sequence[Tensor | None]
     label: Callable[[Tensor], Label]
     units: Callable[[Place], int]
     owners: Callable[[int, Tensor], Place]
+    _args: Mapping[str, Any] | None = None
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        """By name; most rules do not ask."""
+        if self._args is None:
+            self._args = self.bind()
+        return self._args
 
     @property
     def dims(self) -> int:

@@ -39,7 +39,7 @@ class Operation:
     arguments: tuple[str, ...]
     defaults: dict[str, Any]
     # Those that hold tensors, in order, but what is only written to.
-    tensors: tuple[str, ...]
+    tensors: tuple[tuple[int, str], ...]
     written: tuple[str, ...]
     # Written to, with nothing left of what they were.
     overwritten: frozenset[str]
@@ -108,7 +108,9 @@ def _describe(func: Any) -> Operation:
         arguments=tuple(a.name for a in schema.arguments),
         defaults={a.name: a.default_value for a in schema.arguments if a.has_default_value()},
         tensors=tuple(
-            a.name for a in schema.arguments if "Tensor" in str(a.type) and a.name not in overwritten
+            (at, a.name)
+            for at, a in enumerate(schema.arguments)
+            if "Tensor" in str(a.type) and a.name not in overwritten
         ),
         written=written,
         overwritten=overwritten,

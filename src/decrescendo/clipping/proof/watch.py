@@ -419,10 +419,12 @@ class Watch(TorchDispatchMode):
         if op.rule is None:
             constant = not any(is_data(label) for label in known.values())
             return [Mixed(f"the proof has no rule for {op.name}", op.name, public=constant)] * len(made)
-        bound = dict(op.defaults)
-        bound.update(zip(op.arguments, args, strict=False))
-        bound.update(kwargs)
+
+        def bind() -> Mapping[str, Any]:
+            return {**op.defaults, **dict(zip(op.arguments, args, strict=False)), **kwargs}
+
         if op.special:
+            bound = bind()
             if bound.get("generator") is not None:
                 return [Mixed("its random numbers are those of a generator of its own", op.name)] * len(made)
             if op.declared:
@@ -431,16 +433,16 @@ class Watch(TorchDispatchMode):
                 return self._each(op, bound, made)
         if op.rule is not pointwise or op.overwritten:
             # In the order of the schema, with gaps where optional ones are missing.
-            tensors = []
-            for name in op.tensors:
-                value = bound.get(name)
+            tensors, given = [], len(args)
+            for at, name in op.tensors:
+                value = args[at] if at < given else kwargs.get(name)
                 tensors += _tensors(value) if isinstance(value, (list, tuple)) else [value]
 
         def label(tensor: Tensor) -> Label:
             found = known.get(id(tensor))
             return self.label(tensor) if found is None else found
 
-        found = op.rule(Call(op.name, bound, tensors, made, label, self.units, self.owners))
+        found = op.rule(Call(op.name, bind, tensors, made, label, self.units, self.owners))
         labels = list(found) if isinstance(found, Sequence) else [found] * len(made)
         return labels + [Mixed(f"the proof has no rule for this output of {op.name}")] * (
             len(made) - len(labels)
@@ -452,7 +454,7 @@ class Watch(TorchDispatchMode):
         """Operations on lists, entry by entry."""
         lists = [value for value in bound.values() if isinstance(value, (list, tuple)) and _tensors(value)]
         single = [value for value in bound.values() if isinstance(value, Tensor)]
-        call = Call(op.name, bound, (), made, self.label, self.units, self.owners)
+        call = Call(op.name, lambda: bound, (), made, self.label, self.units, self.owners)
         return [
             call.joined([*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim())
             for at, tensor in enumerate(made)
@@ -475,7 +477,7 @@ class Watch(TorchDispatchMode):
         else:
             left = [
                 known[id(t)]
-                for name in op.tensors
+                for _, name in op.tensors
                 if name not in op.overwritten
                 for t in _tensors([bound.get(name)])
             ]
