@@ -238,7 +238,9 @@ class Engine:
             failure = ""
             try:
                 # Before anything is measured, what only the first pass needs.
-                self._prover.begin(slice_rows(part, 0, min(size, 3)), self._seeds, self._means)
+                # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
+                seed = -1 if self._seeds is _no_seed else 0
+                self._prover.begin(slice_rows(part, 0, min(size, 3)), seed, self._means)
                 if self._sizes.measures(key, size):
                     with metered(device) as self._peak:
                         found.append(work(part, size))

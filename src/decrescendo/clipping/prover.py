@@ -8,7 +8,7 @@ others, with those of a second, small pass over another number of examples.
 import math
 import random
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import cast
 
@@ -46,10 +46,10 @@ class Prover:
         # Truth values of the data that were asked for, and made no difference.
         self._idle: set[tuple[bool, ...]] = set()
 
-    def begin(self, batch: Batch, seeds: Callable[[], int], means: Means) -> None:
+    def begin(self, batch: Batch, seed: int, means: Means) -> None:
         """A first pass, over a few rows, if there was none."""
         if self._script is None:
-            self.run(batch, count_rows(batch), seeds(), means.counted())
+            self.run(batch, count_rows(batch), seed, means.counted())
 
     def run(self, batch: Batch, rows: int, seed: int, means: Means) -> Pass:
         """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's."""
