@@ -43,8 +43,8 @@ class Prover:
         self.memory = Memory(declared)
         self._script: Script | None = None
         self._one_at_a_time = threading.RLock()
-        # Truth values of the data that were asked for, and made no difference.
-        self._idle: set[tuple[bool, ...]] = set()
+        # Truth values of the data that were asked for, and on how many examples alone they made no difference.
+        self._idle: dict[tuple[bool, ...], int] = {}
 
     def begin(self, batch: Batch, seed: int, means: Means) -> None:
         """A first pass, over a few rows, if there was none."""
@@ -150,7 +150,7 @@ class Prover:
         """
         watch = done.watch
         truths = tuple(watch.truths)
-        if not watch.asked or truths in self._idle:
+        if not watch.asked or self._idle.get(truths, 0) >= min(rows, _ALONE):
             return
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
         parameters = list(trainable_of(Inventory.of(self._model)).values())
@@ -160,12 +160,12 @@ class Prover:
                 losses = self._plain(one, 1, 1, seed, watch.script)
                 found = torch.autograd.grad(losses[0], parameters, allow_unused=True)
             norm = torch.stack(
-                [g.double().norm().cpu() for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
+                [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
             ).norm()
             _compare_losses(done.losses[row : row + 1], losses[:1].detach(), watch.asked)
             if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
                 raise UnsupportedModel(_steered(watch.asked))
-        self._idle.add(truths)
+        self._idle[truths] = min(rows, _ALONE)
 
     def _plain(self, batch: Batch, rows: int, count: int, seed: int, replays: Script) -> Tensor:
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
@@ -202,7 +202,7 @@ class Prover:
                 one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
                 one[row] = 1
                 own = done.measured.weighted_sums(one)
-                norms = torch.stack([g.detach().norm().double().cpu() for g in found])
+                norms = torch.stack([_norm(g) for g in found])
                 if not bool(torch.isfinite(norms).all()):
                     continue
                 whole = float(norms.norm())
@@ -248,6 +248,13 @@ def drawing(model: nn.Module, seed: int) -> Generator[None]:
             yield
         finally:
             random.setstate(python)
+
+
+def _norm(gradient: Tensor) -> Tensor:
+    """In float64, a part at a time: in float32 a million squares lose digits."""
+    flat = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()
+    parts = [part.abs().double().square().sum() for part in flat.flatten().split(2**20)]
+    return torch.stack(parts).sum().sqrt().cpu() if parts else torch.zeros((), dtype=torch.float64)
 
 
 def _compare_losses(

@@ -409,11 +409,17 @@ def _autocast(model: Any, b: Any) -> Tensor:
         return fn.cross_entropy(model(b[0]).float(), b[1], reduction="none")
 
 
-mechanisms.losses({"gradient penalty of each": _penalised, "attack of each": _attacked})
+mechanisms.losses({"attack of each": _attacked})
+# Autograd's second pass shows no uses: these may be refused.
+mechanisms.losses({"gradient penalty of each": _penalised}, conditional=True)
+mechanisms.net(
+    {"an inner step on each latent": _latent},
+    lambda: {"a": nn.Linear(WIDE, HIDDEN), "b": nn.Linear(HIDDEN, CLASSES), "d": nn.Linear(HIDDEN, WIDE)},
+    conditional=True,
+)
 mechanisms.losses({"autocast": _autocast}, tolerance=3e-2)
 mechanisms.net(
     {
-        "an inner step on each latent": _latent,
         "a soft mixture of experts": _expert,
         "the best expert, all computed": _top_expert,
         "vector quantisation": _vector_quantised,

@@ -212,10 +212,6 @@ transforms.net(
         "Hessian of a shared scale": _hessian,
         "vmap in chunks, times n": _chunked,
         "vmap with seeded noise": _random,
-        "linearize at the mean": lambda m, x: (
-            torch.func.linearize(lambda v: m.b(m.a(v).tanh()), x.mean(0, keepdim=True))[1](x[:1])
-            + m.b(m.a(x))
-        ),
         "jacrev of the batch's mean": lambda m, x: (
             m.b(m.a(x)) + torch.func.jacrev(lambda v: m.b(m.a(v).tanh()).mean(0))(x).square().sum((1, 2))
         ),

@@ -379,6 +379,8 @@ def _embedding_bag(call: Call) -> Label:
         call.args.get("per_sample_weights"),
     )
     label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
+    if not len(indices) and not isinstance(call.label(call.args["weight"]), Place | Mixed):
+        return Public.FILL  # nothing but empty bags: zeros
     if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
         return _constant(call)
     closed = bool(call.args.get("include_last_offset"))

@@ -111,6 +111,8 @@ def view_of(
 def span_of(tensor: Tensor, place: Place, count: int) -> Span | None:
     """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
     width = tensor.element_size()
+    if count == 1:
+        return Span(1, 0, 1, place.owners, place.constant) if place.dim == 0 else None
     if place.outer * place.inner * count != tensor.shape[place.dim]:
         return None
     step = tensor.stride(place.dim) * place.inner * width

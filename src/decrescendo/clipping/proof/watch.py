@@ -140,6 +140,9 @@ class Watch(TorchDispatchMode):
     def _view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
         if not tensor.numel():
             return Public.FILL, ()
+        if span.count == 1:  # one row of packed data
+            own = tensor.dim() > 0 and tensor.shape[0] == 1
+            return (Place(0, 1, 1, span.owners) if own else _PARTS), ("one row",)
         width = tensor.element_size()
         view = view_of(
             tuple(tensor.shape),
@@ -251,6 +254,8 @@ class Watch(TorchDispatchMode):
                 numbers.append(tuple(map(type, items)) if inside else tuple(items))
             else:
                 numbers.append(value if type(value) in _NUMBERS else type(value))
+                if isinstance(value, torch.Generator):
+                    numbers.append(value.initial_seed())
         for tensor in tensors:
             key = key_of(tensor)
             entry = marks.get(key)
