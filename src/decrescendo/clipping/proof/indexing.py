@@ -380,7 +380,9 @@ def _embedding_bag(call: Call) -> Label:
     )
     label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
     if not len(indices) and not isinstance(call.label(call.args["weight"]), Place | Mixed):
-        return Public.FILL  # nothing but empty bags: zeros
+        count = len(offsets) - bool(call.args.get("include_last_offset"))
+        width, rest = divmod(count, int(call.units(Place(0))))
+        return _constant(call) if rest or not width else Place(0, width)  # nothing but empty bags: zeros
     if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
         return _constant(call)
     closed = bool(call.args.get("include_last_offset"))

@@ -255,7 +255,7 @@ class Watch(TorchDispatchMode):
             else:
                 numbers.append(value if type(value) in _NUMBERS else type(value))
                 if isinstance(value, torch.Generator):
-                    numbers.append(value.initial_seed())
+                    numbers.append(f"seed {value.initial_seed()}")
         for tensor in tensors:
             key = key_of(tensor)
             entry = marks.get(key)
