@@ -13,6 +13,10 @@ import torch
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
 
+# The form of packed data of one row, or of none.
+PACKED: tuple[object, ...] = ("packed",)
+
+
 class Event(NamedTuple):
     """One operation: its numbers (all arguments that are no tensors), and which tensors it was given.
 
@@ -59,7 +63,7 @@ class Script:
                     f"the numbers {mine.numbers} with {self.count} examples and {its.numbers} with {other.count} "
                     f"in {_name(mine)}"
                 )
-            if mine.wires != its.wires:
+            if mine.wires != its.wires and not _wired_alike(mine.wires, its.wires):
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
 
@@ -76,6 +80,14 @@ class Script:
             return any(mine * two == its * one for one, two in pairs)
         both_nan = isinstance(mine, float) and isinstance(its, float) and math.isnan(mine) and math.isnan(its)
         return both_nan or (type(mine) is type(its) and mine == its)
+
+
+def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
+    """Whether tensors are the same but for packed data of one row or none, whose form says nothing."""
+    return len(mine) == len(its) and all(
+        one == two or (PACKED in (one, two) and isinstance(one, tuple) and isinstance(two, tuple))
+        for one, two in zip(mine, its, strict=True)
+    )
 
 
 def _name(event: Event) -> str:

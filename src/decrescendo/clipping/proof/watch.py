@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decrescendo.clipping.proof.labels import LAID_ALONG, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
-from decrescendo.clipping.proof.script import NOTHING, Event, Script
+from decrescendo.clipping.proof.script import NOTHING, PACKED, Event, Script
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
 
@@ -138,11 +138,12 @@ class Watch(TorchDispatchMode):
         return self.slices.get((key, tensor.shape, tensor.stride(), tensor.storage_offset()))
 
     def _view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
+        packed = PACKED
         if not tensor.numel():
-            return Public.FILL, ()
+            return Public.FILL, packed if span.owners is not None else ()
         if span.count == 1:  # one row of packed data
             own = tensor.dim() > 0 and tensor.shape[0] == 1
-            return (Place(0, 1, 1, span.owners) if own else _PARTS), ("one row",)
+            return (Place(0, 1, 1, span.owners) if own else _PARTS), packed
         width = tensor.element_size()
         view = view_of(
             tuple(tensor.shape),
@@ -185,7 +186,7 @@ class Watch(TorchDispatchMode):
         if not isinstance(label, Place):
             return label
         if not tensor.numel():
-            return Public.FILL
+            return Public.FILL if label.owners is None else Span(1, 0, 0, label.owners)
         if tensor.layout is not torch.strided:
             return Mixed("it has no strides")
         return span_of(tensor, label, self.units(label)) or Mixed(
