@@ -7,42 +7,18 @@ earlier batches, or data gets into what is published. Benign: none of this, and 
 import signal
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 from corpus.judge import Truth, clipped, count, exact, gradient, harm, judge, rows
-from corpus.program import Program
+from corpus.program import Program, programs
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine
 from decrescendo.errors import DecrescendoError
 
-HOSTILE = (
-    "statistics",
-    "losses",
-    "place",
-    "backward",
-    "weights",
-    "state",
-    "reads",
-    "late",
-    "wrapped",
-    "memory",
-)
-BENIGN = ("layers", "sequences", "operations")
-
-
-def _programs(kind: str, files: tuple[str, ...]) -> dict[str, list[Program]]:
-    found: dict[str, list[Program]] = {}
-    for file in files:
-        for program in import_module(f"corpus.{kind}_{file}").PROGRAMS:
-            found.setdefault(program.family, []).append(program)
-    return found
-
-
-HOSTILE_PROGRAMS, BENIGN_PROGRAMS = _programs("hostile", HOSTILE), _programs("benign", BENIGN)
+HOSTILE_PROGRAMS, BENIGN_PROGRAMS = programs("hostile"), programs("benign")
 BY_NAME = {
     p.name: p for families in (HOSTILE_PROGRAMS, BENIGN_PROGRAMS) for f in families.values() for p in f
 }

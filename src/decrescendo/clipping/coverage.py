@@ -66,6 +66,7 @@ def check_coverage(
 def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> None:
     """From a recorded output to its arguments: only the parameters it was recorded with are in between."""
     allowed: set[Node] = {_node(edge) for use in uses for edge in (*use.inner, *use.outer)}
+    own = {id(item.tensor) for use in uses for item in use.parameters if item.root}
     seen: set[Node] = {top}
     stack: list[tuple[Node, Node]] = [(following, top) for following, _ in top.next_functions if following]
     while stack:
@@ -74,7 +75,7 @@ def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> N
             continue
         seen.add(node)
         variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor) and id(variable) in names:
+        if isinstance(variable, Tensor) and id(variable) in names and id(variable) not in own:
             raise UnsupportedModel(_message(names[id(variable)], above))
         stack.extend((following, node) for following, _ in node.next_functions if following is not None)
 

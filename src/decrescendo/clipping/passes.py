@@ -15,10 +15,10 @@ from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
-from decrescendo.clipping.proof.labels import Place, Public
+from decrescendo.clipping.proof.labels import Mixed, Place, Public
 from decrescendo.clipping.proof.reading import Reading
 from decrescendo.clipping.proof.refusals import refusal
-from decrescendo.clipping.proof.watch import Watch, key_of
+from decrescendo.clipping.proof.watch import Watch, key_of, paused
 from decrescendo.clipping.recording import Recorder, Use
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
@@ -129,9 +129,13 @@ def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[U
     """Gradients of the sum of losses at the outputs of the recorded operations only."""
     if not uses:
         return []
-    start = torch.ones_like(losses)
+    with paused():
+        # Of a vector torch would ask for the gradient, and import sympy to look at its shape.
+        start = torch.ones_like(losses)
+        total = (losses * start).sum()
     watch.assign(start, Place(0))
-    return list(torch.autograd.grad(losses, [use.edge for use in uses], start, allow_unused=True))
+    watch.assign(total, Mixed("it is the sum of all losses"))
+    return list(torch.autograd.grad(total, [use.edge for use in uses], allow_unused=True))
 
 
 def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, precise: bool) -> Tensor | None:

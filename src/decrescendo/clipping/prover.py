@@ -115,7 +115,8 @@ class Prover:
         """A pass over the first ``count`` rows, or as many as there are again and again; or why it is refused."""
         last = ""
         for _ in range(_ANSWERS):
-            watch = Watch(count, self.memory, seed, expected, poison=poison, replays=expected)
+            recipes = self._script.recipes if expected is None and self._script is not None else {}
+            watch = Watch(count, self.memory, seed, expected, recipes, poison=poison, replays=expected)
             try:
                 with drawing(self._model, seed):
                     return run(self._model, self._loss, given(batch, rows, watch), means, watch)

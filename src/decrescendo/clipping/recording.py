@@ -111,7 +111,10 @@ class Tracked:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """One recorded operation: its kernel, and where in the autograd graph its output and arguments are."""
+    """One recorded operation: its kernel, and where in the autograd graph its output and arguments are.
+
+    ``inner``: of what is made from parameters; ``outer``: of what is made from data.
+    """
 
     name: str
     kernel: Kernel
@@ -269,7 +272,7 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         """Note a use of ``tracked`` whose output gradient is that of ``output``."""
         items = tuple(self.tracked[id(tensor)] for tensor in tracked)
-        inner = tuple(get_gradient_edge(tensor) for tensor in tracked)
+        inner = tuple(get_gradient_edge(item.tensor) for item in items if not item.root)
         versions = tuple(tensor._version for tensor in watched(kernel))
         self.uses.append(Use(name, kernel, layout, get_gradient_edge(output), items, versions, inner, ()))
 
@@ -301,7 +304,7 @@ class Recorder(TorchFunctionMode):
                 copy = args[0].detach().clone()
             self.watch.assign(copy, self.watch.label(args[0]))
             before = (copy, *args[1:])
-        inner = tuple(get_gradient_edge(item.tensor) for item in found)
+        inner = tuple(get_gradient_edge(item.tensor) for item in found if not item.root)
         output = func(*args, **kwargs)
         made = [tensor for tensor in tensors_in((output,), {}) if tensor.requires_grad]
         if output is None and not data and tensors_in(args[:1], {}) and args[0].requires_grad:

@@ -2,11 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+# The files of the corpus.
+HOSTILE = (
+    "statistics", "losses", "place", "backward", "weights", "state", "reads", "late", "wrapped", "memory"
+)  # fmt: skip
+BENIGN = ("layers", "sequences", "operations")
 
 Loss = Callable[[Any, Any], Tensor]
 Make = Callable[[], tuple[nn.Module, Loss]]
@@ -50,6 +57,15 @@ class Program:
         return [
             self.batch(n, torch.Generator().manual_seed(1000 * k + n)) for k, n in enumerate(self.sizes, 1)
         ]
+
+
+def programs(kind: str) -> dict[str, list[Program]]:
+    """The programs of the corpus that are "hostile" or "benign", by family."""
+    found: dict[str, list[Program]] = {}
+    for file in {"hostile": HOSTILE, "benign": BENIGN}[kind]:
+        for program in import_module(f"corpus.{kind}_{file}").PROGRAMS:
+            found.setdefault(program.family, []).append(program)
+    return found
 
 
 class Net(nn.Module):

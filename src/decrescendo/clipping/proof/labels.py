@@ -61,6 +61,8 @@ class Call:
     label: Callable[[Tensor], Label]
     units: Callable[[Place], int]
     owners: Callable[[int, Tensor], Place]
+    # Whether a value was looked at, which may be another one in the next pass.
+    looked: bool = False
     _args: Mapping[str, Any] | None = None
 
     @property
@@ -82,13 +84,12 @@ class Call:
 
     def uniform(self, tensor: Tensor, place: Place) -> bool:
         """Whether a constant has the same numbers for each example at ``place``, or none for each."""
-        return (
-            place.dim < 0
-            or tensor.shape[place.dim] == 1
-            or (
-                tensor.shape[place.dim] == place.inner * place.outer * self.units(place)
-                and is_uniform(tensor, place, self.units(place))
-            )
+        if place.dim < 0 or tensor.shape[place.dim] == 1:
+            return True
+        self.looked = True
+        units = self.units(place)
+        return tensor.shape[place.dim] == place.inner * place.outer * units and is_uniform(
+            tensor, place, units
         )
 
     def examples(self, place: Place, size: int, like: Tensor) -> Tensor:

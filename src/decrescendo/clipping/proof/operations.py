@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from decrescendo.clipping.proof.signatures import Rule
-from decrescendo.clipping.proof.tables import DECLARED, RULES, drawn, pointwise
+from decrescendo.clipping.proof.tables import BY_VALUE, DECLARED, RULES, drawn, pointwise
 
 # They return what is no tensor, but nothing of the values in their arguments.
 _SILENT = frozenset(
@@ -34,6 +34,7 @@ _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
 class Operation:
     """One overload of one operation."""
 
+    func: Any
     name: str
     rule: Rule | None
     arguments: tuple[str, ...]
@@ -59,18 +60,23 @@ class Operation:
     grows: bool
     # Whether any of those above, or `declared`, holds.
     special: bool
+    # All it returns are views of arguments.
+    views: bool
+    # Where the examples come to lie follows from where they lie in the arguments: no value is looked at for it.
+    structural: bool
     # "namespace::name" where what it does was declared by the user.
     declared: str
 
 
-_KNOWN: dict[Any, Operation] = {}
+# By the overload's address, which hashes faster than it.
+_KNOWN: dict[int, Operation] = {}
 
 
 def operation(func: Any) -> Operation:
     """What is known of an overload; looked up once."""
-    found = _KNOWN.get(func)
+    found = _KNOWN.get(id(func))
     if found is None or (found.rule is None and f"{func.namespace}::{found.name}" in DECLARED):
-        found = _KNOWN[func] = _describe(func)
+        found = _KNOWN[id(func)] = _describe(func)
     return found
 
 
@@ -102,7 +108,12 @@ def _describe(func: Any) -> Operation:
         name.startswith("_foreach"),
     )
     hides = name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update")
+    grows = torch.Tag.dynamic_output_shape in func.tags and name not in (
+        "index", "nonzero", "masked_select", "linalg_lstsq"
+    )  # fmt: skip
+    special = hides or any(marks) or full in DECLARED
     return Operation(
+        func=func,
         name=name,
         rule=rule,
         arguments=tuple(a.name for a in schema.arguments),
@@ -124,9 +135,11 @@ def _describe(func: Any) -> Operation:
         empties=empties,
         foreach=name.startswith("_foreach"),
         hides=hides,
-        grows=torch.Tag.dynamic_output_shape in func.tags
-        and name not in ("index", "nonzero", "masked_select", "linalg_lstsq"),
-        special=hides or any(marks) or full in DECLARED,
+        grows=grows,
+        special=special,
+        views=bool(schema.returns)
+        and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
+        structural=not (written or grows or special) and rule not in BY_VALUE,
         declared=full if full in DECLARED else "",
     )
 

@@ -1,15 +1,15 @@
 """Where the examples lie in a tensor: labels are kept by memory, so that every view and alias of it has one at once."""
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Index ``i`` along dimension ``dim`` belongs to unit ``(i // inner) % count``; the dimension has ``outer`` rounds.
 
     A unit is an example, or, where there are ``owners``, a row of packed data: unit ``u`` belongs to example
@@ -25,7 +25,7 @@ class Place:
 
     def moved(self, dim: int) -> "Place":
         """The same along another dimension."""
-        return self if dim == self.dim else replace(self, dim=dim)
+        return self if dim == self.dim else self._replace(dim=dim)
 
     def like(self, other: "Place") -> bool:
         """Whether both give each index along their dimension to the same example."""
@@ -39,8 +39,7 @@ class Owners:
     example: Int[Tensor, " rows"]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """The label of a piece of memory: byte ``a`` belongs to unit ``((a - base) // step) % count``."""
 
     step: int
@@ -50,8 +49,7 @@ class Span:
     constant: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """How a view lies on labelled memory: its place, and the rest in numbers that do not depend on the batch size."""
 
     place: Place | None
@@ -110,20 +108,30 @@ def view_of(
 
 def span_of(tensor: Tensor, place: Place, count: int) -> Span | None:
     """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
-    width = tensor.element_size()
     if count == 1:
         return Span(1, 0, 1, place.owners, place.constant) if place.dim == 0 else None
-    if place.outer * place.inner * count != tensor.shape[place.dim]:
-        return None
-    step = tensor.stride(place.dim) * place.inner * width
-    start = int(tensor.storage_offset()) * width
-    if step == 0:
+    start, width = tensor.storage_offset(), tensor.element_size()
+    found = _step_of(tensor.shape, tensor.stride(), start * width, width, place[:3], count)
+    return found and Span(*found, count, place.owners, place.constant)
+
+
+@functools.lru_cache(maxsize=65536)
+def _step_of(
+    shape: tuple[int, ...],
+    stride: tuple[int, ...],
+    start: int,
+    width: int,
+    place: tuple[int, int, int],
+    count: int,
+) -> tuple[int, int] | None:
+    """Step and base of the label of that memory."""
+    dim, inner, outer = place
+    step = stride[dim] * inner * width
+    if outer * inner * count != shape[dim] or step == 0:
         return None
     base = start - start % step
-    found = view_of(tuple(tensor.shape), tensor.stride(), start, width, (step, base, count)).place
-    if found is None or (found.dim, found.inner, found.outer) != (place.dim, place.inner, place.outer):
-        return None
-    return Span(step, base, count, place.owners, place.constant)
+    found = view_of(shape, stride, start, width, (step, base, count)).place
+    return (step, base) if found is not None and found[:3] == place else None
 
 
 def is_uniform(tensor: Tensor, place: Place, count: int) -> bool:

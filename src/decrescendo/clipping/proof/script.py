@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
+from decrescendo.clipping.proof.labels import Label
+
 # The numbers of an operation whose result reaches no loss, where they do not matter.
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
@@ -29,6 +31,25 @@ class Event(NamedTuple):
     sized: bool = False
 
 
+class Recipe(NamedTuple):
+    """What an operation of an accepted pass did to labels that follow from its event alone, and from no value.
+
+    An operation with the same event, of a pass that was the same so far, does the same to them: by induction its
+    arguments lie in their memory as they did, but for the number of examples.
+
+    Args:
+        event: what it was given.
+        constants: the shapes of the arguments that are not data; of one number everywhere, how many dimensions.
+        labels: of its outputs; ``None`` for a view, which has its memory's.
+        shapes: of outputs that no data reach.
+    """
+
+    event: Event
+    constants: tuple[torch.Size | int, ...]
+    labels: tuple[Label | None, ...]
+    shapes: tuple[torch.Size, ...] | None
+
+
 @dataclass(slots=True)
 class Script:
     """The operations of a pass over ``count`` examples, in order; of constants also the shapes."""
@@ -40,6 +61,8 @@ class Script:
     # Random numbers that Python read.
     drawn: list[object] = field(default_factory=list[object])
     shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
+    # By the place of the event.
+    recipes: dict[int, Recipe] = field(default_factory=dict[int, Recipe])
 
     def differs(self, other: "Script") -> str:
         """In words, where this pass did something else than the same program over another number; else nothing.

@@ -438,6 +438,9 @@ RULES: dict[str, Rule] = {
     **indexing.RULES,
 }  # fmt: skip
 
+# They look at values where `Call.uniform` does not say so; all other rules see shapes and labels alone.
+BY_VALUE = frozenset(indexing.RULES.values())
+
 
 def register_rule(operation: str, text: str) -> None:
     """Tell the proof how an operation of yours treats the examples.

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decrescendo.clipping.proof.labels import LAID_ALONG, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
-from decrescendo.clipping.proof.script import NOTHING, PACKED, Event, Script
+from decrescendo.clipping.proof.script import NOTHING, PACKED, Event, Recipe, Script
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
 
@@ -82,6 +82,8 @@ class Watch(TorchDispatchMode):
     memory: Memory
     seed: int
     expected: Script | None = None
+    # Of the last pass that was accepted.
+    recipes: Mapping[int, Recipe] = field(default_factory=dict[int, Recipe])
     guarded: dict[int, str] = field(default_factory=dict[int, str])
     natural: bool = False
     replays: Script | None = None
@@ -145,19 +147,12 @@ class Watch(TorchDispatchMode):
             own = tensor.dim() > 0 and tensor.shape[0] == 1
             return (Place(0, 1, 1, span.owners) if own else _PARTS), packed
         width = tensor.element_size()
-        view = view_of(
-            tuple(tensor.shape),
-            tensor.stride(),
-            tensor.storage_offset() * width,
-            width,
-            (span.step, span.base, span.count),
-        )
-        place = view.place
+        place, form = view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3])
         if place is None:
-            return _PARTS, view.form
+            return _PARTS, form
         if span.owners is not None or span.constant:
             place = Place(place.dim, place.inner, place.outer, span.owners, span.constant)
-        return place, view.form
+        return place, form
 
     def units(self, place: Place) -> int:
         """How many units lie along a place's dimension."""
@@ -231,19 +226,16 @@ class Watch(TorchDispatchMode):
                 if kind.__module__.startswith("torch._subclasses"):
                     self.refuse("a pass must be run, but a part of it is traced. Trace or compile it before")
                 return NotImplemented  # what such a tensor is made of comes here
+        if not _HAS_MODES():
+            return self._dispatch(func, args, kwargs)
         with _FUNCTIONS_OFF():
             return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
         op = operation(func)
         marks, stale = self.marks, self.memory.stale
-        labels: dict[int, Label] = {}
         tensors: list[Tensor] = []
         numbers: list[object] = []
-        wires: list[object] = []
-        data, same = False, True
-        span: Span | None = None
-        inputs: dict[int, Mark] = {}
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
                 tensors.append(value)
@@ -251,14 +243,18 @@ class Watch(TorchDispatchMode):
                 items = cast("list[Any]", value)
                 inside = [item for item in items if isinstance(item, Tensor)]
                 tensors += inside
-                same &= not inside
                 numbers.append(tuple(map(type, items)) if inside else tuple(items))
             else:
                 numbers.append(value if type(value) in _NUMBERS else type(value))
                 if isinstance(value, torch.Generator):
                     numbers.append(f"seed {value.initial_seed()}")
+        labels: list[Label] = []
+        wires: list[object] = []
+        inputs: dict[int, Mark] = {}
+        constants: list[torch.Size | int] = []
+        data, plain = False, op.structural
         for tensor in tensors:
-            key = key_of(tensor)
+            key = _key(tensor)
             entry = marks.get(key)
             if entry is None:
                 mark: Mark = _STALE if key in stale else Public.ANY
@@ -267,87 +263,131 @@ class Watch(TorchDispatchMode):
                 mark, birth = entry
                 wires.append(birth)
             inputs[key] = mark
-            if self.slices and isinstance(mark, Public) and (sliced := self._sliced(key, tensor)) is not None:
-                labels[id(tensor)], data, same = sliced, True, False
-                continue
             if type(mark) is Span:
                 data = True
-                labels[id(tensor)], form = self._view(tensor, mark)
-                if not mark.constant:
+                label, form = self._view(tensor, mark)
+                labels.append(label)
+                if mark.constant:
+                    plain = False
+                else:
                     wires.append(form)
-                same &= span is None or span is mark
-                span = mark
-            else:
-                labels[id(tensor)] = cast("Label", mark)
-                if type(mark) is Mixed:
-                    data, same = True, False
-                elif mark is Public.ANY and tensor.dim():
-                    same = False
+                    plain = plain and mark.owners is None
+                continue
+            sliced = self._sliced(key, tensor) if self.slices and isinstance(mark, Public) else None
+            labels.append(cast("Label", mark) if sliced is None else sliced)
+            plain = plain and not tensor.is_nested
+            if plain:
+                constants.append(tensor.dim() if labels[-1] is Public.FILL else tensor.shape)
+            if type(labels[-1]) is not Public:
+                data, plain = True, False
+        given, wired = tuple(numbers), tuple(wires)
+        at = len(self.script.events)
+        recipe = self.recipes.get(at) if plain else None
+        if (
+            recipe is not None
+            and recipe.event.func is func
+            and recipe.event.numbers == given
+            and recipe.event.wires == wired
+            and recipe.constants == tuple(constants)
+        ):
+            output = func(*args, **kwargs) if kwargs else func(*args)
+            self.script.events.append(recipe.event)
+            self.script.recipes[at] = recipe
+            if recipe.shapes is not None:
+                self.script.shapes[at] = recipe.shapes
+            if not op.views:
+                self._keep_all(output, recipe.labels, inputs, at)
+            return output
         if op.special:
             if op.reads and data:
                 return self._look(func, args, kwargs or {}, tensors)
-            if op.reads and Public.RANDOM in labels.values():
+            if op.reads and Public.RANDOM in labels:
                 return self._draw(func, args, kwargs or {})
-            if op.hides and data:
-                bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs or {})
-                if bound.get("training") and bound.get("running_mean") is not None:
-                    self.refuse(
-                        f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
-                    )
-            if op.seeded and (kwargs is None or kwargs.get("generator") is None):
-                chance = (kwargs or {}).get(
-                    "dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0
-                )
-                if op.chance < 0 or chance:
-                    self._check_seed()
+            self._check_special(op, args, kwargs or {}, data)
+        known = {id(tensor): label for tensor, label in zip(tensors, labels, strict=True)}
         if op.written and not op.moves:
             self._check_targets(op, args, kwargs or {}, data)
         output = func(*args, **kwargs) if kwargs else func(*args)
         made = [output] if isinstance(output, Tensor) else _tensors((output,))
-        at = len(self.script.events)
         if op.special:
             if op.empties:
                 for tensor in made:
                     tensor.zero_()  # what was in this memory before must not be seen
             if op.lifts:
-                numbers.append(_content(made[0]))
-                wires.clear()
+                given, wired = (*given, _content(made[0])), ()
             if op.unread:
-                numbers.clear()
-        self.script.events.append(Event(func, tuple(numbers), tuple(wires), op.sized))
+                given = ()
+        event = Event(func, given, wired, op.sized)
+        self.script.events.append(event)
         if op.written:
-            self._write(op, args, kwargs or {}, made, data, labels)
-        elif not data:
-            self._label_constants(op, kwargs, made, inputs, at)
+            self._write(op, args, kwargs or {}, made, data, known)
+            return output
+        if not data:
+            found, looked = self._label_constants(op, kwargs, made, inputs, at), False
         else:
-            fresh = [(tensor, key) for tensor in made if (key := key_of(tensor)) not in inputs]
-            if not fresh:
-                return output
-            if same and span is not None and op.rule is pointwise and len(made) == 1:
-                (tensor, key), first = fresh[0], tensors[0]
-                if (
-                    first.shape == tensor.shape and first.stride() == tensor.stride()
-                    and first.element_size() == tensor.element_size() and not span.base
-                    and not first.storage_offset() and type(labels[id(first)]) is Place
-                    and all(labels[id(t)] == labels[id(first)] for t in tensors[1:] if t.dim() == tensor.dim())
-                    and all(t.dim() in (0, tensor.dim()) for t in tensors)
-                ):  # fmt: skip
-                    self._keep(tensor, key, span, at)  # one of many like it
-                    return output
-            slots = [output] if isinstance(output, Tensor) else _slots(output)
-            every = self._labels(op, args, kwargs or {}, slots, tensors, labels)
-            found = [label for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)]
-            if op.grows and any(type(label) is Mixed for label in found):
-                self.refuse(
-                    f"the data must not steer the pass, but the shape of what {op.name} returns at {line()} depends on "
-                    "several examples. Use operations whose shapes do not depend on values (a mask, torch.where)"
-                )
-            if all(type(label) is Mixed for label in found):
+            fresh = any(key_of(tensor) not in inputs for tensor in made)
+            found, looked = [None] * len(made), False
+            if fresh:
+                found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
+            if fresh and all(type(label) is Mixed for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
-            for tensor, label in zip(made, found, strict=True):
-                if (key := key_of(tensor)) not in inputs:
-                    self._keep(tensor, key, self._mark(tensor, label), at)
+            self._keep_all(output, found, inputs, at)
+        if plain and not looked and self.expected is None:
+            self.script.recipes[at] = Recipe(
+                event, tuple(constants), tuple(found), self.script.shapes.get(at)
+            )
         return output
+
+    def _keep_all(
+        self, output: Any, labels: Sequence[Label | None], inputs: Mapping[int, Mark], at: int
+    ) -> None:
+        """Label what an operation made, but for views: these have the label of their memory."""
+        made = (output,) if isinstance(output, Tensor) else _tensors((output,))
+        for tensor, label in zip(made, labels, strict=True):
+            key = _key(tensor)
+            if key in inputs:
+                continue
+            if label is None:
+                label = Mixed("an operation gives a view in one pass and a copy in another")
+            self._keep(tensor, key, self._mark(tensor, label), at)
+            if label is Public.FILL:
+                self.filled.add(key)
+
+    def _label_data(
+        self,
+        op: Operation,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        output: Any,
+        tensors: Sequence[Tensor],
+        known: Mapping[int, Label],
+    ) -> tuple[list[Label | None], bool]:
+        """Labels of what is made from data, and whether values were looked at for them."""
+        slots = [output] if isinstance(output, Tensor) else _slots(output)
+        every, looked = self._labels(op, args, kwargs, slots, tensors, known)
+        found: list[Label | None] = [
+            label for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)
+        ]
+        if op.grows and any(type(label) is Mixed for label in found):
+            self.refuse(
+                f"the data must not steer the pass, but the shape of what {op.name} returns at {line()} depends on "
+                "several examples. Use operations whose shapes do not depend on values (a mask, torch.where)"
+            )
+        return found, looked
+
+    def _check_special(
+        self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
+    ) -> None:
+        if op.hides and data:
+            bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
+            if bound.get("training") and bound.get("running_mean") is not None:
+                self.refuse(
+                    f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
+                )
+        if op.seeded and kwargs.get("generator") is None:
+            chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
+            if op.chance < 0 or chance:
+                self._check_seed()
 
     def _keep(self, tensor: Tensor, key: int, mark: Mark, at: int) -> None:
         """Note what a storage is; it is held so that no other storage has its key as long as that is known."""
@@ -365,12 +405,13 @@ class Watch(TorchDispatchMode):
         made: list[Tensor],
         inputs: Mapping[int, Mark],
         at: int,
-    ) -> None:
+    ) -> list[Label | None]:
         """What is made from no example."""
         if op.name == "_shape_as_tensor":
             self.script.events[at] = Event(op.name, (_content(made[0]),), ())
         self.script.shapes[at] = tuple(tensor.shape for tensor in made)
         label = self._constant(op, kwargs, inputs.values())
+        found: list[Label | None] = []
         for number, tensor in enumerate(made):
             long = self._random(at, tensor) if label is Public.RANDOM and op.rule is drawn else None
             if self.expected is not None and label is not Public.RANDOM:
@@ -380,10 +421,13 @@ class Watch(TorchDispatchMode):
                 if long is not None:
                     # The label of a slice of a buffer is not that of all of it.
                     self.slices[key, tensor.shape, tensor.stride(), tensor.storage_offset()] = long
+                found.append(None)
                 continue
+            found.append(label if long is None else long)
             self._keep(tensor, key, self._mark(tensor, label if long is None else long), at)
             if label is Public.FILL:
                 self.filled.add(key)
+        return found
 
     def _constant(self, op: Operation, kwargs: Mapping[str, Any] | None, kinds: Iterable[object]) -> Public:
         if op.rule is fill:
@@ -420,11 +464,12 @@ class Watch(TorchDispatchMode):
     def _labels(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor | None],
         tensors: Sequence[Tensor | None], known: Mapping[int, Label],
-    ) -> Sequence[Label]:  # fmt: skip
-        """Of outputs that data may have reached."""
+    ) -> tuple[Sequence[Label], bool]:  # fmt: skip
+        """Of outputs that data may have reached; and whether values were looked at."""
         if op.rule is None:
             constant = not any(is_data(label) for label in known.values())
-            return [Mixed(f"the proof has no rule for {op.name}", op.name, public=constant)] * len(made)
+            refused = Mixed(f"the proof has no rule for {op.name}", op.name, public=constant)
+            return [refused] * len(made), False
 
         def bind() -> Mapping[str, Any]:
             return {**op.defaults, **dict(zip(op.arguments, args, strict=False)), **kwargs}
@@ -432,11 +477,12 @@ class Watch(TorchDispatchMode):
         if op.special:
             bound = bind()
             if bound.get("generator") is not None:
-                return [Mixed("its random numbers are those of a generator of its own", op.name)] * len(made)
+                own = Mixed("its random numbers are those of a generator of its own", op.name)
+                return [own] * len(made), False
             if op.declared:
                 self.memory.assumed.add(f"{op.declared} keeps examples apart as its registered rule says")
             if op.foreach:
-                return self._each(op, bound, made)
+                return self._each(op, bound, made), True
         if op.rule is not pointwise or op.overwritten:
             # In the order of the schema, with gaps where optional ones are missing.
             tensors, given = [], len(args)
@@ -448,11 +494,11 @@ class Watch(TorchDispatchMode):
             found = known.get(id(tensor))
             return self.label(tensor) if found is None else found
 
-        found = op.rule(Call(op.name, bind, tensors, made, label, self.units, self.owners))
-        labels = list(found) if isinstance(found, Sequence) else [found] * len(made)
-        return labels + [Mixed(f"the proof has no rule for this output of {op.name}")] * (
-            len(made) - len(labels)
-        )
+        call = Call(op.name, bind, tensors, made, label, self.units, self.owners)
+        found = op.rule(call)
+        labels = [found] * len(made) if isinstance(found, (Place, Public, Mixed)) else list(found)
+        missing = Mixed(f"the proof has no rule for this output of {op.name}")
+        return labels + [missing] * (len(made) - len(labels)), call.looked
 
     def _each(
         self, op: Operation, bound: Mapping[str, Any], made: Sequence[Tensor | None]
@@ -479,7 +525,8 @@ class Watch(TorchDispatchMode):
         direct = all(key_of(tensor) in into for tensor in made)
         outputs = targets if direct else made
         if data:
-            labels = self._labels(op, args, kwargs, outputs, _tensors((*args, *kwargs.values())), known)
+            every, _ = self._labels(op, args, kwargs, outputs, _tensors((*args, *kwargs.values())), known)
+            labels = list(every)
         else:
             left = [
                 known[id(t)]
@@ -675,9 +722,13 @@ def key_of(tensor: Tensor) -> int:
     """Of the memory a tensor lies in; negative for those without one."""
     if _HAS_MODES():
         with _FUNCTIONS_OFF():
-            return key_of(tensor)
+            return _key(tensor)
+    return _key(tensor)
+
+
+def _key(tensor: Any) -> int:
     try:
-        return cast("int", cast("Any", tensor.untyped_storage())._cdata)
+        return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return -id(tensor)
 

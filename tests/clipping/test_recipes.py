@@ -1,0 +1,148 @@
+"""Labels that are repeated from an accepted pass, against the rules asked again: both must say the same everywhere."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from corpus.judge import quiet
+from corpus.program import Program, programs
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decrescendo.clipping import Engine
+from decrescendo.clipping.proof.labels import Label, Mixed, Place
+from decrescendo.clipping.proof.operations import Operation, operation
+from decrescendo.clipping.proof.script import Recipe
+from decrescendo.clipping.proof.watch import Watch
+from decrescendo.errors import DecrescendoError
+
+PROGRAMS: list[Program] = [p for family in programs("benign").values() for p in family]
+
+
+class Withheld(dict[int, Recipe]):
+    """Recipes that are there to compare with, and never given."""
+
+    def get(self, *_: Any) -> None:
+        return None
+
+
+def described(label: Label | None) -> object:
+    return (label.name, label.public) if isinstance(label, Mixed) else label
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.family}: {p.name}")
+def test_a_repeated_label_is_what_the_rules_say_at_any_size(program: Program) -> None:
+    if program.late is not None or program.conditional:
+        return
+    with quiet():
+        model, loss = program.build()
+        engine = Engine(model, loss)
+        prover = engine._prover
+        first, *others = program.batches()
+        engine.clipped_sum(first, 1.0)
+        accepted = prover._script
+        assert accepted is not None
+        for batch in [first, *others]:
+            prover._script = replace(accepted, recipes=Withheld())
+            found = engine.prove(batch).watch.script
+            for at, recipe in accepted.recipes.items():
+                if at >= len(found.events) or found.events[at] != recipe.event:
+                    continue
+                again = found.recipes.get(at)
+                assert again is not None, f"values were looked at in {recipe.event}, but not before"
+                if again.constants != recipe.constants:
+                    continue  # it would not have been repeated
+                assert list(map(described, again.labels)) == list(map(described, recipe.labels)), recipe.event
+            prover._script = accepted
+        assert accepted.recipes, "nothing was repeated: the test says nothing"
+
+
+def test_most_operations_of_a_usual_model_are_repeated() -> None:
+    """The power of the test above, and the reason for recipes: the rules are asked once."""
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(40, 3))
+
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    engine = Engine(model, loss)
+    for rows in (6, 4, 9):
+        engine.clipped_sum((torch.randn(rows, 5, 8), torch.zeros(rows).long()), 1.0)
+    accepted = engine._prover._script
+    assert accepted is not None
+    assert len(accepted.recipes) > 0.7 * len(accepted.events)
+
+
+class Forbidding(TorchDispatchMode):
+    """Notes what reads the numbers of a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not operation(func).views:
+            self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("program", PROGRAMS[::3], ids=lambda p: f"{p.family}: {p.name}")
+def test_rules_that_may_be_repeated_look_at_no_value_without_saying_so(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, list[str]] = {}
+    unwatched = Watch._labels
+
+    def watched(self: Watch, op: Operation, *args: Any) -> Any:
+        with Forbidding() as mode:
+            labels, looked = unwatched(self, op, *args)
+        if op.structural and mode.seen and not looked:
+            seen[op.name] = mode.seen
+        return labels, looked
+
+    monkeypatch.setattr(Watch, "_labels", watched)
+    with quiet():
+        model, loss = program.build()
+        try:
+            Engine(model, loss).clipped_sum(program.batches()[0], 1.0)
+        except DecrescendoError:
+            assert program.conditional
+    assert seen == {}
+
+
+def squares(model: Any, batch: Tensor) -> Tensor:
+    return model(batch * model.scale(len(batch))).square().sum(1)
+
+
+def test_a_constant_of_another_shape_is_not_taken_for_the_one_before() -> None:
+    """One number for all becomes one for each place, in the same memory and without an operation."""
+    model: Any = nn.Linear(4, 3)
+    memory = torch.ones(20, 1)
+    views = dict.fromkeys(range(20), memory[:1])
+    model.scale = lambda n: views[n]
+    engine = Engine(model, squares)
+    engine.clipped_sum(torch.randn(6, 4), 1.0)
+    views |= {n: memory[:n] for n in range(20)}
+    engine.clipped_sum(torch.randn(6, 4), 1.0)  # one for each, and all the same
+    memory.copy_(torch.arange(20.0)[:, None])
+    with pytest.raises(DecrescendoError, match=r"laid along|another example"):
+        engine.clipped_sum(torch.randn(6, 4), 1.0)
+
+
+def test_a_value_that_was_the_same_for_all_and_is_no_more_is_seen() -> None:
+    """What was compared by value is compared at every pass."""
+    model: Any = nn.Linear(4, 3)
+    table = torch.ones(20, 1)
+    model.scale = lambda n: table[:n]
+    engine = Engine(model, squares)
+    for _ in range(2):
+        engine.clipped_sum(torch.randn(6, 4), 1.0)
+    table.copy_(torch.arange(20.0)[:, None])
+    with pytest.raises(DecrescendoError, match=r"laid along|another example"):
+        engine.clipped_sum(torch.randn(6, 4), 1.0)
+
+
+def test_places_are_compared_by_what_they_say() -> None:
+    assert Place(0, 2, 1) != Place(0, 1, 2)
+    assert Place(0) == Place(0, 1, 1, None, False)
