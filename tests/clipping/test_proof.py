@@ -55,7 +55,7 @@ def test_a_views_label_says_of_each_index_whose_it_is(case: tuple[Tensor, Place,
     assert span is not None
     owner = (torch.arange(whole.shape[1]) // place.inner % N)[None, :, None].expand_as(whole).flatten()[view]
     found = view_of(
-        tuple(view.shape), view.stride(), view.storage_offset() * 8, 8, (span.step, span.base, span.count)
+        tuple(view.shape), view.stride(), view.storage_offset() * 8, 8, (span.step, span.base, span.units)
     ).place
     if found is None:
         return
@@ -79,7 +79,7 @@ def test_the_usual_views_do_have_a_label() -> None:
     for make, place in usual:
         view = make(rows)
         found = view_of(
-            tuple(view.shape), view.stride(), view.storage_offset() * 4, 4, (span.step, span.base, span.count)
+            tuple(view.shape), view.stride(), view.storage_offset() * 4, 4, (span.step, span.base, span.units)
         )
         assert found.place == place
 
@@ -235,6 +235,11 @@ COUNTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "a branch": lambda m, x: m.layer(x) * (2 if len(x) > 5 else 1),
     "a length": lambda m, x: m.layer(x * torch.full((4,), float(x.shape[0]))),
     "a table's sum": lambda m, x: m.layer(x * m.table[: len(x)].sum(0)),
+    "a factor of another argument": lambda m, x: (
+        torch.addmm(m.table[0, :3], x, m.layer.weight.t(), beta=0.5)
+        if len(x) == 2
+        else torch.addmm(m.table[0, :3], x, m.layer.weight.t(), alpha=0.5)
+    ),
     "a softmax of constants": lambda m, x: m.layer(x) * torch.zeros(len(x)).softmax(0)[:, None],
 }
 

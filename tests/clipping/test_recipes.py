@@ -51,7 +51,7 @@ def test_a_repeated_label_is_what_the_rules_say_at_any_size(program: Program) ->
                     continue
                 again = found.recipes.get(at)
                 assert again is not None, f"values were looked at in {recipe.event}, but not before"
-                if again.constants != recipe.constants:
+                if again.arguments != recipe.arguments:
                     continue  # it would not have been repeated
                 assert list(map(described, again.labels)) == list(map(described, recipe.labels)), recipe.event
             prover._script = accepted

@@ -40,11 +40,11 @@ class Owners:
 
 
 class Span(NamedTuple):
-    """The label of a piece of memory: byte ``a`` belongs to unit ``((a - base) // step) % count``."""
+    """The label of a piece of memory: byte ``a`` belongs to unit ``((a - base) // step) % units``."""
 
     step: int
     base: int
-    count: int
+    units: int
     owners: Owners | None = None
     constant: bool = False
 

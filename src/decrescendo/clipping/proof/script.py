@@ -31,6 +31,22 @@ class Event(NamedTuple):
     sized: bool = False
 
 
+class Given(NamedTuple):
+    """A tensor that an operation was given.
+
+    Args:
+        wire: the event that wrote its memory last, or the memory, where none has.
+        form: how it lies on memory of the examples; ``None`` for a constant.
+        label: of a constant.
+        shape: of a constant; of one number everywhere, how many dimensions.
+    """
+
+    wire: int
+    form: tuple[object, ...] | None
+    label: Label | None = None
+    shape: torch.Size | int = 0
+
+
 class Recipe(NamedTuple):
     """What an operation of an accepted pass did to labels that follow from its event alone, and from no value.
 
@@ -39,13 +55,15 @@ class Recipe(NamedTuple):
 
     Args:
         event: what it was given.
-        constants: the shapes of the arguments that are not data; of one number everywhere, how many dimensions.
+        arguments: the same one by one, tensors and all else.
+        names: of the arguments given by name.
         labels: of its outputs; ``None`` for a view, which has its memory's.
         shapes: of outputs that no data reach.
     """
 
     event: Event
-    constants: tuple[torch.Size | int, ...]
+    arguments: tuple[object, ...]
+    names: tuple[str, ...]
     labels: tuple[Label | None, ...]
     shapes: tuple[torch.Size, ...] | None
 

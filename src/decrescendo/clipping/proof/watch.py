@@ -8,7 +8,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Container, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decrescendo.clipping.proof.labels import LAID_ALONG, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
-from decrescendo.clipping.proof.script import NOTHING, PACKED, Event, Recipe, Script
+from decrescendo.clipping.proof.script import NOTHING, PACKED, Event, Given, Recipe, Script
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
 
@@ -143,7 +143,7 @@ class Watch(TorchDispatchMode):
         packed = PACKED
         if not tensor.numel():
             return Public.FILL, packed if span.owners is not None else ()
-        if span.count == 1:  # one row of packed data
+        if span.units == 1:  # one row of packed data
             own = tensor.dim() > 0 and tensor.shape[0] == 1
             return (Place(0, 1, 1, span.owners) if own else _PARTS), packed
         width = tensor.element_size()
@@ -232,6 +232,60 @@ class Watch(TorchDispatchMode):
             return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        at = len(self.script.events)
+        recipe = self.recipes.get(at)
+        if recipe is not None and recipe.event.func is func and self._is_as_before(recipe, args, kwargs):
+            output = func(*args, **kwargs) if kwargs else func(*args)
+            self.script.events.append(recipe.event)
+            self.script.recipes[at] = recipe
+            if recipe.shapes is not None:
+                self.script.shapes[at] = recipe.shapes
+            if not operation(func).views:
+                views = None in recipe.labels
+                inputs = {_key(t) for t in _tensors(args)} if views else self.marks
+                self._keep_all(output, recipe.labels, inputs, at)
+            return output
+        return self._follow(func, args, kwargs, at)
+
+    def _is_as_before(self, recipe: Recipe, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> bool:
+        """Whether an operation is given what it was given in an accepted pass, but for the number of examples."""
+        if kwargs:
+            if tuple(kwargs) != recipe.names:
+                return False
+            args = (*args, *kwargs.values())
+        elif recipe.names:
+            return False
+        if len(args) != len(recipe.arguments) or self.slices:
+            return False
+        marks = self.marks
+        for value, before in zip(args, recipe.arguments, strict=True):
+            if type(before) is not Given:
+                if type(value) is not type(before) or value != before:
+                    return False
+                continue
+            if not isinstance(value, Tensor):
+                return False
+            key = _key(value)
+            entry = marks.get(key)
+            if entry is None:
+                mark, birth = Public.ANY, key
+                if key in self.memory.stale:
+                    return False
+            else:
+                mark, birth = entry
+            if birth != before.wire:
+                return False
+            if type(mark) is Span:
+                if mark.owners is not None or mark.constant or self._view(value, mark)[1] != before.form:
+                    return False
+            elif mark is not before.label or before.shape != (
+                value.dim() if mark is Public.FILL else value.shape
+            ):
+                return False
+        return True
+
+    def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, at: int) -> Any:
+        """Run an operation, and ask the rules what it does to labels."""
         op = operation(func)
         marks, stale = self.marks, self.memory.stale
         tensors: list[Tensor] = []
@@ -248,11 +302,12 @@ class Watch(TorchDispatchMode):
                 numbers.append(value if type(value) in _NUMBERS else type(value))
                 if isinstance(value, torch.Generator):
                     numbers.append(f"seed {value.initial_seed()}")
+        if kwargs:
+            numbers.append(tuple(kwargs))
         labels: list[Label] = []
         wires: list[object] = []
         inputs: dict[int, Mark] = {}
-        constants: list[torch.Size | int] = []
-        data, plain = False, op.structural
+        data = False
         for tensor in tensors:
             key = _key(tensor)
             entry = marks.get(key)
@@ -267,37 +322,14 @@ class Watch(TorchDispatchMode):
                 data = True
                 label, form = self._view(tensor, mark)
                 labels.append(label)
-                if mark.constant:
-                    plain = False
-                else:
+                if not mark.constant:
                     wires.append(form)
-                    plain = plain and mark.owners is None
                 continue
             sliced = self._sliced(key, tensor) if self.slices and isinstance(mark, Public) else None
             labels.append(cast("Label", mark) if sliced is None else sliced)
-            plain = plain and not tensor.is_nested
-            if plain:
-                constants.append(tensor.dim() if labels[-1] is Public.FILL else tensor.shape)
-            if type(labels[-1]) is not Public:
-                data, plain = True, False
+            data = data or type(labels[-1]) is not Public
         given, wired = tuple(numbers), tuple(wires)
-        at = len(self.script.events)
-        recipe = self.recipes.get(at) if plain else None
-        if (
-            recipe is not None
-            and recipe.event.func is func
-            and recipe.event.numbers == given
-            and recipe.event.wires == wired
-            and recipe.constants == tuple(constants)
-        ):
-            output = func(*args, **kwargs) if kwargs else func(*args)
-            self.script.events.append(recipe.event)
-            self.script.recipes[at] = recipe
-            if recipe.shapes is not None:
-                self.script.shapes[at] = recipe.shapes
-            if not op.views:
-                self._keep_all(output, recipe.labels, inputs, at)
-            return output
+        arguments = self._arguments(args, kwargs) if op.structural and self.expected is None else None
         if op.special:
             if op.reads and data:
                 return self._look(func, args, kwargs or {}, tensors)
@@ -329,18 +361,41 @@ class Watch(TorchDispatchMode):
             found, looked = [None] * len(made), False
             if fresh:
                 found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
+                self._keep_all(output, found, inputs, at)
             if fresh and all(type(label) is Mixed for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
-            self._keep_all(output, found, inputs, at)
-        if plain and not looked and self.expected is None:
-            self.script.recipes[at] = Recipe(
-                event, tuple(constants), tuple(found), self.script.shapes.get(at)
-            )
+        if arguments is not None and not looked:
+            names, shapes = tuple(kwargs or ()), self.script.shapes.get(at)
+            self.script.recipes[at] = Recipe(event, arguments, names, tuple(found), shapes)
         return output
 
-    def _keep_all(
-        self, output: Any, labels: Sequence[Label | None], inputs: Mapping[int, Mark], at: int
-    ) -> None:
+    def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[object, ...] | None:
+        """What an operation is given, to compare with in later passes; ``None`` where that does not say enough."""
+        found: list[object] = []
+        for value in (*args, *kwargs.values()) if kwargs else args:
+            if isinstance(value, Tensor):
+                key = _key(value)
+                mark, birth = self.marks.get(key, (_STALE if key in self.memory.stale else Public.ANY, key))
+                if isinstance(mark, Span):
+                    if mark.owners is not None or mark.constant:
+                        return None
+                    found.append(Given(birth, self._view(value, mark)[1]))
+                elif isinstance(mark, Public) and not value.is_nested:
+                    shape = value.dim() if mark is Public.FILL else value.shape
+                    found.append(Given(birth, None, mark, shape))
+                else:
+                    return None
+            elif isinstance(value, (list, tuple)) and any(
+                isinstance(v, Tensor) for v in cast("list[Any]", value)
+            ):
+                return None
+            elif isinstance(value, list) or type(value) in _NUMBERS:
+                found.append(list(cast("list[Any]", value)) if isinstance(value, list) else value)
+            else:
+                return None
+        return tuple(found)
+
+    def _keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""
         made = (output,) if isinstance(output, Tensor) else _tensors((output,))
         for tensor, label in zip(made, labels, strict=True):
@@ -706,8 +761,8 @@ _NO_STATE = "Leave out running statistics, code books and memories, or make them
 
 
 def _same(one: Span, two: Span) -> bool:
-    same = (one.step, one.count, one.owners) == (two.step, two.count, two.owners)
-    return same and (one.base - two.base) % (one.step * one.count) == 0
+    same = (one.step, one.units, one.owners) == (two.step, two.units, two.owners)
+    return same and (one.base - two.base) % (one.step * one.units) == 0
 
 
 def key_is_whole(target: Tensor) -> bool:
