@@ -250,6 +250,36 @@ def test_what_depends_on_the_number_of_examples_is_refused(name: str) -> None:
         run(COUNTED[name], table=nn.Parameter(torch.randn(20, 4), requires_grad=False))
 
 
+CHOSEN: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
+    "of two parts of the batch": lambda m, a, b: m(a if len(a) % 2 else b),
+    "of two results of one operation": lambda m, a, b: m(a) * _either(a.aminmax(dim=1), len(a) % 2)[:, None],
+    "of two copies": lambda m, a, b: m([a * 2, a * 2 + b][0 if len(a) % 2 else 1]),
+    "of two written": lambda m, a, b: m(_either(_both_written(a, b), len(a) % 2)),
+}
+
+
+def _either(pair: Any, which: int) -> Tensor:
+    return pair[which]
+
+
+def _both_written(a: Tensor, b: Tensor) -> list[Tensor]:
+    pair = [torch.zeros_like(a), torch.zeros_like(b)]
+    torch._foreach_add_(pair, [a, b])
+    return pair
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_a_choice_by_the_number_of_examples_is_refused(name: str) -> None:
+    """Both have the same shape and label: only which one it is tells them apart."""
+    model = nn.Linear(4, 3)
+
+    def chosen(model: nn.Module, batch: Any) -> Tensor:
+        return CHOSEN[name](model, *batch).square().sum(1)
+
+    with pytest.raises(UnsupportedModel, match=r"number of examples|same for any number"):
+        Engine(model, chosen).clipped_sum((torch.randn(6, 4), torch.randn(6, 4)), 1.0)
+
+
 def test_one_number_in_two_places_is_compared_exactly() -> None:
     """The power of the comparison: the last digit of a number, another tensor, one operation more."""
     first = Script(4, [Event("mul", (0.5,), (1, 2))])

@@ -35,6 +35,8 @@ _NUMBERS = frozenset({
 _STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
+# Storages that one operation writes, at most, so that each has a number of its own.
+_MANY = 2**20
 _C = cast("Any", torch)._C
 # Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
 _FUNCTIONS_OFF = _C.DisableTorchFunction
@@ -89,7 +91,7 @@ class Watch(TorchDispatchMode):
     replays: Script | None = None
     poison: float = math.nan
     script: Script = field(init=False)
-    # By storage: its label, and the operation that wrote it last.
+    # By storage: its label, and the number of what was written there last, which nothing else has.
     marks: dict[int, tuple[Mark, int]] = field(default_factory=dict[int, tuple[Mark, int]])
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
     # Storages of one number everywhere, also those as long as the batch.
@@ -110,6 +112,7 @@ class Watch(TorchDispatchMode):
     def __post_init__(self) -> None:
         TorchDispatchMode.__init__(self)
         self.script = Script(self.count)
+        self._next = 0
 
     # Labels of tensors.
 
@@ -451,7 +454,9 @@ class Watch(TorchDispatchMode):
                 self.held.append(tensor)
             else:
                 cast("Any", tensor.untyped_storage())._weak_ref()
-        self.marks[key] = (mark, at)
+        birth = max(self._next, at * _MANY)
+        self.marks[key] = (mark, birth)
+        self._next = birth + 1
 
     def _label_constants(
         self,
