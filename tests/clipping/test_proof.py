@@ -255,7 +255,18 @@ CHOSEN: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "of two results of one operation": lambda m, a, b: m(a) * _either(a.aminmax(dim=1), len(a) % 2)[:, None],
     "of two copies": lambda m, a, b: m([a * 2, a * 2 + b][0 if len(a) % 2 else 1]),
     "of two written": lambda m, a, b: m(_either(_both_written(a, b), len(a) % 2)),
+    "of two rows of a table": lambda m, a, b: m(a * ROWS[len(a) % 2]),
+    "of a longer part of a table": lambda m, a, b: m(a * PARTS[len(a) % 2].sum()),
+    "of two rows of a table made in the pass": lambda m, a, b: m(
+        a * _either(torch.arange(8.0).view(2, 4).unbind(), len(a) % 2)
+    ),
+    "of two rows of a parameter": lambda m, a, b: m(a) * m.weight.t()[len(a) % 2].detach(),
+    "of two readings of the same bytes": lambda m, a, b: (
+        m(a) * _either((2 * a, (2 * a).view(torch.int32)), len(a) % 2).sum(1, keepdim=True)
+    ),
 }
+TABLE = torch.randn(2, 4, generator=torch.Generator().manual_seed(5))
+ROWS, PARTS = TABLE.unbind(), (TABLE[:1], TABLE)
 
 
 def _either(pair: Any, which: int) -> Tensor:

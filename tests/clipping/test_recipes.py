@@ -124,9 +124,7 @@ def test_a_constant_of_another_shape_is_not_taken_for_the_one_before() -> None:
     engine = Engine(model, squares)
     engine.clipped_sum(torch.randn(6, 4), 1.0)
     views |= {n: memory[:n] for n in range(20)}
-    engine.clipped_sum(torch.randn(6, 4), 1.0)  # one for each, and all the same
-    memory.copy_(torch.arange(20.0)[:, None])
-    with pytest.raises(DecrescendoError, match=r"laid along|another example"):
+    with pytest.raises(DecrescendoError, match=r"any number of examples|laid along|another example"):
         engine.clipped_sum(torch.randn(6, 4), 1.0)
 
 

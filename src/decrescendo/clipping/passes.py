@@ -129,7 +129,7 @@ def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[U
     """Gradients of the sum of losses at the outputs of the recorded operations only."""
     if not uses:
         return []
-    with paused():
+    with paused(), torch.enable_grad():
         # Of a vector torch would ask for the gradient, and import sympy to look at its shape.
         start = torch.ones_like(losses)
         total = (losses * start).sum()

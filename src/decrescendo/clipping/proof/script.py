@@ -35,14 +35,16 @@ class Given(NamedTuple):
     """A tensor that an operation was given.
 
     Args:
-        wire: the event that wrote its memory last, or the memory, where none has.
+        wire: of data, what wrote its memory last; of a constant, which one it is.
         form: how it lies on memory of the examples; ``None`` for a constant.
+        dtype: of data.
         label: of a constant.
         shape: of a constant; of one number everywhere, how many dimensions.
     """
 
-    wire: int
+    wire: object
     form: tuple[object, ...] | None
+    dtype: torch.dtype | None = None
     label: Label | None = None
     shape: torch.Size | int = 0
 
@@ -59,6 +61,7 @@ class Recipe(NamedTuple):
         names: of the arguments given by name.
         labels: of its outputs; ``None`` for a view, which has its memory's.
         shapes: of outputs that no data reach.
+        noted: whether outputs have numbers of their own, by which they are known again.
     """
 
     event: Event
@@ -66,6 +69,7 @@ class Recipe(NamedTuple):
     names: tuple[str, ...]
     labels: tuple[Label | None, ...]
     shapes: tuple[torch.Size, ...] | None
+    noted: bool
 
 
 @dataclass(slots=True)
@@ -124,9 +128,14 @@ class Script:
 
 
 def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
-    """Whether tensors are the same but for packed data of one row or none, whose form says nothing."""
+    """Whether tensors are the same but for packed data of one row or none, whose form says nothing.
+
+    A constant that several operations gave (two slices that happen to be one) is what any of them gave.
+    """
     return len(mine) == len(its) and all(
-        one == two or (PACKED in (one, two) and isinstance(one, tuple) and isinstance(two, tuple))
+        one == two
+        or (isinstance(one, frozenset) and isinstance(two, frozenset) and not one.isdisjoint(two))
+        or (isinstance(one, tuple) and isinstance(two, tuple) and PACKED in (one, two))
         for one, two in zip(mine, its, strict=True)
     )
 

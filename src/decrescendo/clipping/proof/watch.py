@@ -93,6 +93,10 @@ class Watch(TorchDispatchMode):
     script: Script = field(init=False)
     # By storage: its label, and the number of what was written there last, which nothing else has.
     marks: dict[int, tuple[Mark, int]] = field(default_factory=dict[int, tuple[Mark, int]])
+    # Views of constants by storage: which operations gave them. What no operation of the pass gave is not there.
+    views: dict[int, dict[tuple[object, ...], frozenset[int]]] = field(
+        default_factory=dict[int, dict[tuple[object, ...], frozenset[int]]]
+    )
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
     # Storages of one number everywhere, also those as long as the batch.
     filled: set[int] = field(default_factory=set[int])
@@ -247,6 +251,8 @@ class Watch(TorchDispatchMode):
                 views = None in recipe.labels
                 inputs = {_key(t) for t in _tensors(args)} if views else self.marks
                 self._keep_all(output, recipe.labels, inputs, at)
+            if recipe.noted:
+                self._note_views(output, at)
             return output
         return self._follow(func, args, kwargs, at)
 
@@ -276,13 +282,15 @@ class Watch(TorchDispatchMode):
                     return False
             else:
                 mark, birth = entry
-            if birth != before.wire:
-                return False
             if type(mark) is Span:
+                if birth != before.wire or value.dtype is not before.dtype:
+                    return False
                 if mark.owners is not None or mark.constant or self._view(value, mark)[1] != before.form:
                     return False
-            elif mark is not before.label or before.shape != (
-                value.dim() if mark is Public.FILL else value.shape
+            elif (
+                mark is not before.label
+                or before.shape != (value.dim() if mark is Public.FILL else value.shape)
+                or self._wire(value, key, birth) != before.wire
             ):
                 return False
         return True
@@ -315,19 +323,17 @@ class Watch(TorchDispatchMode):
             key = _key(tensor)
             entry = marks.get(key)
             if entry is None:
-                mark: Mark = _STALE if key in stale else Public.ANY
-                wires.append(key)
+                mark, birth = _STALE if key in stale else Public.ANY, key
             else:
                 mark, birth = entry
-                wires.append(birth)
             inputs[key] = mark
             if type(mark) is Span:
                 data = True
                 label, form = self._view(tensor, mark)
                 labels.append(label)
-                if not mark.constant:
-                    wires.append(form)
+                wires += (self._wire(tensor, key, birth),) if mark.constant else (birth, tensor.dtype, form)
                 continue
+            wires.append(self._wire(tensor, key, birth))
             sliced = self._sliced(key, tensor) if self.slices and isinstance(mark, Public) else None
             labels.append(cast("Label", mark) if sliced is None else sliced)
             data = data or type(labels[-1]) is not Public
@@ -356,6 +362,7 @@ class Watch(TorchDispatchMode):
         self.script.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, data, known)
+            self._note_views(made, at)
             return output
         if not data:
             found, looked = self._label_constants(op, kwargs, made, inputs, at), False
@@ -367,9 +374,10 @@ class Watch(TorchDispatchMode):
                 self._keep_all(output, found, inputs, at)
             if fresh and all(type(label) is Mixed for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
+        noted = self._note_views(made, at)
         if arguments is not None and not looked:
             names, shapes = tuple(kwargs or ()), self.script.shapes.get(at)
-            self.script.recipes[at] = Recipe(event, arguments, names, tuple(found), shapes)
+            self.script.recipes[at] = Recipe(event, arguments, names, tuple(found), shapes, noted)
         return output
 
     def _arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> tuple[object, ...] | None:
@@ -382,10 +390,10 @@ class Watch(TorchDispatchMode):
                 if isinstance(mark, Span):
                     if mark.owners is not None or mark.constant:
                         return None
-                    found.append(Given(birth, self._view(value, mark)[1]))
+                    found.append(Given(birth, self._view(value, mark)[1], value.dtype))
                 elif isinstance(mark, Public) and not value.is_nested:
                     shape = value.dim() if mark is Public.FILL else value.shape
-                    found.append(Given(birth, None, mark, shape))
+                    found.append(Given(self._wire(value, key, birth), None, None, mark, shape))
                 else:
                     return None
             elif isinstance(value, (list, tuple)) and any(
@@ -397,6 +405,33 @@ class Watch(TorchDispatchMode):
             else:
                 return None
         return tuple(found)
+
+    def _wire(self, tensor: Tensor, key: int, birth: int) -> object:
+        """Which constant this is: the operations of the pass that gave it, or what it was before."""
+        try:
+            place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+        except (NotImplementedError, RuntimeError):
+            return birth
+        known = self.views.get(key)
+        return (birth, *place) if known is None or place not in known else known[place]
+
+    def _note_views(self, output: Any, at: int) -> bool:
+        """Number what an operation gave that is no example's own, so that no choice between two goes unseen."""
+        noted = False
+        for tensor in (output,) if isinstance(output, Tensor) else _tensors((output,)):
+            key = _key(tensor)
+            mark = self.marks.get(key, (None, 0))[0]
+            if type(mark) is Span and not mark.constant:
+                continue
+            noted, number = True, max(self._next, at * _MANY)
+            self._next = number + 1
+            try:
+                place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            except (NotImplementedError, RuntimeError):
+                continue
+            known = self.views.setdefault(key, {})
+            known[place] = known[place] | {number} if place in known else frozenset((number,))
+        return noted
 
     def _keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""
@@ -454,6 +489,7 @@ class Watch(TorchDispatchMode):
                 self.held.append(tensor)
             else:
                 cast("Any", tensor.untyped_storage())._weak_ref()
+            self.views.pop(key, None)  # of another storage that was there before
         birth = max(self._next, at * _MANY)
         self.marks[key] = (mark, birth)
         self._next = birth + 1
