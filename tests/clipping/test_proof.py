@@ -129,6 +129,13 @@ APART: dict[str, Callable[[Tensor], Any]] = {
     "back again": lambda x: x[_order()][_order().argsort()], "counted": lambda x: x / torch.full((N, 1, 1), 3.0),
     "rows of a table": lambda x: WEIGHT[(x[:, 0, 0] > 0).long()],
     "embedded": lambda x: fn.embedding((x > 0).long(), WEIGHT),
+    "half the columns, folded": lambda x: x[:, :, 2:4].flatten(0, 1) * 2,
+    "chosen alike and put back": lambda x: _put_back(x, torch.ones(N, 4, dtype=torch.bool)),
+    "two chosen alike and put back": lambda x: _put_back(x, torch.tensor([[True, False, True, False]]).expand(N, 4)),
+    "gradient of what is chosen alike": lambda x: torch.autograd.grad(
+        x.requires_grad_()[torch.ones(N, 4, dtype=torch.bool)].pow(3).sum(), x
+    ),
+    "folded and put back": lambda x: _put_back(x.flatten(0, 1), torch.tensor([True, False] * 2 * N)),
     "sorted and back": lambda x: _sorted_and_back(x), "mask": lambda x: x.masked_fill(x > 1, 0.0),
 }  # fmt: skip
 
@@ -142,6 +149,12 @@ def _column(x: Tensor) -> Tensor:
 
 def _order() -> Tensor:
     return torch.tensor([2, 0, 1, 4, 3])
+
+
+def _put_back(x: Tensor, mask: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    out[mask] = x[mask] * 2
+    return out
 
 
 def _sorted_and_back(x: Tensor) -> Tensor:
@@ -181,8 +194,21 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "parity": lambda x: torch.where((torch.arange(N) % 2 == 0)[:, None, None], x, -x),
     "numbers as data": lambda x: x[:, 0, 0].argsort() * 1.0, "one row written": lambda x: _written(x),
     "seeded": lambda x: x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0)),
+    "put elsewhere": lambda x: _put_elsewhere(x, [0, 1, 2, 3, 4]),
+    "put elsewhere, unevenly": lambda x: _put_elsewhere(x, [0, 2, 4, 6, 9]),
+    "chosen of one and put back": lambda x: _put_back(x, torch.eye(N, dtype=torch.bool)[0]),
+    "chosen by place and put back": lambda x: _put_back(x, torch.eye(N, 4, dtype=torch.bool)),
+    "runs": lambda x: (x[:, 0, 0] > 0).unique_consecutive() * 1.0,
     "selected numbers": lambda x: x[:, 0, 0] + (x[:, 0] > -9).nonzero()[:N, 0], "histogram": lambda x: x.histc(4),
 }  # fmt: skip
+
+
+def _put_elsewhere(x: Tensor, rows: list[int]) -> Tensor:
+    """Each example's row where a constant mask has room for it: not its own place."""
+    out, mask = torch.zeros(2 * N, 6), torch.zeros(2 * N, dtype=torch.bool)
+    mask[rows] = True
+    out[mask] = x[:, 0]
+    return out
 
 
 def _written(x: Tensor) -> Tensor:
@@ -308,6 +334,7 @@ STEERED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "a whole number": lambda m, x: m.layer(x) * int((x > 0).sum()),
     "a list": lambda m, x: m.layer(x) * x[0].tolist()[0],
     "numpy": lambda m, x: m.layer(x) * float(x.numpy().mean()),
+    "a number of runs": lambda m, x: m.layer(x) * len((x > 0).int().flatten().unique_consecutive()),
     "printed": lambda m, x: m.layer(x) * len(repr(x)),
 }
 
@@ -345,6 +372,20 @@ def test_a_check_that_raises_gets_the_other_answer() -> None:
         return m.layer(x)
 
     run(checked)
+
+
+def test_how_many_runs_of_equal_data_there_are_is_not_told() -> None:
+    """The last token of each text is found by a mask, of which sequence models first ask whether it has one each."""
+
+    def last(m: Any, x: Tensor) -> Tensor:
+        ends = x == x.amax(1, keepdim=True)
+        if len(torch.unique_consecutive(ends.sum(1))) > 1:
+            raise ValueError("every example must have one end")
+        return m.layer(x * 1.0) * x[ends].view(len(x), 1)
+
+    model, batch = Made(last, layer=nn.Linear(4, 3)).double(), (torch.randn(8, 4).double(), torch.zeros(8).long())
+    found = Engine(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"]
+    torch.testing.assert_close(found, Reference(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"])
 
 
 def test_a_declared_line_is_read_and_listed() -> None:

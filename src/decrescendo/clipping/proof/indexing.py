@@ -168,7 +168,7 @@ def _index_put(call: Call) -> Label:
         start = _indexed(indices)
         label, selected = _masked(call, tensor, mask, start)
         if selected is None:
-            return call.mixed(_ELSEWHERE) if isinstance(written, Place) else label
+            return _written_by_constant(call, mask, start, written) if isinstance(written, Place) else label
         dims = tensor.dim() - mask.dim() + 1
         return (
             label if values.numel() == 1 or _fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
@@ -223,6 +223,23 @@ def _index_put(call: Call) -> Label:
             own_of = call.examples(written, len(index), index)
             return call.owners(_indexed(indices), torch.empty_like(own_of).index_copy_(0, index, own_of))
     return _constant(call)
+
+
+def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -> Label:
+    """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    if call.label(tensor) is not Public.FILL or written.constant:
+        return call.mixed(_ELSEWHERE)
+    chosen, dims = mask.nonzero(), tensor.dim() - mask.dim() + 1
+    for at in range(mask.dim()):
+        size = mask.shape[at]
+        inner, rest = divmod(size, call.units(Place(at)))
+        target = Place(at, inner)
+        if inner and not rest and call.uniform(mask, target):
+            owned = call.owners(start, call.examples(target, size, mask)[chosen[:, at]])
+            if values.dim() == dims and values.shape[start] == len(chosen) and _fits(call, [values], owned, dims):
+                return target.moved(at + start)
+    return call.mixed(_ELSEWHERE)
 
 
 def _indexed(indices: Sequence[Tensor | None]) -> int:

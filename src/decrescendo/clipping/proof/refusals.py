@@ -23,7 +23,7 @@ def refusal(label: Label, of: str) -> str:
     if isinstance(label, Mixed):
         found = f"in {label.name} {label.why}" if label.name else label.why
         remedy = _REMEDIES.get(label.name, remedy)
-        if "no rule" in label.why:
+        if "no rule" in label.why and label.name not in _REMEDIES:
             remedy = (
                 "Write it with torch's ordinary operations; if it is one of your own that keeps examples apart, "
                 "say so with decrescendo.clipping.register_rule"
