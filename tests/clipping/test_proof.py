@@ -255,14 +255,32 @@ def test_a_constant_laid_along_the_examples_is_refused(name: str) -> None:
         )
 
 
+def test_a_constant_mask_of_as_many_rows_is_indexed_by_their_numbers() -> None:
+    """As Transformers does with a mask of ones that a decoder makes for itself."""
+
+    def masked(m: Any, x: Tensor) -> Tensor:
+        rows, places = torch.arange(len(x))[:, None], torch.arange(4)[None]
+        return m.layer(x * (torch.ones(len(x), 4, dtype=torch.bool)[rows, places] & (places < 3)))
+
+    run(masked)
+    with pytest.raises(UnsupportedModel):
+        run(lambda m, x: m.layer(x) * (torch.arange(len(x)) * 1.0)[torch.arange(len(x))][:, None])
+
+
 COUNTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "divided": lambda m, x: m.layer(x) / len(x),
     "a sum of ones": lambda m, x: m.layer(x) / torch.ones(len(x)).sum(),
     "a branch": lambda m, x: m.layer(x) * (2 if len(x) > 5 else 1),
     "a length": lambda m, x: m.layer(x * torch.full((4,), float(x.shape[0]))),
+    "places from the end": lambda m, x: m.layer(x) * _from_the_end(torch.arange(len(x)))[:, None],
+    "places from the end, the same": lambda m, x: m.layer(x) * _from_the_end(torch.arange(len(x))).amax(),
     "a table's sum": lambda m, x: m.layer(x * m.table[: len(x)].sum(0)),
     "a softmax of constants": lambda m, x: m.layer(x) * torch.zeros(len(x)).softmax(0)[:, None],
 }
+
+
+def _from_the_end(places: Tensor) -> Tensor:
+    return (places * 1.0)[places.flip(0)]
 
 
 @pytest.mark.parametrize("name", COUNTED)

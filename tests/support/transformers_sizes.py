@@ -96,7 +96,7 @@ for _speech in (
     OVERRIDES[_speech] = dict(_SPEECH)
 
 
-def small_sizes(kind: Any) -> dict[str, Any]:
+def small_sizes(kind: Any, *, dropout: bool = False) -> dict[str, Any]:
     """The arguments that make a configuration small, also those inside it."""
     usual = kind().to_dict()
     found: dict[str, Any] = {"num_labels": 3}
@@ -104,7 +104,8 @@ def small_sizes(kind: Any) -> dict[str, Any]:
         found["decoder_start_token_id"] = 0
     for key, value in usual.items():
         if isinstance(value, float) and ("drop" in key and key != "drop_tokens"):
-            found[key] = 0.0
+            if not dropout:
+                found[key] = 0.0
         elif key in SIZES and isinstance(value, (int, type(None))) and not isinstance(value, bool):
             if value is not None or key not in _OPTIONAL:
                 found[key] = SIZES[key]
@@ -114,5 +115,5 @@ def small_sizes(kind: Any) -> dict[str, Any]:
         found["num_key_value_heads"] = found["num_attention_heads"]
     for key, inner in getattr(kind, "sub_configs", {}).items():
         if key in usual and isinstance(usual[key], dict) and hasattr(inner, "model_type") and inner.model_type:
-            found[key] = small_sizes(inner)
+            found[key] = small_sizes(inner, dropout=dropout)
     return found

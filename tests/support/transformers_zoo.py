@@ -199,7 +199,7 @@ class Subject:
     model_type: str
     name: str
 
-    def make(self, rows: tuple[int, ...]) -> tuple[nn.Module, list[Batch]]:
+    def make(self, rows: tuple[int, ...], *, dropout: bool = False) -> tuple[nn.Module, list[Batch]]:
         """The model in evaluation mode, its zeros and ones moved a little, and a batch of each number of rows."""
         import transformers
 
@@ -207,7 +207,7 @@ class Subject:
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
             kind = getattr(transformers, self.name)
-            config = small_config(kind.config_class, self.name)
+            config = small_config(kind.config_class, self.name, dropout=dropout)
             model = kind(config).eval()
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -215,15 +215,27 @@ class Subject:
             batches = [TASKS[self.task].batch(count, config) for count in rows]
         return model, batches
 
+    def size(self) -> int:
+        """How many numbers the model has, found without making them; zero where that fails."""
+        import transformers
+
+        kind = getattr(transformers, self.name)
+        config = small_config(kind.config_class, self.name)
+        try:
+            with torch.device("meta"):
+                return sum(parameter.numel() for parameter in kind(config).parameters())
+        except (RuntimeError, NotImplementedError):
+            return 0
+
     @property
     def loss(self) -> Callable[[nn.Module, Batch], Tensor]:
         return TASKS[self.task].loss
 
 
-def small_config(kind: Any, name: str) -> Any:
+def small_config(kind: Any, name: str, *, dropout: bool = False) -> Any:
     """A configuration of that class with everything small."""
     own: Mapping[str, Any] = OVERRIDES.get(name, OVERRIDES.get(kind.model_type, {}))
-    config = kind(**{**small_sizes(kind), **own})
+    config = kind(**{**small_sizes(kind, dropout=dropout), **own})
     config.use_cache = False
     return config
 

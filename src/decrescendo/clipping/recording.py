@@ -56,8 +56,12 @@ ISOMETRIES = frozenset({
     "t", "T", "mT", "transpose", "permute", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
     "contiguous", "clone", "swapaxes", "movedim",
 })  # fmt: skip
-EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
-_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE} | CHAINS
+EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
+# Of their second argument they take the shape alone.
+_SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
+    Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
+}  # fmt: skip
+_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE} | CHAINS | _SHAPED.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,8 @@ class Recorder(TorchFunctionMode):
                 "a pass must do the same for any number of examples, but _SHAPE makes a tensor of it. "
                 "Use a constant"
             )
+        elif func in _SHAPED and len(args) == 2:
+            func, args = _SHAPED[func], (args[0], args[1].shape)
         elif func in CHAINS and len(args[0]) > 2:
             # By default torch chooses the order of the products by the number of rows.
             with self:

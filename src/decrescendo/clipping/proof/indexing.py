@@ -136,7 +136,10 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
         return place.moved(place.dim + start)
     label = call.joined(given, len(shape))
     if isinstance(label, Place) and isinstance(own, Place):
-        return call.mixed("a constant depends on the number of examples")
+        index = cast("Tensor", indices[own.dim])
+        place = _own(call, own, index, tuple(shape)) if label.constant else None
+        if place is None or place.dim != label.dim or not place.like(label):
+            return call.mixed("a constant depends on the number of examples")
     return label.moved(label.dim + start) if isinstance(label, Place) else _plain(label)
 
 
