@@ -129,6 +129,9 @@ APART: dict[str, Callable[[Tensor], Any]] = {
     "back again": lambda x: x[_order()][_order().argsort()], "counted": lambda x: x / torch.full((N, 1, 1), 3.0),
     "rows of a table": lambda x: WEIGHT[(x[:, 0, 0] > 0).long()],
     "embedded": lambda x: fn.embedding((x > 0).long(), WEIGHT),
+    "rows and columns of what is there": lambda x: _back_at(x, torch.ones_like(x).nonzero(as_tuple=True)),
+    "rows and columns by values": lambda x: _back_at(x, (x > 0.3).nonzero(as_tuple=True)),
+    "rows and columns of nothing": lambda x: _back_at(x, (x > 99).nonzero(as_tuple=True)),
     "half the columns, folded": lambda x: x[:, :, 2:4].flatten(0, 1) * 2,
     "chosen alike and put back": lambda x: _put_back(x, torch.ones(N, 4, dtype=torch.bool)),
     "two chosen alike and put back": lambda x: _put_back(x, torch.tensor([[True, False, True, False]]).expand(N, 4)),
@@ -149,6 +152,12 @@ def _column(x: Tensor) -> Tensor:
 
 def _order() -> Tensor:
     return torch.tensor([2, 0, 1, 4, 3])
+
+
+def _back_at(x: Tensor, at: tuple[Tensor, ...]) -> Tensor:
+    out = torch.zeros_like(x)
+    out[at] = x[at] * 2
+    return out
 
 
 def _put_back(x: Tensor, mask: Tensor) -> Tensor:
@@ -198,9 +207,21 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "put elsewhere, unevenly": lambda x: _put_elsewhere(x, [0, 2, 4, 6, 9]),
     "chosen of one and put back": lambda x: _put_back(x, torch.eye(N, dtype=torch.bool)[0]),
     "chosen by place and put back": lambda x: _put_back(x, torch.eye(N, 4, dtype=torch.bool)),
+    "a diagonal": lambda x: x[:, 0][(at := torch.arange(N)), at],
+    "on a diagonal": lambda x: torch.zeros(N, N).index_put(((at := torch.arange(N)), at), x[:, 0, 0]),
+    "rows as columns": lambda x: _rows_as_columns(x, 0), "rows as copied columns": lambda x: _rows_as_columns(x, 1),
+    "rows as the columns of others": lambda x: x[(x > 0).nonzero(as_tuple=True)[0].flip(0), (x > 0).nonzero()[:, 1]],
+    "rows for columns, swapped": lambda x: x[(swapped := (x > 0).nonzero().flip(1))[:, 2], swapped[:, 2] % 4],
     "runs": lambda x: (x[:, 0, 0] > 0).unique_consecutive() * 1.0,
     "selected numbers": lambda x: x[:, 0, 0] + (x[:, 0] > -9).nonzero()[:N, 0], "histogram": lambda x: x.histc(4),
 }  # fmt: skip
+
+
+def _rows_as_columns(x: Tensor, copies: int) -> Tensor:
+    """Each example's entry in the column of its own number: by its place."""
+    rows, columns, _ = (x > 0).nonzero(as_tuple=True)
+    found = x[:, 0][rows, rows + 0 if copies else rows]
+    return torch.zeros(N, 4).index_put((rows, columns), found, accumulate=True)
 
 
 def _put_elsewhere(x: Tensor, rows: list[int]) -> Tensor:

@@ -5,7 +5,8 @@ in many ways: ``logits[torch.arange(n), last]``, a mask, sorted rows that are pu
 """
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -66,9 +67,11 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
 
     ``place`` is where the examples are along the indexed dimension.
     """
+    units, given = call.units(place), call.label(index)
+    if index.numel() == 0 and isinstance(given, Mixed) and given.numbers is not None and len(shape) == 1:
+        return given.numbers
     if place.inner * place.outer != 1 or index.numel() == 0:
         return None
-    units, given = call.units(place), call.label(index)
     index = torch.where(index < 0, index + units, index)
     chosen = index if place.owners is None else place.owners.example.to(index.device)[index]
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
@@ -128,7 +131,7 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
     if isinstance(own, Place) and not own.constant:
         index = cast("Tensor", indices[own.dim])
         place = _own(call, own, index, tuple(shape))
-        others = [other for other in given if other is not index]
+        others = _beside(indices, own.dim)
         if place is None:
             return call.mixed(_ELSEWHERE)
         if not _fits(call, others, place, len(shape)):
@@ -150,7 +153,7 @@ def _plain(label: Label) -> Label:
 def _fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool:
     """Whether tensors beside one with its examples at ``place`` have them there too, or none."""
     for tensor in tensors:
-        label, here = call.label(tensor), place.moved(place.dim - dims + tensor.dim())
+        label, here = _within(call, tensor), place.moved(place.dim - dims + tensor.dim())
         if isinstance(label, Mixed):
             return False
         if isinstance(label, Place) and not label.constant:
@@ -159,6 +162,25 @@ def _fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> boo
         elif label not in (Public.FILL, Public.RANDOM) and not call.uniform(tensor, here):
             return False
     return True
+
+
+def _beside(indices: Sequence[Tensor | None], dim: int) -> list[Tensor]:
+    """The indices of the other dimensions; one tensor may be the index of two."""
+    return [index for at, index in enumerate(indices) if index is not None and at != dim]
+
+
+def _within(call: Call, index: Tensor) -> Label:
+    """Of an index; places within examples from a list of places of what is not zero are each its own example's."""
+    label = call.label(index)
+    if isinstance(label, Mixed) and label.numbers is not None and label.within is not None and index.dim() == 1:
+        key, columns = label.within
+        if _key(index) == key and (index.storage_offset(), index.stride(0)) in columns:
+            return label.numbers if len(index) == call.units(label.numbers) else label
+    return label
+
+
+def _key(tensor: Tensor) -> int:
+    return cast("int", cast("Any", tensor.untyped_storage())._cdata)
 
 
 def _index_put(call: Call) -> Label:
@@ -215,7 +237,7 @@ def _index_put(call: Call) -> Label:
         if tensor.shape[dim] != call.units(target):
             continue
         found = _own(call, target, index, shape)
-        beside = [other for other in given if other is not index]
+        beside = _beside(indices, dim)
         if found is not None and _fits(call, beside, found, len(shape)):
             there = found.moved(found.dim + start)
             if _fits(call, [values], there, dims) and _fits(call, [tensor], target, tensor.dim()):
@@ -345,11 +367,17 @@ def _nonzero(call: Call) -> Label:
     tensor = call.args["self"]
     label = call.label(tensor)
     found = cast("Tensor", call.outputs[0])
-    if not isinstance(label, Place) or label.constant or not found.numel():
+    if not isinstance(label, Place) or label.constant:
         return call.mixed(SUMMED) if isinstance(label, Place) else _plain(label)
     column = found[:, label.dim]
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column])
-    return call.mixed("the numbers of examples are used as data", own)
+    columns = {
+        (found.storage_offset() + at * found.stride(1), found.stride(0))
+        for at in range(tensor.dim())
+        if at != label.dim
+    }
+    numbers = call.mixed("the numbers of examples are used as data", own)
+    return replace(numbers, within=(_key(found), frozenset(columns)))
 
 
 def _masked_select(call: Call) -> Label:
