@@ -132,6 +132,10 @@ APART: dict[str, Callable[[Tensor], Any]] = {
     "rows and columns of what is there": lambda x: _back_at(x, torch.ones_like(x).nonzero(as_tuple=True)),
     "rows and columns by values": lambda x: _back_at(x, (x > 0.3).nonzero(as_tuple=True)),
     "rows and columns of nothing": lambda x: _back_at(x, (x > 99).nonzero(as_tuple=True)),
+    "gradient of pieces that overlap": lambda x: torch.autograd.grad(
+        (x := x.contiguous().requires_grad_()).mul(1).as_strided((N, 4, 3, 4), (24, 6, 1, 1)).pow(3).sum(), x
+    ),
+    "added within": lambda x: torch.zeros(2 * N).index_add(0, torch.arange(4 * N) // 2, x[:, :, 0].flatten()),
     "half the columns, folded": lambda x: x[:, :, 2:4].flatten(0, 1) * 2,
     "chosen alike and put back": lambda x: _put_back(x, torch.ones(N, 4, dtype=torch.bool)),
     "two chosen alike and put back": lambda x: _put_back(x, torch.tensor([[True, False, True, False]]).expand(N, 4)),
@@ -207,6 +211,8 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "put elsewhere, unevenly": lambda x: _put_elsewhere(x, [0, 2, 4, 6, 9]),
     "chosen of one and put back": lambda x: _put_back(x, torch.eye(N, dtype=torch.bool)[0]),
     "chosen by place and put back": lambda x: _put_back(x, torch.eye(N, 4, dtype=torch.bool)),
+    "added to neighbours": lambda x: torch.zeros(2 * N).index_add(0, torch.arange(4 * N) // 2, x[:, :, 0].T.flatten()),
+    "added within, by place": lambda x: torch.zeros(2 * N).index_add(0, _by_place(), x[:, 0, 0]),
     "a diagonal": lambda x: x[:, 0][(at := torch.arange(N)), at],
     "on a diagonal": lambda x: torch.zeros(N, N).index_put(((at := torch.arange(N)), at), x[:, 0, 0]),
     "rows as columns": lambda x: _rows_as_columns(x, 0), "rows as copied columns": lambda x: _rows_as_columns(x, 1),
@@ -215,6 +221,11 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "runs": lambda x: (x[:, 0, 0] > 0).unique_consecutive() * 1.0,
     "selected numbers": lambda x: x[:, 0, 0] + (x[:, 0] > -9).nonzero()[:N, 0], "histogram": lambda x: x.histc(4),
 }  # fmt: skip
+
+
+def _by_place() -> Tensor:
+    """Each example's own pair of entries, of which the last has another than the others."""
+    return 2 * torch.arange(N) + (torch.arange(N) == N - 1)
 
 
 def _rows_as_columns(x: Tensor, copies: int) -> Tensor:

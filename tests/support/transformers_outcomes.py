@@ -50,12 +50,13 @@ def built(subject: Subject) -> tuple[nn.Module, list[Batch]]:
         except (RuntimeError, TypeError, ValueError):
             subject.loss(model.float(), batches[0]).sum().backward()
         losses = subject.loss(model, batches[0])
+        finite = all(bool(p.grad.isfinite().all()) for p in model.parameters() if p.grad is not None)
     except LeftOut:
         raise
     except Exception as error:
         raise LeftOut(" ".join(f"{type(error).__name__}: {error}".split())[:160]) from error
-    if losses.shape != (ROWS[0],) or not bool(losses.isfinite().all()):
-        raise LeftOut("no finite loss an example")
+    if losses.shape != (ROWS[0],) or not bool(losses.isfinite().all()) or not finite:
+        raise LeftOut("no finite loss and gradient an example")
     model.zero_grad()
     return model, batches
 

@@ -342,9 +342,20 @@ def _gathered(call: Call) -> Label:
         return call.owners(
             dim, torch.empty_like(own).index_copy_(0, flat, own)
         )  # all of them, in another order
-    if tensor.shape[dim] != call.units(target):
+    inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
+    if rest or not inner:
         return _constant(call)
-    fits = torch.equal(index.flatten(), own) and _fits(call, [tensor], target, tensor.dim())
+    target = Place(dim, inner)
+    within = flat - own * inner  # where in its own example each is added
+    chosen = call.label(index)
+    public = chosen is Public.ANY or (isinstance(chosen, Place) and chosen.constant)
+    alike = (
+        inner == 1
+        or (public and label.owners is None and call.uniform(within, label.moved(0)))
+        or (chosen == label.moved(0) and index.dim() == 1)
+    )
+    inside = bool(((within >= 0) & (within < inner)).all())
+    fits = alike and inside and _fits(call, [tensor], target, tensor.dim())
     return target if fits else call.mixed(_ELSEWHERE)
 
 
