@@ -136,6 +136,11 @@ APART: dict[str, Callable[[Tensor], Any]] = {
         (x := x.contiguous().requires_grad_()).mul(1).as_strided((N, 4, 3, 4), (24, 6, 1, 1)).pow(3).sum(), x
     ),
     "added within": lambda x: torch.zeros(2 * N).index_add(0, torch.arange(4 * N) // 2, x[:, :, 0].flatten()),
+    "rows of what is folded": lambda x: x.flatten(0, 1)[torch.arange(4 * N)[:, None], torch.arange(2)],
+    "second rows of what is folded": lambda x: x.flatten(0, 1)[torch.arange(N) * 4 + 1],
+    "gradient of rows of what is folded": lambda x: torch.autograd.grad(
+        x.requires_grad_().flatten(0, 1)[torch.arange(N).repeat_interleave(2) * 4].pow(3).sum(), x
+    ),
     "half the columns, folded": lambda x: x[:, :, 2:4].flatten(0, 1) * 2,
     "chosen alike and put back": lambda x: _put_back(x, torch.ones(N, 4, dtype=torch.bool)),
     "two chosen alike and put back": lambda x: _put_back(x, torch.tensor([[True, False, True, False]]).expand(N, 4)),
@@ -213,6 +218,10 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "chosen by place and put back": lambda x: _put_back(x, torch.eye(N, 4, dtype=torch.bool)),
     "added to neighbours": lambda x: torch.zeros(2 * N).index_add(0, torch.arange(4 * N) // 2, x[:, :, 0].T.flatten()),
     "added within, by place": lambda x: torch.zeros(2 * N).index_add(0, _by_place(), x[:, 0, 0]),
+    "rows of what is folded, by place": lambda x: x.flatten(0, 1)[torch.arange(N) * 4 + _by_place() % 2],
+    "rows of what is folded, of others": lambda x: x.flatten(0, 1)[(torch.arange(N) * 4 + 4) % (4 * N)],
+    "rows of what is folded, by numbers": lambda x: x.flatten(0, 1)[(r := (x[:, 0, 0] > -9).nonzero()[:, 0]) * 5 % 20],
+    "put into what is folded, by place": lambda x: torch.zeros(2 * N, 6).index_put((_by_place(),), x[:, 0]),
     "a diagonal": lambda x: x[:, 0][(at := torch.arange(N)), at],
     "on a diagonal": lambda x: torch.zeros(N, N).index_put(((at := torch.arange(N)), at), x[:, 0, 0]),
     "rows as columns": lambda x: _rows_as_columns(x, 0), "rows as copied columns": lambda x: _rows_as_columns(x, 1),
@@ -433,9 +442,14 @@ def test_how_many_runs_of_equal_data_there_are_is_not_told() -> None:
             raise ValueError("every example must have one end")
         return m.layer(x * 1.0) * x[ends].view(len(x), 1)
 
-    model, batch = Made(last, layer=nn.Linear(4, 3)).double(), (torch.randn(8, 4).double(), torch.zeros(8).long())
+    model, batch = (
+        Made(last, layer=nn.Linear(4, 3)).double(),
+        (torch.randn(8, 4).double(), torch.zeros(8).long()),
+    )
     found = Engine(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"]
-    torch.testing.assert_close(found, Reference(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"])
+    torch.testing.assert_close(
+        found, Reference(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"]
+    )
 
 
 def test_a_declared_line_is_read_and_listed() -> None:

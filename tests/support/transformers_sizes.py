@@ -45,20 +45,36 @@ _OPTIONAL = frozenset({"q_lora_rank", "n_inner", "head_dim", "num_key_value_head
 _ALIKE = frozenset({"esmc", "dots3_note"})
 # By name of a class or of a model type.
 OVERRIDES: dict[str, dict[str, Any]] = {
-    "ministral": {"head_dim": 8}, "hunyuan_v1_dense": {"head_dim": 8}, "hunyuan_v1_moe": {"head_dim": 8},
-    "nemotron": {"num_key_value_heads": 2}, "gptj": {"rotary_dim": 4}, "codegen": {"rotary_dim": 4},
+    "ministral": {"head_dim": 8},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "nemotron": {"num_key_value_heads": 2},
+    "gptj": {"rotary_dim": 4},
+    "codegen": {"rotary_dim": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "reformer": {"axial_pos_embds_dim": [8, 24], "axial_pos_shape": [3, 3], "attn_layers": ["local", "lsh"],
-                 "local_attn_chunk_length": 3, "lsh_attn_chunk_length": 3, "num_buckets": 2},
+    "reformer": {
+        "axial_pos_embds_dim": [8, 24],
+        "axial_pos_shape": [3, 3],
+        "attn_layers": ["local", "lsh"],
+        "local_attn_chunk_length": 3,
+        "lsh_attn_chunk_length": 3,
+        "num_buckets": 2,
+    },
     "layoutlmv3": {"coordinate_size": 5, "shape_size": 6, "visual_embed": False},
-    "xmod": {"default_language": "en_XX"}, "lilt": {"hidden_size": 48, "channel_shrink_ratio": 2},
+    "xmod": {"default_language": "en_XX"},
+    "lilt": {"hidden_size": 48, "channel_shrink_ratio": 2},
     "bamba": {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_expand": 2},
-    "zamba": {"layer_types": ["mamba", "hybrid"]}, "zamba2": {"layer_types": ["mamba", "hybrid"]},
+    "zamba": {"layer_types": ["mamba", "hybrid"]},
+    "zamba2": {"layer_types": ["mamba", "hybrid"]},
     "mistral4": {"head_dim": 16, "qk_rope_head_dim": 8},
     "roc_bert": {"pronunciation_vocab_size": 9, "shape_vocab_size": 9},
-    "markuplm": {"max_tree_id_unit_embeddings": 9, "max_xpath_tag_unit_embeddings": 9,
-                 "max_xpath_subs_unit_embeddings": 9},
-    "luke": {"entity_vocab_size": 9, "entity_emb_size": 8}, "ctrl": {"dff": 32},
+    "markuplm": {
+        "max_tree_id_unit_embeddings": 9,
+        "max_xpath_tag_unit_embeddings": 9,
+        "max_xpath_subs_unit_embeddings": 9,
+    },
+    "luke": {"entity_vocab_size": 9, "entity_emb_size": 8},
+    "ctrl": {"dff": 32},
     "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1, "d_head": 8, "d_inner": 32},
     "perceiver": {"d_latents": 32, "num_latents": 4, "num_self_attends_per_block": 1},
     "canine": {"local_transformer_stride": 9, "num_hash_buckets": 9},
@@ -67,22 +83,44 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "patch_size": 2},
     "swinv2": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "patch_size": 2},
     "donut-swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "patch_size": 2},
-    "maskformer-swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 4, "patch_size": 2},
+    "maskformer-swin": {
+        "embed_dim": 16,
+        "depths": [1, 1],
+        "num_heads": [2, 2],
+        "window_size": 4,
+        "patch_size": 2,
+    },
     "resnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
     "regnet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 8},
     "bit": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_groups": 4},
     "poolformer": {"hidden_sizes": [8, 8, 8, 8], "depths": [1, 1, 1, 1]},
-    "segformer": {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "decoder_hidden_size": 8,
-                  "num_attention_heads": [1, 1, 2, 2]},
+    "segformer": {
+        "hidden_sizes": [8, 8, 16, 16],
+        "depths": [1, 1, 1, 1],
+        "decoder_hidden_size": 8,
+        "num_attention_heads": [1, 1, 2, 2],
+    },
     "pvt": {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "num_attention_heads": [1, 1, 2, 2]},
-    "focalnet": {"embed_dim": 16, "depths": [1, 1], "focal_levels": [2, 2], "focal_windows": [3, 3], "patch_size": 2},
+    "focalnet": {
+        "embed_dim": 16,
+        "depths": [1, 1],
+        "focal_levels": [2, 2],
+        "focal_windows": [3, 3],
+        "patch_size": 2,
+    },
     "cvt": {"embed_dim": [8, 16, 16], "depth": [1, 1, 1], "num_heads": [1, 2, 2]},
     "hiera": {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2], "image_size": [64, 64]},
-    "hgnet_v2": {"depths": [1, 1, 1, 1]}, "mobilevitv2": {"patch_size": 2, "image_size": 64},
+    "hgnet_v2": {"depths": [1, 1, 1, 1]},
+    "mobilevitv2": {"patch_size": 2, "image_size": 64},
     "sew": {"conv_dim": [16, 16], "conv_kernel": [10, 5], "conv_stride": [5, 4], "squeeze_factor": 2},
     "sew-d": {"conv_dim": [16, 16], "conv_kernel": [10, 5], "conv_stride": [5, 4], "squeeze_factor": 2},
     "siglip2": {"vision_config": {}},
     "audio-spectrogram-transformer": {"max_length": 24, "num_mel_bins": 16},
+    "longformer": {"attention_window": 4},
+    "led": {"attention_window": 4},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "zaya": {"num_experts_per_tok": 1},
+    "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 2},
     "t5gemma": {"is_encoder_decoder": False},
 }
 _SPEECH = {
@@ -111,9 +149,14 @@ def small_sizes(kind: Any, *, dropout: bool = False) -> dict[str, Any]:
                 found[key] = SIZES[key]
         elif key == "use_cache":
             found[key] = False
-    if "kv_lora_rank" in found or "num_key_value_heads" in found and kind.model_type in _ALIKE:
+    if "kv_lora_rank" in found or ("num_key_value_heads" in found and kind.model_type in _ALIKE):
         found["num_key_value_heads"] = found["num_attention_heads"]
     for key, inner in getattr(kind, "sub_configs", {}).items():
-        if key in usual and isinstance(usual[key], dict) and hasattr(inner, "model_type") and inner.model_type:
+        if (
+            key in usual
+            and isinstance(usual[key], dict)
+            and hasattr(inner, "model_type")
+            and inner.model_type
+        ):
             found[key] = small_sizes(inner, dropout=dropout)
     return found

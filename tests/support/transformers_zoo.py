@@ -101,6 +101,10 @@ def _classified_texts(rows: int, config: Any) -> Batch:
     return {**_texts(rows), "labels": _labelled(rows, ())}
 
 
+def _following_texts(rows: int, config: Any) -> Batch:
+    return {**_texts(rows), "labels": _labelled(rows, (), 2)}
+
+
 def _tagged_texts(rows: int, config: Any) -> Batch:
     return {**_texts(rows), "labels": _labelled(rows, (LENGTH,))}
 
@@ -180,7 +184,7 @@ TASKS = {
     "tokens": Task("TOKEN_CLASSIFICATION", _tagged_texts, token_loss),
     "questions": Task("QUESTION_ANSWERING", _questions, span_loss),
     "choices": Task("MULTIPLE_CHOICE", _choices, choice_loss),
-    "next sentence": Task("NEXT_SENTENCE_PREDICTION", _classified_texts, choice_loss),
+    "next sentence": Task("NEXT_SENTENCE_PREDICTION", _following_texts, choice_loss),
     "translation": Task("SEQ_TO_SEQ_CAUSAL_LM", _pairs, translation_loss),
     "images": Task("IMAGE_CLASSIFICATION", _images, choice_loss),
     "pixels": Task("SEMANTIC_SEGMENTATION", _segmented, pixel_loss),
@@ -235,7 +239,8 @@ class Subject:
 def small_config(kind: Any, name: str, *, dropout: bool = False) -> Any:
     """A configuration of that class with everything small."""
     own: Mapping[str, Any] = OVERRIDES.get(name, OVERRIDES.get(kind.model_type, {}))
-    config = kind(**{**small_sizes(kind, dropout=dropout), **own})
+    labels = {"num_labels": 2} if "QuestionAnswering" in name else {}  # where an answer begins, and ends
+    config = kind(**{**small_sizes(kind, dropout=dropout), **labels, **own})
     config.use_cache = False
     return config
 

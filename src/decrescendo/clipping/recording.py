@@ -355,25 +355,32 @@ class Recorder(TorchFunctionMode):
         def lay(number: int, value: Any) -> Any:
             if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
                 return value
-            for axis in range(min(2, value.dim())):
-                key = (self.calls, number, axis)
-                if value.shape[axis] != self.batch:
-                    continue
+            for place in self._likely(value):
+                key = (self.calls, number, place.dim + 2 * (place.inner - 1))
                 with paused():
                     filled = self.watch.label(value) is Public.FILL
-                    uniform = filled or is_uniform(value, Place(axis), self.batch)
+                    uniform = filled or is_uniform(value, place, self.batch)
                 if not uniform:
                     continue
                 self.watch.guessed.add(key)
                 if key not in self.watch.memory.coincident:
                     with paused():
                         laid.append(value.clone(memory_format=torch.contiguous_format))
-                    self.watch.assign(laid[-1], Place(axis))
+                    self.watch.assign(laid[-1], place)
                     return laid[-1]
             return value
 
         args = tuple(lay(number, value) for number, value in enumerate(args))
         return args, {key: lay(-1 - at, value) for at, (key, value) in enumerate(kwargs.items())}, laid
+
+    def _likely(self, value: Tensor) -> list[Place]:
+        """Where examples may lie in a constant; in ids also several rows an example (the texts of a choice)."""
+        found = [Place(axis) for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch]
+        if value.dim() > 1 and not value.is_floating_point():
+            inner, rest = divmod(value.shape[0], self.batch)
+            if inner > 1 and not rest:
+                found.append(Place(0, inner))
+        return found
 
     def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Place, Kernel] | None:
         """One copy of a parameter for each example (a class token, an initial state)."""

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public
 from decrescendo.clipping.proof.signatures import Rule
 
 _ELSEWHERE = "an index chooses rows of other examples"
@@ -70,10 +70,11 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
     units, given = call.units(place), call.label(index)
     if index.numel() == 0 and isinstance(given, Mixed) and given.numbers is not None and len(shape) == 1:
         return given.numbers
-    if place.inner * place.outer != 1 or index.numel() == 0:
+    folded = place.inner != 1
+    if place.outer != 1 or (folded and place.owners is not None) or index.numel() == 0:
         return None
-    index = torch.where(index < 0, index + units, index)
-    chosen = index if place.owners is None else place.owners.example.to(index.device)[index]
+    index = torch.where(index < 0, index + units * place.inner, index)
+    chosen = index // place.inner if place.owners is None else place.owners.example.to(index.device)[index]
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
     tried = (
         [given.moved(given.dim + len(shape) - index.dim())]
@@ -90,7 +91,16 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
             continue
         expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
         if torch.equal(chosen, expected.expand_as(chosen)):
-            return own
+            there = own.moved(at)
+            said = call.label(
+                index
+            )  # numbers of examples may also choose a place within, by the example's own
+            mine = isinstance(said, Place) and not said.constant and said == there
+            public = said is Public.ANY or (isinstance(said, Place) and said.constant)
+            if not folded or mine or (public and call.uniform(index - chosen * place.inner, there)):
+                return own
+    if folded:
+        return None
     whole = torch.arange(units, device=index.device)
     if len(shape) == 1 and torch.equal(index.flatten().sort()[0], whole):
         return call.owners(0, chosen.flatten())  # all of them, in another order
@@ -103,13 +113,13 @@ def _index(call: Call) -> Label:
     if mask is not None:
         start = _indexed(indices)
         label, selected = _masked(call, tensor, mask, start)
-        return selected if selected is not None else label if isinstance(label, Mixed) else _constant(call)
+        return selected if selected is not None else label if isinstance(label, Mixed) else constant(call)
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return _constant(call)
+        return constant(call)
     return _chosen(call, tensor, indices)
 
 
-def _constant(call: Call) -> Label:
+def constant(call: Call) -> Label:
     """Of an output about which nothing is known but that its arguments are constants."""
     labels = [call.label(t) for t in call.tensors if t is not None]
     return call.mixed(_ELSEWHERE) if any(isinstance(label, Place | Mixed) for label in labels) else Public.ANY
@@ -134,7 +144,7 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
         others = _beside(indices, own.dim)
         if place is None:
             return call.mixed(_ELSEWHERE)
-        if not _fits(call, others, place, len(shape)):
+        if not fits(call, others, place, len(shape)):
             return call.mixed(LAID_ALONG)
         return place.moved(place.dim + start)
     label = call.joined(given, len(shape))
@@ -150,7 +160,7 @@ def _plain(label: Label) -> Label:
     return label if isinstance(label, Mixed) else Public.ANY
 
 
-def _fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool:
+def fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool:
     """Whether tensors beside one with its examples at ``place`` have them there too, or none."""
     for tensor in tensors:
         label, here = _within(call, tensor), place.moved(place.dim - dims + tensor.dim())
@@ -172,7 +182,12 @@ def _beside(indices: Sequence[Tensor | None], dim: int) -> list[Tensor]:
 def _within(call: Call, index: Tensor) -> Label:
     """Of an index; places within examples from a list of places of what is not zero are each its own example's."""
     label = call.label(index)
-    if isinstance(label, Mixed) and label.numbers is not None and label.within is not None and index.dim() == 1:
+    if (
+        isinstance(label, Mixed)
+        and label.numbers is not None
+        and label.within is not None
+        and index.dim() == 1
+    ):
         key, columns = label.within
         if _key(index) == key and (index.storage_offset(), index.stride(0)) in columns:
             return label.numbers if len(index) == call.units(label.numbers) else label
@@ -196,10 +211,10 @@ def _index_put(call: Call) -> Label:
             return _written_by_constant(call, mask, start, written) if isinstance(written, Place) else label
         dims = tensor.dim() - mask.dim() + 1
         return (
-            label if values.numel() == 1 or _fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
+            label if values.numel() == 1 or fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
         )
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return _constant(call)
+        return constant(call)
     own = call.label(tensor)
     if isinstance(own, Mixed):
         return own
@@ -224,30 +239,31 @@ def _index_put(call: Call) -> Label:
     if place is not None and indices[place.dim] is None:
         at = next(key for key, dim in free.items() if dim == place.dim)
         constants = all(not isinstance(call.label(index), Place | Mixed) for index in given)
-        fits = (
+        apart = (
             constants
-            and _fits(call, [values], place.moved(at), dims)
-            and _fits(call, [tensor], place, tensor.dim())
+            and fits(call, [values], place.moved(at), dims)
+            and fits(call, [tensor], place, tensor.dim())
         )
-        return place if fits else call.mixed(_ELSEWHERE)
+        return place if apart else call.mixed(_ELSEWHERE)
     for dim, index in enumerate(indices):
         if index is None or (place is not None and dim != place.dim):
             continue
-        target = place if place is not None else Place(dim)
-        if tensor.shape[dim] != call.units(target):
+        inner = max(tensor.shape[dim] // int(call.units(Place(dim))), 1)
+        target = place if place is not None else Place(dim, inner)
+        if tensor.shape[dim] != call.units(target) * target.inner:
             continue
         found = _own(call, target, index, shape)
         beside = _beside(indices, dim)
-        if found is not None and _fits(call, beside, found, len(shape)):
+        if found is not None and fits(call, beside, found, len(shape)):
             there = found.moved(found.dim + start)
-            if _fits(call, [values], there, dims) and _fits(call, [tensor], target, tensor.dim()):
+            if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
                 return target
     if len(given) == 1 and own is Public.FILL and isinstance(written, Place) and len(shape) == 1:
         index, size = given[0], tensor.shape[_indexed(indices)]
         if written.dim == start and torch.equal(index.sort()[0], torch.arange(size, device=index.device)):
             own_of = call.examples(written, len(index), index)
             return call.owners(_indexed(indices), torch.empty_like(own_of).index_copy_(0, index, own_of))
-    return _constant(call)
+    return constant(call)
 
 
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -> Label:
@@ -262,7 +278,11 @@ def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -
         target = Place(at, inner)
         if inner and not rest and call.uniform(mask, target):
             owned = call.owners(start, call.examples(target, size, mask)[chosen[:, at]])
-            if values.dim() == dims and values.shape[start] == len(chosen) and _fits(call, [values], owned, dims):
+            if (
+                values.dim() == dims
+                and values.shape[start] == len(chosen)
+                and fits(call, [values], owned, dims)
+            ):
                 return target.moved(at + start)
     return call.mixed(_ELSEWHERE)
 
@@ -298,7 +318,7 @@ def _gather(call: Call) -> Label:
     whole = index.shape[place.dim] == cast("Tensor", call.outputs[0]).shape[place.dim]
     return (
         place
-        if place.constant or (whole and _fits(call, beside, place, tensor.dim()))
+        if place.constant or (whole and fits(call, beside, place, tensor.dim()))
         else call.mixed(LAID_ALONG)
     )
 
@@ -334,7 +354,7 @@ def _gathered(call: Call) -> Label:
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
     target = Place(dim)
     if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
-        return _constant(call)
+        return constant(call)
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
     if call.label(tensor) is Public.FILL and torch.equal(
         flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)
@@ -344,7 +364,7 @@ def _gathered(call: Call) -> Label:
         )  # all of them, in another order
     inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
     if rest or not inner:
-        return _constant(call)
+        return constant(call)
     target = Place(dim, inner)
     within = flat - own * inner  # where in its own example each is added
     chosen = call.label(index)
@@ -355,8 +375,8 @@ def _gathered(call: Call) -> Label:
         or (chosen == label.moved(0) and index.dim() == 1)
     )
     inside = bool(((within >= 0) & (within < inner)).all())
-    fits = alike and inside and _fits(call, [tensor], target, tensor.dim())
-    return target if fits else call.mixed(_ELSEWHERE)
+    apart = alike and inside and fits(call, [tensor], target, tensor.dim())
+    return target if apart else call.mixed(_ELSEWHERE)
 
 
 def _index_fill(call: Call) -> Label:
@@ -394,7 +414,7 @@ def _nonzero(call: Call) -> Label:
 def _masked_select(call: Call) -> Label:
     tensor, mask = call.args["self"], call.args["mask"]
     if tensor.shape != mask.shape:
-        return _constant(call)
+        return constant(call)
     label, selected = _masked(call, tensor, mask, 0)
     return selected if selected is not None else _plain(label)
 
@@ -413,60 +433,10 @@ def _sort(call: Call) -> Label | Sequence[Label]:
     return [own, call.mixed("the numbers of examples are used as data", own)]
 
 
-def _pack(call: Call) -> Sequence[Label]:
-    """Rows of padded sequences side by side: those of one step after those of another, in the order of the batch."""
-    sequences = 0 if call.args["batch_first"] else 1
-    label, lengths = call.label(call.args["input"]), call.label(call.args["lengths"])
-    sizes = cast("Tensor", call.outputs[1])
-    kept = call.mixed("the numbers of sequences at each step are those of the whole batch")
-    if not isinstance(label, Place):
-        return [
-            label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY,
-            kept,
-        ]
-    if label.dim != sequences or not _fits(call, [call.args["lengths"]], label.moved(0), 1):
-        return [call.mixed("the lengths are not those of the sequences"), kept]
-    ranks = call.examples(label, call.args["input"].shape[sequences], sizes)
-    return [call.owners(0, torch.cat([ranks[:size] for size in sizes.tolist()])), kept]
-
-
-def _embedding_bag(call: Call) -> Label:
-    """Bags of ids: the rows of each are all of one example, in the order of the examples, and none is left out."""
-    indices, offsets, weights = (
-        call.args["indices"],
-        call.args["offsets"],
-        call.args.get("per_sample_weights"),
-    )
-    label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
-    if not len(indices) and not isinstance(call.label(call.args["weight"]), Place | Mixed):
-        count = len(offsets) - bool(call.args.get("include_last_offset"))
-        width, rest = divmod(count, int(call.units(Place(0))))
-        return _constant(call) if rest or not width else Place(0, width)  # nothing but empty bags: zeros
-    if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
-        return _constant(call)
-    closed = bool(call.args.get("include_last_offset"))
-    starts, bags = (offsets[:-1], len(offsets) - 1) if closed else (offsets, len(offsets))
-    width, rest = divmod(bags, int(call.units(Place(0))))
-    whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
-    bag = (
-        torch.searchsorted(starts.contiguous(), torch.arange(len(indices), device=starts.device), right=True)
-        - 1
-    )
-    own = Place(0, max(width, 1))
-    apart = (
-        not rest
-        and whole
-        and torch.equal(call.examples(label, len(indices), offsets), call.examples(own, bags, offsets)[bag])
-    )
-    return own if apart else call.mixed("a bag has ids of several examples, or not all of its own")
-
-
 RULES: dict[str, Rule] = {
     "index": _index, "index_put": _index_put, "_unsafe_index": _index, "_unsafe_index_put": _index_put,
     "_index_put_impl": _index_put, "index_select": _index_select, "gather": _gather,
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _scatter),
     "index_add": _index_add, "index_copy": _index_add, "index_fill": _index_fill, "nonzero": _nonzero,
-    "masked_select": _masked_select, "sort": _sort, "_pack_padded_sequence": _pack,
-    "_embedding_bag": _embedding_bag,
-    "_embedding_bag_forward_only": _embedding_bag,
+    "masked_select": _masked_select, "sort": _sort,
 }  # fmt: skip

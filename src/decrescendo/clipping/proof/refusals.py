@@ -28,8 +28,9 @@ def refusal(label: Label, of: str) -> str:
     remedy = "Let row i of the losses depend on row i of the batch alone"
     if isinstance(label, Mixed):
         found = f"in {label.name} {label.why}" if label.name else label.why
-        remedy = _REMEDIES.get(label.name, remedy)
-        if "no rule" in label.why and label.name not in _REMEDIES:
+        known = _REMEDIES.get(label.name.removesuffix("_"))
+        remedy = known or remedy
+        if "no rule" in label.why and known is None:
             remedy = (
                 "Write it with torch's ordinary operations; if it is one of your own that keeps examples apart, "
                 "say so with decrescendo.clipping.register_rule"
