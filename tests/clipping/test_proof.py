@@ -220,7 +220,7 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "added within, by place": lambda x: torch.zeros(2 * N).index_add(0, _by_place(), x[:, 0, 0]),
     "rows of what is folded, by place": lambda x: x.flatten(0, 1)[torch.arange(N) * 4 + _by_place() % 2],
     "rows of what is folded, of others": lambda x: x.flatten(0, 1)[(torch.arange(N) * 4 + 4) % (4 * N)],
-    "rows of what is folded, by numbers": lambda x: x.flatten(0, 1)[(r := (x[:, 0, 0] > -9).nonzero()[:, 0]) * 5 % 20],
+    "rows of what is folded, by numbers": lambda x: _by_numbers(x, (x[:, 0, 0] > -9).nonzero()[:, 0]),
     "put into what is folded, by place": lambda x: torch.zeros(2 * N, 6).index_put((_by_place(),), x[:, 0]),
     "a diagonal": lambda x: x[:, 0][(at := torch.arange(N)), at],
     "on a diagonal": lambda x: torch.zeros(N, N).index_put(((at := torch.arange(N)), at), x[:, 0, 0]),
@@ -230,6 +230,11 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "runs": lambda x: (x[:, 0, 0] > 0).unique_consecutive() * 1.0,
     "selected numbers": lambda x: x[:, 0, 0] + (x[:, 0] > -9).nonzero()[:N, 0], "histogram": lambda x: x.histc(4),
 }  # fmt: skip
+
+
+def _by_numbers(x: Tensor, numbers: Tensor) -> Tensor:
+    """Of each example the row that has its number."""
+    return x.flatten(0, 1)[numbers * 5 - numbers // 4 * 4]
 
 
 def _by_place() -> Tensor:
