@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof.indexing import constant, fits
-from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Place, Public, is_data
+from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.signatures import Rule
 
 

@@ -603,7 +603,7 @@ class Watch(TorchDispatchMode):
         self.asked.append(where)
         self.truths.append(len(made[0]) > 1)
         for tensor in (made[0], *made[2:]):
-            tensor.set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))
+            cast("Any", tensor).set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))
 
     def _draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A random number that Python reads (which layers are left out): the same one with any number of examples."""
