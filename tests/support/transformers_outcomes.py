@@ -27,7 +27,7 @@ ROWS = (5, 4)
 # Of the sum of clipped norms; some models compute in float32 whatever their weights are.
 TOLERANCE = 1e-5
 # Lines that are declared for one class at most.
-_LINES = 6
+_LINES = 20
 # Numbers of a model that this table calls small.
 _MOST = 2_000_000
 # What a refusal must say, one of these.

@@ -395,8 +395,11 @@ class Recorder(TorchFunctionMode):
                 for axis in range(min(2, output.dim()))
                 if shape[axis] == 1 and output.shape[axis] == self.batch
             ]
+            inner, rest = divmod(output.shape[0], self.batch) if shape and shape[0] == 1 else (0, 0)
+            if inner > 1 and not rest and output.dim() > 1:
+                places.append(Place(0, inner))  # several an example, as the texts of a choice
         for place in places:
-            key = (self.calls, 0, place.dim)
+            key = (self.calls, 0, place.dim + 2 * (place.inner - 1))
             self.watch.guessed.add(key)
             if key not in self.watch.memory.coincident:
                 output = output.clone(memory_format=torch.contiguous_format)
