@@ -32,6 +32,7 @@ _LINES = 20
 _MOST = 2_000_000
 # What a refusal must say, one of these.
 WAYS = (
+    "Give ",
     "set_experts_implementation",
     "EngineSettings(declared=",
     "Use ",

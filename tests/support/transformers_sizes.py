@@ -118,6 +118,7 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "audio-spectrogram-transformer": {"max_length": 24, "num_mel_bins": 16},
     "longformer": {"attention_window": 4},
     "led": {"attention_window": 4},
+    "yolos": {"image_size": [32, 32]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "zaya": {"num_experts_per_tok": 1},
     "mamba2": {"num_heads": 8, "head_dim": 8, "n_groups": 2},
