@@ -477,6 +477,13 @@ def test_random_numbers_need_a_stream_of_the_runs_own() -> None:
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
+def test_dropout_beside_a_look_at_a_padding_mask_is_no_steering() -> None:
+    """An example alone is compared with the random numbers that its row got: any padded text in training mode."""
+    run(lambda m, x: m.layer(fn.dropout(x if (x > 0).all() else x * 1.0, 0.3)))
+    with pytest.raises(UnsupportedModel, match="steer"):
+        run(lambda m, x: m.layer(fn.dropout(x, 0.3)) * (1 if (x[:, 0] > 0).all() else 2))
+
+
 def test_a_seed_set_in_the_pass_is_refused() -> None:
     def seeding(m: Any, x: Tensor) -> Tensor:
         torch.manual_seed(0)
