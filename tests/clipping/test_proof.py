@@ -129,6 +129,25 @@ APART: dict[str, Callable[[Tensor], Any]] = {
     "back again": lambda x: x[_order()][_order().argsort()], "counted": lambda x: x / torch.full((N, 1, 1), 3.0),
     "rows of a table": lambda x: WEIGHT[(x[:, 0, 0] > 0).long()],
     "embedded": lambda x: fn.embedding((x > 0).long(), WEIGHT),
+    "rows and columns of what is there": lambda x: _back_at(x, torch.ones_like(x).nonzero(as_tuple=True)),
+    "rows and columns by values": lambda x: _back_at(x, (x > 0.3).nonzero(as_tuple=True)),
+    "rows and columns of nothing": lambda x: _back_at(x, (x > 99).nonzero(as_tuple=True)),
+    "gradient of pieces that overlap": lambda x: torch.autograd.grad(
+        (x := x.contiguous().requires_grad_()).mul(1).as_strided((N, 4, 3, 4), (24, 6, 1, 1)).pow(3).sum(), x
+    ),
+    "added within": lambda x: torch.zeros(2 * N).index_add(0, torch.arange(4 * N) // 2, x[:, :, 0].flatten()),
+    "rows of what is folded": lambda x: x.flatten(0, 1)[torch.arange(4 * N)[:, None], torch.arange(2)],
+    "second rows of what is folded": lambda x: x.flatten(0, 1)[torch.arange(N) * 4 + 1],
+    "gradient of rows of what is folded": lambda x: torch.autograd.grad(
+        x.requires_grad_().flatten(0, 1)[torch.arange(N).repeat_interleave(2) * 4].pow(3).sum(), x
+    ),
+    "half the columns, folded": lambda x: x[:, :, 2:4].flatten(0, 1) * 2,
+    "chosen alike and put back": lambda x: _put_back(x, torch.ones(N, 4, dtype=torch.bool)),
+    "two chosen alike and put back": lambda x: _put_back(x, torch.tensor([[True, False, True, False]]).expand(N, 4)),
+    "gradient of what is chosen alike": lambda x: torch.autograd.grad(
+        x.requires_grad_()[torch.ones(N, 4, dtype=torch.bool)].pow(3).sum(), x
+    ),
+    "folded and put back": lambda x: _put_back(x.flatten(0, 1), torch.tensor([True, False] * 2 * N)),
     "sorted and back": lambda x: _sorted_and_back(x), "mask": lambda x: x.masked_fill(x > 1, 0.0),
 }  # fmt: skip
 
@@ -142,6 +161,18 @@ def _column(x: Tensor) -> Tensor:
 
 def _order() -> Tensor:
     return torch.tensor([2, 0, 1, 4, 3])
+
+
+def _back_at(x: Tensor, at: tuple[Tensor, ...]) -> Tensor:
+    out = torch.zeros_like(x)
+    out[at] = x[at] * 2
+    return out
+
+
+def _put_back(x: Tensor, mask: Tensor) -> Tensor:
+    out = torch.zeros_like(x)
+    out[mask] = x[mask] * 2
+    return out
 
 
 def _sorted_and_back(x: Tensor) -> Tensor:
@@ -181,8 +212,49 @@ MIXED: dict[str, Callable[[Tensor], Any]] = {
     "parity": lambda x: torch.where((torch.arange(N) % 2 == 0)[:, None, None], x, -x),
     "numbers as data": lambda x: x[:, 0, 0].argsort() * 1.0, "one row written": lambda x: _written(x),
     "seeded": lambda x: x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0)),
+    "put elsewhere": lambda x: _put_elsewhere(x, [0, 1, 2, 3, 4]),
+    "put elsewhere, unevenly": lambda x: _put_elsewhere(x, [0, 2, 4, 6, 9]),
+    "chosen of one and put back": lambda x: _put_back(x, torch.eye(N, dtype=torch.bool)[0]),
+    "chosen by place and put back": lambda x: _put_back(x, torch.eye(N, 4, dtype=torch.bool)),
+    "added to neighbours": lambda x: torch.zeros(2 * N).index_add(0, torch.arange(4 * N) // 2, x[:, :, 0].T.flatten()),
+    "added within, by place": lambda x: torch.zeros(2 * N).index_add(0, _by_place(), x[:, 0, 0]),
+    "rows of what is folded, by place": lambda x: x.flatten(0, 1)[torch.arange(N) * 4 + _by_place() % 2],
+    "rows of what is folded, of others": lambda x: x.flatten(0, 1)[(torch.arange(N) * 4 + 4) % (4 * N)],
+    "rows of what is folded, by numbers": lambda x: _by_numbers(x, (x[:, 0, 0] > -9).nonzero()[:, 0]),
+    "put into what is folded, by place": lambda x: torch.zeros(2 * N, 6).index_put((_by_place(),), x[:, 0]),
+    "a diagonal": lambda x: x[:, 0][(at := torch.arange(N)), at],
+    "on a diagonal": lambda x: torch.zeros(N, N).index_put(((at := torch.arange(N)), at), x[:, 0, 0]),
+    "rows as columns": lambda x: _rows_as_columns(x, 0), "rows as copied columns": lambda x: _rows_as_columns(x, 1),
+    "rows as the columns of others": lambda x: x[(x > 0).nonzero(as_tuple=True)[0].flip(0), (x > 0).nonzero()[:, 1]],
+    "rows for columns, swapped": lambda x: x[(swapped := (x > 0).nonzero().flip(1))[:, 2], swapped[:, 2] % 4],
+    "runs": lambda x: (x[:, 0, 0] > 0).unique_consecutive() * 1.0,
     "selected numbers": lambda x: x[:, 0, 0] + (x[:, 0] > -9).nonzero()[:N, 0], "histogram": lambda x: x.histc(4),
 }  # fmt: skip
+
+
+def _by_numbers(x: Tensor, numbers: Tensor) -> Tensor:
+    """Of each example the row that has its number."""
+    return x.flatten(0, 1)[numbers * 5 - numbers // 4 * 4]
+
+
+def _by_place() -> Tensor:
+    """Each example's own pair of entries, of which the last has another than the others."""
+    return 2 * torch.arange(N) + (torch.arange(N) == N - 1)
+
+
+def _rows_as_columns(x: Tensor, copies: int) -> Tensor:
+    """Each example's entry in the column of its own number: by its place."""
+    rows, columns, _ = (x > 0).nonzero(as_tuple=True)
+    found = x[:, 0][rows, rows + 0 if copies else rows]
+    return torch.zeros(N, 4).index_put((rows, columns), found, accumulate=True)
+
+
+def _put_elsewhere(x: Tensor, rows: list[int]) -> Tensor:
+    """Each example's row where a constant mask has room for it: not its own place."""
+    out, mask = torch.zeros(2 * N, 6), torch.zeros(2 * N, dtype=torch.bool)
+    mask[rows] = True
+    out[mask] = x[:, 0]
+    return out
 
 
 def _written(x: Tensor) -> Tensor:
@@ -229,11 +301,25 @@ def test_a_constant_laid_along_the_examples_is_refused(name: str) -> None:
         )
 
 
+def test_a_constant_mask_of_as_many_rows_is_indexed_by_their_numbers() -> None:
+    """As Transformers does with a mask of ones that a decoder makes for itself."""
+
+    def masked(m: Any, x: Tensor) -> Tensor:
+        rows, places = torch.arange(len(x))[:, None], torch.arange(4)[None]
+        return m.layer(x * (torch.ones(len(x), 4, dtype=torch.bool)[rows, places] & (places < 3)))
+
+    run(masked)
+    with pytest.raises(UnsupportedModel):
+        run(lambda m, x: m.layer(x) * (torch.arange(len(x)) * 1.0)[torch.arange(len(x))][:, None])
+
+
 COUNTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "divided": lambda m, x: m.layer(x) / len(x),
     "a sum of ones": lambda m, x: m.layer(x) / torch.ones(len(x)).sum(),
     "a branch": lambda m, x: m.layer(x) * (2 if len(x) > 5 else 1),
     "a length": lambda m, x: m.layer(x * torch.full((4,), float(x.shape[0]))),
+    "places from the end": lambda m, x: m.layer(x) * _from_the_end(torch.arange(len(x)))[:, None],
+    "places from the end, the same": lambda m, x: m.layer(x) * _from_the_end(torch.arange(len(x))).amax(),
     "a table's sum": lambda m, x: m.layer(x * m.table[: len(x)].sum(0)),
     "a factor of another argument": lambda m, x: (
         torch.addmm(m.table[0, :3], x, m.layer.weight.t(), beta=0.5)
@@ -242,6 +328,10 @@ COUNTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     ),
     "a softmax of constants": lambda m, x: m.layer(x) * torch.zeros(len(x)).softmax(0)[:, None],
 }
+
+
+def _from_the_end(places: Tensor) -> Tensor:
+    return (places * 1.0)[places.flip(0)]
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -354,6 +444,7 @@ STEERED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "a whole number": lambda m, x: m.layer(x) * int((x > 0).sum()),
     "a list": lambda m, x: m.layer(x) * x[0].tolist()[0],
     "numpy": lambda m, x: m.layer(x) * float(x.numpy().mean()),
+    "a number of runs": lambda m, x: m.layer(x) * len((x > 0).int().flatten().unique_consecutive()),
     "printed": lambda m, x: m.layer(x) * len(repr(x)),
 }
 
@@ -393,6 +484,25 @@ def test_a_check_that_raises_gets_the_other_answer() -> None:
     run(checked)
 
 
+def test_how_many_runs_of_equal_data_there_are_is_not_told() -> None:
+    """The last token of each text is found by a mask, of which sequence models first ask whether it has one each."""
+
+    def last(m: Any, x: Tensor) -> Tensor:
+        ends = x == x.amax(1, keepdim=True)
+        if len(torch.unique_consecutive(ends.sum(1))) > 1:
+            raise ValueError("every example must have one end")
+        return m.layer(x * 1.0) * x[ends].view(len(x), 1)
+
+    model, batch = (
+        Made(last, layer=nn.Linear(4, 3)).double(),
+        (torch.randn(8, 4).double(), torch.zeros(8).long()),
+    )
+    found = Engine(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"]
+    torch.testing.assert_close(
+        found, Reference(model, loss).clipped_sum(batch, 0.5).gradients["layer.weight"]
+    )
+
+
 def test_a_declared_line_is_read_and_listed() -> None:
     model = Made(lambda m, x: m.layer(x) * (2 if x.sum() > 99 else 1), layer=nn.Linear(4, 3))
     engine = Engine(model, loss, EngineSettings(declared=("test_proof.py",)))
@@ -411,6 +521,13 @@ def test_random_numbers_need_a_stream_of_the_runs_own() -> None:
     two = Engine(model, loss, seeds=lambda: 4).clipped_sum(batch, 1.0).gradients
     torch.set_rng_state(before)
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_dropout_beside_a_look_at_a_padding_mask_is_no_steering() -> None:
+    """An example alone is compared with the random numbers that its row got: any padded text in training mode."""
+    run(lambda m, x: m.layer(fn.dropout(x if (x > 0).all() else x * 1.0, 0.3)))
+    with pytest.raises(UnsupportedModel, match="steer"):
+        run(lambda m, x: m.layer(fn.dropout(x, 0.3)) * (1 if (x[:, 0] > 0).all() else 2))
 
 
 def test_a_seed_set_in_the_pass_is_refused() -> None:

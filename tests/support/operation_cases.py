@@ -194,6 +194,8 @@ OPERATIONS: dict[str, Case] = {
         lambda m, x: (x @ x.transpose(1, 2) + m.p[(torch.arange(5)[:, None] - torch.arange(5)).abs()]).softmax(-1) @ x,
         p=vector(5),
     ),
+    "a vector as long as the inputs": with_layer(lambda m, x: x + m.p.expand_as(x), p=vector(4)),
+    "a matrix in the shape of the inputs": with_layer(lambda m, x: x + m.p.view_as(x[0]), p=vector(20)),
     "attention with a learned bias": with_layer(
         lambda m, x: functional.scaled_dot_product_attention(x, x.tanh(), x, attn_mask=m.p), p=vector(5, 5)
     ),

@@ -155,15 +155,18 @@ class Prover:
             return
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
         parameters = list(trainable_of(Inventory.of(self._model)).values())
+        # As many copies of the example as there are rows get the random numbers that its row got.
+        copies = watch.count if _draws(watch.script) else 1
         for row in range(min(rows, _ALONE)):
+            at = min(row, copies - 1)
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
             with torch.enable_grad():
-                losses = self._plain(one, 1, 1, seed, watch.script)
-                found = torch.autograd.grad(losses[0], parameters, allow_unused=True)
+                losses = self._plain(one, 1, copies, seed, watch.script)
+                found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
             norm = torch.stack(
                 [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
             ).norm()
-            _compare_losses(done.losses[row : row + 1], losses[:1].detach(), watch.asked)
+            _compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), watch.asked)
             if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
                 raise UnsupportedModel(_steered(watch.asked))
         self._idle[truths] = min(rows, _ALONE)
@@ -222,6 +225,12 @@ class Prover:
                             f"norm of {measured:.6g} for {norm:.6g}. A hook on it, or an operation that the engine "
                             "misreads? Freeze it, or write that part with ordinary torch operations"
                         )
+
+
+def _draws(script: Script) -> bool:
+    """Whether a pass drew random numbers."""
+    seeded = torch.Tag.nondeterministic_seeded
+    return any(seeded in getattr(event.func, "tags", ()) for event in script.events)
 
 
 def given(batch: Batch, rows: int, watch: Watch) -> Batch:

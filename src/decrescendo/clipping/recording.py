@@ -56,8 +56,12 @@ ISOMETRIES = frozenset({
     "t", "T", "mT", "transpose", "permute", "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze",
     "contiguous", "clone", "swapaxes", "movedim",
 })  # fmt: skip
-EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
-_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE} | CHAINS
+EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
+# Of their second argument they take the shape alone.
+_SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
+    Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
+}  # fmt: skip
+_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE} | CHAINS | _SHAPED.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +207,8 @@ class Recorder(TorchFunctionMode):
                 "a pass must do the same for any number of examples, but _SHAPE makes a tensor of it. "
                 "Use a constant"
             )
+        elif func in _SHAPED and len(args) == 2:
+            func, args = _SHAPED[func], (args[0], args[1].shape)
         elif func in CHAINS and len(args[0]) > 2:
             # By default torch chooses the order of the products by the number of rows.
             with self:
@@ -352,25 +358,32 @@ class Recorder(TorchFunctionMode):
         def lay(number: int, value: Any) -> Any:
             if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
                 return value
-            for axis in range(min(2, value.dim())):
-                key = (self.calls, number, axis)
-                if value.shape[axis] != self.batch:
-                    continue
+            for place in self._likely(value):
+                key = (self.calls, number, place.dim + 2 * (place.inner - 1))
                 with paused():
                     filled = self.watch.label(value) is Public.FILL
-                    uniform = filled or is_uniform(value, Place(axis), self.batch)
+                    uniform = filled or is_uniform(value, place, self.batch)
                 if not uniform:
                     continue
                 self.watch.guessed.add(key)
                 if key not in self.watch.memory.coincident:
                     with paused():
                         laid.append(value.clone(memory_format=torch.contiguous_format))
-                    self.watch.assign(laid[-1], Place(axis))
+                    self.watch.assign(laid[-1], place)
                     return laid[-1]
             return value
 
         args = tuple(lay(number, value) for number, value in enumerate(args))
         return args, {key: lay(-1 - at, value) for at, (key, value) in enumerate(kwargs.items())}, laid
+
+    def _likely(self, value: Tensor) -> list[Place]:
+        """Where examples may lie in a constant; in ids also several rows an example (the texts of a choice)."""
+        found = [Place(axis) for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch]
+        if value.dim() > 1 and not value.is_floating_point():
+            inner, rest = divmod(value.shape[0], self.batch)
+            if inner > 1 and not rest:
+                found.append(Place(0, inner))
+        return found
 
     def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Place, Kernel] | None:
         """One copy of a parameter for each example (a class token, an initial state)."""
@@ -385,8 +398,11 @@ class Recorder(TorchFunctionMode):
                 for axis in range(min(2, output.dim()))
                 if shape[axis] == 1 and output.shape[axis] == self.batch
             ]
+            inner, rest = divmod(output.shape[0], self.batch) if shape and shape[0] == 1 else (0, 0)
+            if inner > 1 and not rest and output.dim() > 1:
+                places.append(Place(0, inner))  # several an example, as the texts of a choice
         for place in places:
-            key = (self.calls, 0, place.dim)
+            key = (self.calls, 0, place.dim + 2 * (place.inner - 1))
             self.watch.guessed.add(key)
             if key not in self.watch.memory.coincident:
                 output = output.clone(memory_format=torch.contiguous_format)

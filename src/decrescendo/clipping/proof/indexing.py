@@ -5,12 +5,13 @@ in many ways: ``logits[torch.arange(n), last]``, a mask, sorted rows that are pu
 """
 
 from collections.abc import Sequence
-from typing import cast
+from dataclasses import replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public
 from decrescendo.clipping.proof.signatures import Rule
 
 _ELSEWHERE = "an index chooses rows of other examples"
@@ -66,11 +67,14 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
 
     ``place`` is where the examples are along the indexed dimension.
     """
-    if place.inner * place.outer != 1 or index.numel() == 0:
-        return None
     units, given = call.units(place), call.label(index)
-    index = torch.where(index < 0, index + units, index)
-    chosen = index if place.owners is None else place.owners.example.to(index.device)[index]
+    if index.numel() == 0 and isinstance(given, Mixed) and given.numbers is not None and len(shape) == 1:
+        return given.numbers
+    folded = place.inner != 1
+    if place.outer != 1 or (folded and place.owners is not None) or index.numel() == 0:
+        return None
+    index = torch.where(index < 0, index + units * place.inner, index)
+    chosen = index // place.inner if place.owners is None else place.owners.example.to(index.device)[index]
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
     tried = (
         [given.moved(given.dim + len(shape) - index.dim())]
@@ -87,7 +91,16 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
             continue
         expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
         if torch.equal(chosen, expected.expand_as(chosen)):
-            return own
+            there = own.moved(at)
+            said = call.label(
+                index
+            )  # numbers of examples may also choose a place within, by the example's own
+            mine = isinstance(said, Place) and not said.constant and said == there
+            public = said is Public.ANY or (isinstance(said, Place) and said.constant)
+            if not folded or mine or (public and call.uniform(index - chosen * place.inner, there)):
+                return own
+    if folded:
+        return None
     whole = torch.arange(units, device=index.device)
     if len(shape) == 1 and torch.equal(index.flatten().sort()[0], whole):
         return call.owners(0, chosen.flatten())  # all of them, in another order
@@ -100,13 +113,13 @@ def _index(call: Call) -> Label:
     if mask is not None:
         start = _indexed(indices)
         label, selected = _masked(call, tensor, mask, start)
-        return selected if selected is not None else label if isinstance(label, Mixed) else _constant(call)
+        return selected if selected is not None else label if isinstance(label, Mixed) else constant(call)
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return _constant(call)
+        return constant(call)
     return _chosen(call, tensor, indices)
 
 
-def _constant(call: Call) -> Label:
+def constant(call: Call) -> Label:
     """Of an output about which nothing is known but that its arguments are constants."""
     labels = [call.label(t) for t in call.tensors if t is not None]
     return call.mixed(_ELSEWHERE) if any(isinstance(label, Place | Mixed) for label in labels) else Public.ANY
@@ -128,15 +141,18 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
     if isinstance(own, Place) and not own.constant:
         index = cast("Tensor", indices[own.dim])
         place = _own(call, own, index, tuple(shape))
-        others = [other for other in given if other is not index]
+        others = _beside(indices, own.dim)
         if place is None:
             return call.mixed(_ELSEWHERE)
-        if not _fits(call, others, place, len(shape)):
+        if not fits(call, others, place, len(shape)):
             return call.mixed(LAID_ALONG)
         return place.moved(place.dim + start)
     label = call.joined(given, len(shape))
     if isinstance(label, Place) and isinstance(own, Place):
-        return call.mixed("a constant depends on the number of examples")
+        index = cast("Tensor", indices[own.dim])
+        place = _own(call, own, index, tuple(shape)) if label.constant else None
+        if place is None or place.dim != label.dim or not place.like(label):
+            return call.mixed("a constant depends on the number of examples")
     return label.moved(label.dim + start) if isinstance(label, Place) else _plain(label)
 
 
@@ -144,10 +160,10 @@ def _plain(label: Label) -> Label:
     return label if isinstance(label, Mixed) else Public.ANY
 
 
-def _fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool:
+def fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool:
     """Whether tensors beside one with its examples at ``place`` have them there too, or none."""
     for tensor in tensors:
-        label, here = call.label(tensor), place.moved(place.dim - dims + tensor.dim())
+        label, here = _within(call, tensor), place.moved(place.dim - dims + tensor.dim())
         if isinstance(label, Mixed):
             return False
         if isinstance(label, Place) and not label.constant:
@@ -156,6 +172,30 @@ def _fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> boo
         elif label not in (Public.FILL, Public.RANDOM) and not call.uniform(tensor, here):
             return False
     return True
+
+
+def _beside(indices: Sequence[Tensor | None], dim: int) -> list[Tensor]:
+    """The indices of the other dimensions; one tensor may be the index of two."""
+    return [index for at, index in enumerate(indices) if index is not None and at != dim]
+
+
+def _within(call: Call, index: Tensor) -> Label:
+    """Of an index; places within examples from a list of places of what is not zero are each its own example's."""
+    label = call.label(index)
+    if (
+        isinstance(label, Mixed)
+        and label.numbers is not None
+        and label.within is not None
+        and index.dim() == 1
+    ):
+        key, columns = label.within
+        if _key(index) == key and (index.storage_offset(), index.stride(0)) in columns:
+            return label.numbers if len(index) == call.units(label.numbers) else label
+    return label
+
+
+def _key(tensor: Tensor) -> int:
+    return cast("int", cast("Any", tensor.untyped_storage())._cdata)
 
 
 def _index_put(call: Call) -> Label:
@@ -168,13 +208,13 @@ def _index_put(call: Call) -> Label:
         start = _indexed(indices)
         label, selected = _masked(call, tensor, mask, start)
         if selected is None:
-            return call.mixed(_ELSEWHERE) if isinstance(written, Place) else label
+            return _written_by_constant(call, mask, start, written) if isinstance(written, Place) else label
         dims = tensor.dim() - mask.dim() + 1
         return (
-            label if values.numel() == 1 or _fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
+            label if values.numel() == 1 or fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
         )
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return _constant(call)
+        return constant(call)
     own = call.label(tensor)
     if isinstance(own, Mixed):
         return own
@@ -199,30 +239,52 @@ def _index_put(call: Call) -> Label:
     if place is not None and indices[place.dim] is None:
         at = next(key for key, dim in free.items() if dim == place.dim)
         constants = all(not isinstance(call.label(index), Place | Mixed) for index in given)
-        fits = (
+        apart = (
             constants
-            and _fits(call, [values], place.moved(at), dims)
-            and _fits(call, [tensor], place, tensor.dim())
+            and fits(call, [values], place.moved(at), dims)
+            and fits(call, [tensor], place, tensor.dim())
         )
-        return place if fits else call.mixed(_ELSEWHERE)
+        return place if apart else call.mixed(_ELSEWHERE)
     for dim, index in enumerate(indices):
         if index is None or (place is not None and dim != place.dim):
             continue
-        target = place if place is not None else Place(dim)
-        if tensor.shape[dim] != call.units(target):
+        inner = max(tensor.shape[dim] // int(call.units(Place(dim))), 1)
+        target = place if place is not None else Place(dim, inner)
+        if tensor.shape[dim] != call.units(target) * target.inner:
             continue
         found = _own(call, target, index, shape)
-        beside = [other for other in given if other is not index]
-        if found is not None and _fits(call, beside, found, len(shape)):
+        beside = _beside(indices, dim)
+        if found is not None and fits(call, beside, found, len(shape)):
             there = found.moved(found.dim + start)
-            if _fits(call, [values], there, dims) and _fits(call, [tensor], target, tensor.dim()):
+            if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
                 return target
     if len(given) == 1 and own is Public.FILL and isinstance(written, Place) and len(shape) == 1:
         index, size = given[0], tensor.shape[_indexed(indices)]
         if written.dim == start and torch.equal(index.sort()[0], torch.arange(size, device=index.device)):
             own_of = call.examples(written, len(index), index)
             return call.owners(_indexed(indices), torch.empty_like(own_of).index_copy_(0, index, own_of))
-    return _constant(call)
+    return constant(call)
+
+
+def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -> Label:
+    """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
+    tensor, values = call.args["self"], cast("Tensor", call.args["values"])
+    if call.label(tensor) is not Public.FILL or written.constant:
+        return call.mixed(_ELSEWHERE)
+    chosen, dims = mask.nonzero(), tensor.dim() - mask.dim() + 1
+    for at in range(mask.dim()):
+        size = mask.shape[at]
+        inner, rest = divmod(size, call.units(Place(at)))
+        target = Place(at, inner)
+        if inner and not rest and call.uniform(mask, target):
+            owned = call.owners(start, call.examples(target, size, mask)[chosen[:, at]])
+            if (
+                values.dim() == dims
+                and values.shape[start] == len(chosen)
+                and fits(call, [values], owned, dims)
+            ):
+                return target.moved(at + start)
+    return call.mixed(_ELSEWHERE)
 
 
 def _indexed(indices: Sequence[Tensor | None]) -> int:
@@ -256,7 +318,7 @@ def _gather(call: Call) -> Label:
     whole = index.shape[place.dim] == cast("Tensor", call.outputs[0]).shape[place.dim]
     return (
         place
-        if place.constant or (whole and _fits(call, beside, place, tensor.dim()))
+        if place.constant or (whole and fits(call, beside, place, tensor.dim()))
         else call.mixed(LAID_ALONG)
     )
 
@@ -292,7 +354,7 @@ def _gathered(call: Call) -> Label:
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
     target = Place(dim)
     if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
-        return _constant(call)
+        return constant(call)
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
     if call.label(tensor) is Public.FILL and torch.equal(
         flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)
@@ -300,10 +362,21 @@ def _gathered(call: Call) -> Label:
         return call.owners(
             dim, torch.empty_like(own).index_copy_(0, flat, own)
         )  # all of them, in another order
-    if tensor.shape[dim] != call.units(target):
-        return _constant(call)
-    fits = torch.equal(index.flatten(), own) and _fits(call, [tensor], target, tensor.dim())
-    return target if fits else call.mixed(_ELSEWHERE)
+    inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
+    if rest or not inner:
+        return constant(call)
+    target = Place(dim, inner)
+    within = flat - own * inner  # where in its own example each is added
+    chosen = call.label(index)
+    public = chosen is Public.ANY or (isinstance(chosen, Place) and chosen.constant)
+    alike = (
+        inner == 1
+        or (public and label.owners is None and call.uniform(within, label.moved(0)))
+        or (chosen == label.moved(0) and index.dim() == 1)
+    )
+    inside = bool(((within >= 0) & (within < inner)).all())
+    apart = alike and inside and fits(call, [tensor], target, tensor.dim())
+    return target if apart else call.mixed(_ELSEWHERE)
 
 
 def _index_fill(call: Call) -> Label:
@@ -325,17 +398,23 @@ def _nonzero(call: Call) -> Label:
     tensor = call.args["self"]
     label = call.label(tensor)
     found = cast("Tensor", call.outputs[0])
-    if not isinstance(label, Place) or label.constant or not found.numel():
+    if not isinstance(label, Place) or label.constant:
         return call.mixed(SUMMED) if isinstance(label, Place) else _plain(label)
     column = found[:, label.dim]
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column])
-    return call.mixed("the numbers of examples are used as data", own)
+    columns = {
+        (found.storage_offset() + at * found.stride(1), found.stride(0))
+        for at in range(tensor.dim())
+        if at != label.dim
+    }
+    numbers = call.mixed("the numbers of examples are used as data", own)
+    return replace(numbers, within=(_key(found), frozenset(columns)))
 
 
 def _masked_select(call: Call) -> Label:
     tensor, mask = call.args["self"], call.args["mask"]
     if tensor.shape != mask.shape:
-        return _constant(call)
+        return constant(call)
     label, selected = _masked(call, tensor, mask, 0)
     return selected if selected is not None else _plain(label)
 
@@ -354,60 +433,10 @@ def _sort(call: Call) -> Label | Sequence[Label]:
     return [own, call.mixed("the numbers of examples are used as data", own)]
 
 
-def _pack(call: Call) -> Sequence[Label]:
-    """Rows of padded sequences side by side: those of one step after those of another, in the order of the batch."""
-    sequences = 0 if call.args["batch_first"] else 1
-    label, lengths = call.label(call.args["input"]), call.label(call.args["lengths"])
-    sizes = cast("Tensor", call.outputs[1])
-    kept = call.mixed("the numbers of sequences at each step are those of the whole batch")
-    if not isinstance(label, Place):
-        return [
-            label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY,
-            kept,
-        ]
-    if label.dim != sequences or not _fits(call, [call.args["lengths"]], label.moved(0), 1):
-        return [call.mixed("the lengths are not those of the sequences"), kept]
-    ranks = call.examples(label, call.args["input"].shape[sequences], sizes)
-    return [call.owners(0, torch.cat([ranks[:size] for size in sizes.tolist()])), kept]
-
-
-def _embedding_bag(call: Call) -> Label:
-    """Bags of ids: the rows of each are all of one example, in the order of the examples, and none is left out."""
-    indices, offsets, weights = (
-        call.args["indices"],
-        call.args["offsets"],
-        call.args.get("per_sample_weights"),
-    )
-    label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
-    if not len(indices) and not isinstance(call.label(call.args["weight"]), Place | Mixed):
-        count = len(offsets) - bool(call.args.get("include_last_offset"))
-        width, rest = divmod(count, int(call.units(Place(0))))
-        return _constant(call) if rest or not width else Place(0, width)  # nothing but empty bags: zeros
-    if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
-        return _constant(call)
-    closed = bool(call.args.get("include_last_offset"))
-    starts, bags = (offsets[:-1], len(offsets) - 1) if closed else (offsets, len(offsets))
-    width, rest = divmod(bags, int(call.units(Place(0))))
-    whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
-    bag = (
-        torch.searchsorted(starts.contiguous(), torch.arange(len(indices), device=starts.device), right=True)
-        - 1
-    )
-    own = Place(0, max(width, 1))
-    apart = (
-        not rest
-        and whole
-        and torch.equal(call.examples(label, len(indices), offsets), call.examples(own, bags, offsets)[bag])
-    )
-    return own if apart else call.mixed("a bag has ids of several examples, or not all of its own")
-
-
 RULES: dict[str, Rule] = {
     "index": _index, "index_put": _index_put, "_unsafe_index": _index, "_unsafe_index_put": _index_put,
     "_index_put_impl": _index_put, "index_select": _index_select, "gather": _gather,
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _scatter),
     "index_add": _index_add, "index_copy": _index_add, "index_fill": _index_fill, "nonzero": _nonzero,
-    "masked_select": _masked_select, "sort": _sort, "_pack_padded_sequence": _pack,
-    "_embedding_bag": _embedding_bag,
-    "_embedding_bag_forward_only": _embedding_bag,
+    "masked_select": _masked_select, "sort": _sort,
 }  # fmt: skip

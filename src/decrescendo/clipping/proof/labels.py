@@ -32,6 +32,9 @@ class Mixed:
     why: str
     name: str = ""
     numbers: Place | None = None
+    # Of the places of what is not zero: the key of their memory and, as first number and step, the columns in it
+    # that are places within each example, not numbers of examples.
+    within: tuple[int, frozenset[tuple[int, int]]] | None = None
     # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
     public: bool = False
 

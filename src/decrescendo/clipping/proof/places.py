@@ -96,7 +96,7 @@ def view_of(
         else:
             inner, rest = divmod(step, jump)
             fits = rest == 0 and size % (inner * count) == 0 and carrier is None and inner > 0
-            good &= fits and (inner == 1 or inside == 0)
+            good &= fits
             carrier = (dim, inner, size // (inner * count)) if fits else carrier
             form.append((inner, size // (inner * count)) if fits else (size, jump))
             if fits and inner > 1:

@@ -2,13 +2,19 @@
 
 from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place
 
+_EXPERTS = (
+    'Mixtures of experts: model.set_experts_implementation("batched_mm") where Transformers offers it, else compute '
+    "every expert for every row"
+)
 _REMEDIES = {
     "native_batch_norm": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
     "_native_batch_norm_legit": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
     "cudnn_batch_norm": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
-    "_grouped_mm": 'Transformers mixtures of experts are exact after model.set_experts_implementation("batched_mm")',
-    "histc": 'Transformers mixtures of experts are exact after model.set_experts_implementation("batched_mm")',
-    "index": "Keep one row an example, in the order of the batch, or choose from within each example",
+    **dict.fromkeys(("_grouped_mm", "histc"), _EXPERTS),
+    **dict.fromkeys(
+        ("index", "index_put", "index_add"),
+        "Keep one row an example, in the order of the batch, or choose from within each example. " + _EXPERTS,
+    ),
 }
 
 
@@ -22,8 +28,9 @@ def refusal(label: Label, of: str) -> str:
     remedy = "Let row i of the losses depend on row i of the batch alone"
     if isinstance(label, Mixed):
         found = f"in {label.name} {label.why}" if label.name else label.why
-        remedy = _REMEDIES.get(label.name, remedy)
-        if "no rule" in label.why:
+        known = _REMEDIES.get(label.name.removesuffix("_"))
+        remedy = known or remedy
+        if "no rule" in label.why and known is None:
             remedy = (
                 "Write it with torch's ordinary operations; if it is one of your own that keeps examples apart, "
                 "say so with decrescendo.clipping.register_rule"

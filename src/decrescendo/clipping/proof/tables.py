@@ -5,7 +5,7 @@ from typing import cast
 
 from torch import Tensor
 
-from decrescendo.clipping.proof import indexing
+from decrescendo.clipping.proof import indexing, packed
 from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public
 from decrescendo.clipping.proof.signatures import Rule, signature
 from decrescendo.errors import InvalidValue
@@ -435,7 +435,7 @@ RULES: dict[str, Rule] = {
     ),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward"), _nll),
     **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_triangular", "linalg_lu_solve"), _solve),
-    **indexing.RULES,
+    **indexing.RULES, **packed.RULES,
 }  # fmt: skip
 
 # They look at values where `Call.uniform` does not say so; all other rules see shapes and labels alone.

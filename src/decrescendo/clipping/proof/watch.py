@@ -461,7 +461,9 @@ class Watch(TorchDispatchMode):
         found: list[Label | None] = [
             label for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)
         ]
-        if op.grows and any(type(label) is Mixed for label in found):
+        if op.name == "unique_consecutive" and type(found[0]) is Mixed:
+            self._merge(_tensors((output,)))
+        elif op.grows and any(type(label) is Mixed for label in found):
             self.refuse(
                 f"the data must not steer the pass, but the shape of what {op.name} returns at {line()} depends on "
                 "several examples. Use operations whose shapes do not depend on values (a mask, torch.where)"
@@ -734,6 +736,17 @@ class Watch(TorchDispatchMode):
         event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
         self.script.events.append(event)
         return answer
+
+    def _merge(self, made: list[Tensor]) -> None:
+        """Runs of equal data, whose number Python gets to see as a length: one, or as many, as no data say."""
+        if self.natural:
+            return
+        where = line()
+        several = self.memory.answers.setdefault(where, False)
+        self.asked.append(where)
+        self.truths.append(len(made[0]) > 1)
+        for tensor in (made[0], *made[2:]):
+            cast("Any", tensor).set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))
 
     def _draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A random number that Python reads (which layers are left out): the same one with any number of examples."""

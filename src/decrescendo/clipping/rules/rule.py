@@ -202,8 +202,11 @@ def square_rows(rows: Float[Tensor, "batch *shape"]) -> Float[Tensor, " batch"]:
     """
     # A norm needs no tensor of squares; making one costs more than the sum. torch adds the squares one after another,
     # which loses 1.5 % over ten million.
-    flat = rows.reshape(rows.shape[0], -1)
-    count, wide = flat.shape[1], norm_dtype(flat.device)
+    wide = norm_dtype(rows.device)
+    if not len(rows):
+        return torch.zeros(0, dtype=wide, device=rows.device)
+    flat = rows.reshape(len(rows), -1)
+    count = flat.shape[1]
     if flat.dtype == torch.float64:
         squares = torch.linalg.vector_norm(flat, dim=1).square()
         return squares.mul_(1 + (count + 4) * _UNIT[torch.float64]).add_(count * 2.0**-1022)

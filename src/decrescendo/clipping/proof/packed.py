@@ -1,0 +1,64 @@
+"""Sequences packed side by side, and bags of ids: rows of several examples in one dimension, each with its example."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.clipping.proof.indexing import constant, fits
+from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.signatures import Rule
+
+
+def _pack(call: Call) -> Sequence[Label]:
+    """Rows of padded sequences side by side: those of one step after those of another, in the order of the batch."""
+    sequences = 0 if call.args["batch_first"] else 1
+    label, lengths = call.label(call.args["input"]), call.label(call.args["lengths"])
+    sizes = cast("Tensor", call.outputs[1])
+    kept = call.mixed("the numbers of sequences at each step are those of the whole batch")
+    if not isinstance(label, Place):
+        return [
+            label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY,
+            kept,
+        ]
+    if label.dim != sequences or not fits(call, [call.args["lengths"]], label.moved(0), 1):
+        return [call.mixed("the lengths are not those of the sequences"), kept]
+    ranks = call.examples(label, call.args["input"].shape[sequences], sizes)
+    return [call.owners(0, torch.cat([ranks[:size] for size in sizes.tolist()])), kept]
+
+
+def _embedding_bag(call: Call) -> Label:
+    """Bags of ids: the rows of each are all of one example, in the order of the examples, and none is left out."""
+    indices, offsets, weights = (
+        call.args["indices"],
+        call.args["offsets"],
+        call.args.get("per_sample_weights"),
+    )
+    label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
+    if not len(indices) and not isinstance(call.label(call.args["weight"]), Place | Mixed):
+        count = len(offsets) - bool(call.args.get("include_last_offset"))
+        width, rest = divmod(count, int(call.units(Place(0))))
+        return constant(call) if rest or not width else Place(0, width)  # nothing but empty bags: zeros
+    if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
+        return constant(call)
+    closed = bool(call.args.get("include_last_offset"))
+    starts, bags = (offsets[:-1], len(offsets) - 1) if closed else (offsets, len(offsets))
+    width, rest = divmod(bags, int(call.units(Place(0))))
+    whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
+    bag = (
+        torch.searchsorted(starts.contiguous(), torch.arange(len(indices), device=starts.device), right=True)
+        - 1
+    )
+    own = Place(0, max(width, 1))
+    apart = (
+        not rest
+        and whole
+        and torch.equal(call.examples(label, len(indices), offsets), call.examples(own, bags, offsets)[bag])
+    )
+    return own if apart else call.mixed("a bag has ids of several examples, or not all of its own")
+
+
+RULES: dict[str, Rule] = {
+    "_pack_padded_sequence": _pack, "_embedding_bag": _embedding_bag, "_embedding_bag_forward_only": _embedding_bag,
+}  # fmt: skip
