@@ -439,7 +439,7 @@ RULES: dict[str, Rule] = {
 }  # fmt: skip
 
 # They look at values where `Call.uniform` does not say so; all other rules see shapes and labels alone.
-BY_VALUE = frozenset(indexing.RULES.values())
+BY_VALUE = frozenset((*indexing.RULES.values(), *packed.RULES.values()))
 
 
 def register_rule(operation: str, text: str) -> None:
