@@ -10,8 +10,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from decrescendo.clipping.static import refuse_if_static
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packing:
@@ -60,7 +58,6 @@ def make_packing(
     sizes: tuple[int, ...], order: Int[Tensor, " sequences"] | None, device: torch.device | None = None
 ) -> Packing:
     """From the number of sequences at each step, and which sequence is at each rank (``None``: in order)."""
-    refuse_if_static("a packed sequence")
     sequences, length = sizes[0], len(sizes)
     if order is None:
         order = torch.arange(sequences, device=device)
@@ -82,7 +79,6 @@ def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
     >>> packing_of(torch.tensor([1, 0, 1]), 2).source.tolist()
     [[1, 1], [0, 2]]
     """
-    refuse_if_static("rows chosen by their values")
     order = example.argsort(stable=True)
     counts = torch.bincount(example, minlength=batch)
     starts, length = counts.cumsum(0) - counts, max(1, int(counts.max()))

@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from decrescendo.clipping.rules.embedding import Segments
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, zero_rows
-from decrescendo.clipping.static import refuse_if_static
 
 
 @dataclass(slots=True)
@@ -105,7 +104,6 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     ids, weight = bound["input"], bound["weight"]
     offsets: Tensor | None = bound.get("offsets")
     weights, padding = bound.get("per_sample_weights"), bound.get("padding_idx")
-    refuse_if_static("embedding_bag")
     if any(call.is_tracked(value) for value in (ids, offsets, weights)):
         return None
     if padding is not None and padding < 0:

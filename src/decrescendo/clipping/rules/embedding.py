@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows
-from decrescendo.clipping.static import is_static, sum_segments_static
 from decrescendo.errors import UnsupportedModel
 
 
@@ -41,8 +40,7 @@ class Segments:
     def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
         """g_i of each example."""
         total = torch.zeros(batch, *shape, dtype=self.sums.dtype, device=self.sums.device)
-        # Where shapes are static, unused pairs add zero to id 0.
-        return total.index_put_((self.example, self.identity), self.sums, accumulate=is_static())
+        return total.index_put_((self.example, self.identity), self.sums)
 
 
 @dataclass(slots=True)
@@ -82,8 +80,6 @@ def sum_segments(
     >>> found.identity.tolist(), found.sums.flatten().tolist()
     ([2, 5], [2.0, 5.0])
     """
-    if is_static():
-        return Segments(*sum_segments_static(ids, d, padding))
     batch, positions = ids.shape
     ordered, order = sort_ids(ids)
     first = torch.ones_like(ordered, dtype=torch.bool)
