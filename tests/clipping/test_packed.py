@@ -27,7 +27,7 @@ def kernel_of(
     packing: Packing, inputs: Tensor, roles: tuple[str, ...], grams: Grams | None = None
 ) -> PackedKernel:
     like = tuple(torch.empty(0) for _ in roles)
-    return PackedKernel(roles, like, (), inputs, packing, Means(0, "counted"), grams or Grams())
+    return PackedKernel(roles, like, (), inputs, packing, Means(0), grams or Grams())
 
 
 def of_example(packing: Packing, data: Tensor, example: int) -> Tensor:

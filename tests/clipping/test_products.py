@@ -151,9 +151,7 @@ def test_what_a_kernel_measures_is_at_least_what_it_weighs() -> None:
         d = torch.randn(40, shape[0], size - shape[2] + 1, size - shape[3] + 1, generator=generator)
         geometry = Geometry(shape[2:], (1, 1), (1, 1), (0, 0, 0, 0), 1)
         weight = torch.zeros(shape)
-        kernel = ConvKernel(
-            ("weight",), (weight,), (), images, 40, shape, geometry, Means(2**28, "counted"), False
-        )
+        kernel = ConvKernel(("weight",), (weight,), (), images, 40, shape, geometry, Means(2**28), False)
         with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
             squares = kernel.squared_norms(0, d)
         assert (called.call_count > 1) == (size == 200)  # a copy is as large as a chunk, not as the batch
@@ -383,7 +381,7 @@ def test_the_papers_model_with_an_example_that_is_not_finite(layout: torch.memor
     batch = (images, labels)
     limit = float(Reference(model, loss).per_example_norms(batch).nanmedian())
     with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
-        found = Engine(model, loss, EngineSettings(choice="counted")).clipped_sum(batch, limit)
+        found = Engine(model, loss, EngineSettings()).clipped_sum(batch, limit)
     assert called.call_count >= 2
     expected = Reference(model, loss).clipped_sum(batch, limit)
     for key, gradient in expected.gradients.items():

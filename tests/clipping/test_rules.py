@@ -23,9 +23,7 @@ def test_a_rule_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     for size in (6, 1):
         model, batch = CASES[name].make(dtype, size)
         check_equal(model, batch, dtype, EngineSettings())
-        for rank in range(
-            _ranks(name, dtype, size)
-        ):  # the test does not hang on which form was fastest just now
+        for rank in range(_ranks(name, dtype, size)):
             with form(rank):
                 check_equal(model, batch, dtype, EngineSettings())
 

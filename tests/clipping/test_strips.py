@@ -69,7 +69,7 @@ def test_sums_equal_the_reference(name: str, layout: torch.memory_format, precis
     norms = Reference(model, loss).per_example_norms(batch)
     finite = norms[norms.isfinite()].sort()[0]
     limit = float(finite[3] + finite[4]) / 2
-    found = Engine(model, loss, EngineSettings(choice="counted", precise=precise)).clipped_sum(batch, limit)
+    found = Engine(model, loss, EngineSettings(precise=precise)).clipped_sum(batch, limit)
     expected = Reference(model, loss).clipped_sum(batch, limit)
     for key, gradient in expected.gradients.items():
         torch.testing.assert_close(found.gradients[key].float(), gradient, rtol=2e-5, atol=2e-5 * limit)
@@ -82,9 +82,7 @@ def test_kept_gradients_lie_in_the_memory_that_was_taken() -> None:
     weight = torch.randn(16, 1, 8, 8)
     geometry = Geometry((8, 8), (2, 2), (1, 1), (3, 3, 3, 3), 1)
     images, d = torch.randn(300, 1, 28, 28), torch.randn(300, 16, 14, 14)
-    kernel = ConvKernel(
-        ("weight",), (weight,), (), images, 300, (16, 1, 8, 8), geometry, Means(2**24, "counted"), False
-    )
+    kernel = ConvKernel(("weight",), (weight,), (), images, 300, (16, 1, 8, 8), geometry, Means(2**24), False)
     assert kernel._strips() == 4
     squares = kernel.squared_norms(0, d)
     whole = kernel.per_example(0, d).double()

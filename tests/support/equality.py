@@ -1,6 +1,6 @@
 """What every test of a rule asks: the engine's norms and clipped sum are the slow loop's, by whichever form."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from decrescendo.clipping.means import Means
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Gram matrices give a norm in float32 that is never short, by adding a bound on their rounding to it. Which form an
-# operation takes is a matter of time measured, so every test must hold for this one.
+# operation takes is a matter of counted operations, so every test must hold for this one.
 UPWARDS = {torch.float64: 1e-10, torch.float32: 3e-4}
 
 
@@ -40,19 +40,17 @@ def check_equal(
 
 @contextmanager
 def form(rank: int) -> Iterator[list[int]]:
-    """Every operation takes the form of this rank among the likely ones (its last, if it has fewer), not the fastest.
+    """Every operation takes the form of this rank among those it has (its last, if it has fewer), not the cheapest.
 
-    Gives the number of likely forms of each operation that had a choice, as it is asked.
+    Gives the number of forms of each operation that had a choice, as it is asked.
     """
     asked: list[int] = []
     choose = Means.choose
 
-    def chosen(self: Means, key: Hashable, cost: Mapping[str, float], run: Any, device: torch.device) -> str:
-        likely = sorted(
-            (name for name, count in cost.items() if count <= 3 * min(cost.values())), key=cost.__getitem__
-        )
-        asked.append(len(likely))
-        return likely[min(rank, len(likely) - 1)]
+    def chosen(self: Means, cost: Mapping[str, float]) -> str:
+        forms = sorted(cost, key=cost.__getitem__)
+        asked.append(len(forms))
+        return forms[min(rank, len(forms) - 1)]
 
     Means.choose = chosen
     try:

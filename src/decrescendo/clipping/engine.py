@@ -23,7 +23,7 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.means import Choice, Means
+from decrescendo.clipping.means import Means
 from decrescendo.clipping.memory import (
     Peak,
     Sizes,
@@ -37,7 +37,7 @@ from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.watch import Memory
 from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.weighing import joint_norms, loss_sum, weights_of
-from decrescendo.errors import InvalidValue, OutOfMemory, UnsupportedModel, check_instance, check_integer
+from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance, check_integer
 
 T = TypeVar("T")
 
@@ -53,9 +53,6 @@ class EngineSettings:
             met is listed in the run's assumptions.
         kept_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
             operations together; what does not fit is computed from inputs and output gradients again.
-        choice: how the fastest of several forms of one gradient is found: ``"measured"`` on first use (the
-            last digits then depend on the machine), or ``"counted"`` in operations (then on whether there was a C
-            compiler when this package was installed).
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
             engine measures what the first micro-batches take and cuts batches so that it is kept;
             ``None`` for no limit.
@@ -70,7 +67,6 @@ class EngineSettings:
 
     microbatch_size: int | None = None
     kept_bytes: int = 2**27
-    choice: Choice = "measured"
     memory_limit: int | None = None
     precise: bool = False
     declared: tuple[str, ...] = ()
@@ -79,8 +75,6 @@ class EngineSettings:
         if self.microbatch_size is not None:
             check_integer("microbatch_size", self.microbatch_size, at_least=1)
         check_integer("kept_bytes", self.kept_bytes, at_least=0)
-        if self.choice not in ("measured", "counted"):
-            raise InvalidValue(f"choice must be 'measured' or 'counted', got {self.choice!r}")
         if self.memory_limit is not None:
             check_integer("memory_limit", self.memory_limit, at_least=1)
 
@@ -154,7 +148,7 @@ class Engine:
         kept = settings.kept_bytes
         if settings.memory_limit is not None:
             kept = min(kept, settings.memory_limit // 8)
-        self._means = Means(kept, settings.choice, settings.precise)
+        self._means = Means(kept, settings.precise)
         held = sum(
             p.numel() * (8 if settings.precise else p.element_size()) for p in trainable(model).values()
         )

@@ -49,7 +49,7 @@ class Prover:
     def begin(self, batch: Batch, seed: int, means: Means) -> None:
         """A first pass, over a few rows, if there was none."""
         if self._script is None:
-            self.run(batch, count_rows(batch), seed, means.counted())
+            self.run(batch, count_rows(batch), seed, means)
 
     def run(self, batch: Batch, rows: int, seed: int, means: Means) -> Pass:
         """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's."""
@@ -64,11 +64,7 @@ class Prover:
                 self._check_answers(batch, rows, first, seed)
                 return first
             script = first.watch.script if isinstance(first, Pass) else None
-            others = [
-                self._try(batch, rows, size, seed, means.counted(), script)
-                for size in _SMALL
-                if size != count
-            ]
+            others = [self._try(batch, rows, size, seed, means, script) for size in _SMALL if size != count]
             tried = [first, *others]
             guesses = [(one.watch if isinstance(one, Pass) else one[1]).guessed for one in tried]
             # A constant as long as one batch but not as another has its length for another reason.
@@ -138,7 +134,7 @@ class Prover:
     def _check_steering(self, batch: Batch, rows: int, done: Pass, seed: int, means: Means) -> None:
         """Whether it makes a difference which number Python gets for one of the data that it reads."""
         for poison in (1e30, -1e30):
-            other = self._try(batch, rows, done.watch.count, seed, means.counted(), poison=poison)
+            other = self._try(batch, rows, done.watch.count, seed, means, poison=poison)
             same = isinstance(other, Pass) and not other.watch.script.differs(done.watch.script)
             if not same or not isinstance(other, Pass) or not torch.equal(other.losses, done.losses):
                 raise UnsupportedModel(reads_a_number(done.watch.poisoned))

@@ -16,9 +16,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
+from decrescendo.clipping.means import CHUNK, MOVED, Means, chunks, product_cost
 from decrescendo.clipping.rules import compiled
-from decrescendo.clipping.rules.grams import gram_norms, lengths_of_squares, norms_of_grams, slack_of
+from decrescendo.clipping.rules.grams import (
+    gram_cost,
+    gram_norms,
+    lengths_of_squares,
+    norms_of_grams,
+    slack_of,
+)
 from decrescendo.clipping.rules.linear import product_norms
 from decrescendo.clipping.rules.patches import (
     Geometry,
@@ -35,6 +41,8 @@ from decrescendo.clipping.rules.rule import Call, Kernel, Rule, round_up, square
 _PATCHES = CHUNK // 2
 # Elements of the images and output gradients that are copied at once for the compiled form, and only read.
 _COPIES = 4 * CHUNK
+# What a multiplication costs in the compiled form, and in torch's own weight gradient.
+_COMPILED, _SUMMED = 1.4, 1.4
 
 
 @dataclass(slots=True)
@@ -136,40 +144,30 @@ class ConvKernel:
     def _method(self, d: Tensor) -> str:
         """By which form norms and sums are fastest: see `_norms`; "keep" and "compiled" also keep the product."""
         geometry, groups = self.geometry, self.geometry.groups
-        weight = math.prod(self.shape)
-        patch = math.prod(self.shape[1:])
-        places = d[0].numel() // self.shape[0]
-        # Moving a number costs about as much as eight multiplications.
-        product, unfolded = places * weight, 8 * places * patch * groups
-        gram = places * places * (patch * groups + self.shape[0])
-        cost = {"twice": 2.0 * product + unfolded, "gram": float(gram + unfolded + product)}
-        if self._replaces(d) or self.batch * weight * d.element_size() <= self.means.left:
-            copied = (
-                unfolded / (self.geometry.kernel[0] // self.geometry.stride[0])
-                if self._strips() > 1
-                else unfolded
-            )
-            cost["keep"] = product + copied + 16.0 * weight
-            if self._copies() == 1 and compiled.covers(geometry, d):
-                cost["compiled"] = product + 8.0 * self.inputs[0].numel() + 8 * weight
+        outputs, channels = self.shape[0], self.inputs.shape[1]
+        weight, patch = math.prod(self.shape), math.prod(self.shape[1:])
+        places = d[0].numel() // outputs
+        product = groups * product_cost(outputs // groups, places, patch)
+        unfolded, multiplied = MOVED * places * patch * groups, places * weight
+        summed = _SUMMED * multiplied
+        cost = {
+            "twice": product + unfolded + MOVED * weight + summed,
+            "gram": groups * gram_cost(places, patch, outputs // groups) + unfolded + summed,
+        }
         pixels = math.prod(self._padded_places())
+        if self._replaces(d) or self.batch * weight * d.element_size() <= self.means.left:
+            kept, strips = 2 * MOVED * weight, self._strips()
+            products = groups * strips * product_cost(outputs // groups, places, patch // strips)
+            cost["keep"] = products + unfolded / strips + kept
+            if self._copies() == 1 and compiled.covers(geometry, d):
+                run = channels * geometry.kernel[-1]
+                lanes = -(-run // compiled.LANES) * compiled.LANES / run
+                cost["compiled"] = _COMPILED * lanes * multiplied + MOVED * pixels * channels + kept
         if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
-            sums = 8 * pixels * pixels * self.geometry.kernel[0]
-            cost["pixels"] = float(
-                pixels * pixels * self.shape[1] + sums + places * places * self.shape[0] + product
-            )
-        kept: list[Tensor] = []
-
-        def run(method: str) -> object:
-            ones = torch.ones(self.batch, dtype=d.dtype, device=d.device)
-            if method in ("keep", "compiled"):
-                kept[:] = [kept[0] if kept else d.new_empty(self.batch * weight)]
-                product = kept[0].view(self._product_shape(method))
-                return self._fill(method, d, product), _weighed(product, ones)
-            return self._norms(method, d), self._sum(d, ones)
-
-        key = ("conv", self.shape, tuple(self.inputs.shape[1:]), geometry, d.dtype, bucket(self.batch))
-        return self.means.choose(key, cost, run, d.device)
+            sums = pixels**2 * sum(geometry.kernel) * MOVED / 2
+            cost["pixels"] = product_cost(pixels, channels, pixels) + sums + summed
+            cost["pixels"] += gram_cost(places, 0, outputs)
+        return self.means.choose(cost)
 
     def _padded_places(self) -> list[int]:
         pad, places = self.geometry.pad, self.inputs.shape[2:]

@@ -15,10 +15,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
+from decrescendo.clipping.means import CHUNK, MOVED, Means, chunks, product_cost
 from decrescendo.clipping.rules.contraction import product
 from decrescendo.clipping.rules.grams import (
     Lengths,
+    gram_cost,
     gram_norms,
     lengths_of,
     norms_of_grams,
@@ -163,26 +164,15 @@ class LinearKernel:
         batch, places, features = a.shape
         outputs = d.shape[2]
         wide = features * outputs
-        gram = places * (features + outputs)
-        # Reading or writing a number costs about as much as eight multiplications.
-        cost = {"gram": places * (gram + wide), "twice": 2.0 * places * wide + 16 * wide}
+        product = product_cost(outputs, places, features)
+        summed = product_cost(outputs, batch * places, features) / batch
+        cost = {
+            "gram": gram_cost(places, features, outputs) + summed,
+            "twice": product + MOVED * wide + summed,
+        }
         if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.means.left:
-            cost["keep"] = places * wide + 24.0 * wide
-        ones = torch.ones(batch, dtype=d.dtype, device=d.device)
-        kept: list[Tensor] = []
-
-        def run(method: str) -> object:
-            if method == "keep":
-                kept[:] = [
-                    torch.bmm(d.transpose(1, 2), a, out=kept[0]) if kept else torch.bmm(d.transpose(1, 2), a)
-                ]
-                return square_rows(kept[0]), weigh(kept[0], ones)
-            norms = gram_norms(a, d, slack_of(a)) if method == "gram" else _product_norms(a, d, slack_of(a))
-            return norms, weighted_product(a, d, ones)
-
-        return self.means.choose(
-            ("linear", places, features, outputs, d.dtype, bucket(batch)), cost, run, d.device
-        )
+            cost["keep"] = product + 2 * MOVED * wide
+        return self.means.choose(cost)
 
     def _oriented(self, gradient: Tensor) -> Tensor:
         return gradient.transpose(-1, -2) if self.transposed else gradient
