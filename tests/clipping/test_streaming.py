@@ -62,7 +62,8 @@ def test_hooks_take_all_but_the_first_operation() -> None:
     seen = Engine(model, loss).prove(rows)
     with stream(seen.uses, seen.watch, precise=False) as arrivals:
         taken = {seen.uses[index].parameters[0].roots[0] for index in arrivals}
-    assert taken == {"conv.weight", "second.weight", "wide.weight", "idle.weight", "out.weight"}
+    norms = {"second.weight", "second.bias"}
+    assert taken == {"conv.weight", "wide.weight", "idle.weight", "out.weight", *norms}
 
 
 def test_nothing_of_a_pass_stays_alive() -> None:

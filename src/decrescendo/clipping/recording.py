@@ -19,28 +19,17 @@ from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
 from decrescendo.clipping.proof.watch import Watch, paused
-from decrescendo.clipping.recurrent.decompose import CELLS, RECURRENT, run_cell
-from decrescendo.clipping.recurrent.layers import run_recurrent
+from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
 from decrescendo.clipping.recurrent.padding import packed_up, padded_again
-from decrescendo.clipping.rules import (
-    bag,
-    contraction,
-    conv,
-    elementwise,
-    embedding,
-    linear,
-    lookup,
-    norm,
-    transposed,
-)
+from decrescendo.clipping.rules import bag, conv, elementwise, embedding, linear, lookup, norm
+from decrescendo.clipping.rules.decompose import DECOMPOSED
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
 from decrescendo.errors import UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {
-    **linear.RULES, **contraction.RULES, **conv.RULES, **transposed.RULES, **embedding.RULES, **bag.RULES,
-    **lookup.RULES, **norm.RULES, **elementwise.RULES,
+    **linear.RULES, **conv.RULES, **embedding.RULES, **bag.RULES, **lookup.RULES, **norm.RULES, **elementwise.RULES,
 }  # fmt: skip
 # Looked at whether or not a trainable parameter takes part.
 CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
@@ -222,13 +211,13 @@ class Recorder(TorchFunctionMode):
             item = self.tracked.get(id(tensor))
             if item is not None:
                 found.append(item if item.version == tensor._version else self._changed(item))
-        if some and func in RECURRENT and any(is_data(self.watch.label(t)) for t in tensors_in(args, kwargs)):
+        if some and func in MODES and any(is_data(self.watch.label(t)) for t in tensors_in(args, kwargs)):
             return run_recurrent(self, func, args, kwargs)
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        if func in CELLS:
+        if func in DECOMPOSED:
             with self:
-                return run_cell(func, args, kwargs)
+                return DECOMPOSED[func](*args, **kwargs)
         if func not in RULES and is_composite(func):
             with self:
                 return opened(func)(*args, **kwargs)

@@ -6,7 +6,7 @@ g_i = sum_s d_{i,s} a_{i,s}^T. With one position, |g_i|^2 = |a_i|^2 |d_i|^2 (Goo
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.means import CHUNK, MOVED, Means, chunks, product_cost
-from decrescendo.clipping.rules.contraction import product
 from decrescendo.clipping.rules.grams import (
     Lengths,
     gram_cost,
@@ -220,24 +219,20 @@ def _product_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"
 
 
 def _linear(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    if bound["weight"].dim() == 1:
-        return product(call, bound["input"], bound["weight"], bound.get("bias"))
     return _build(call, bound["input"], bound["weight"], bound.get("bias"), transposed=False)
 
 
 def _matmul(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    found = _build(call, bound["input"], bound["other"], None, transposed=True)
-    return product(call, bound["input"], bound["other"]) if found is None else found
+    return _build(call, bound["input"], bound["other"], None, transposed=True)
 
 
 def _addmm(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    """``input * beta + mat1 @ mat2 * alpha``: a linear layer with its weight the other way round (GPT-2)."""
-    scales = (float(bound.get("alpha", 1)), float(bound.get("beta", 1)))
+    """``input + mat1 @ mat2``: a linear layer with its weight the other way round (GPT-2)."""
     bias, rows, weight = bound["input"], bound["mat1"], bound["mat2"]
-    found = None
-    if scales == (1, 1) and bias.dim() == 1 and bias.shape[0] == weight.shape[-1]:
-        found = _build(call, rows, weight, bias, transposed=True)
-    return product(call, rows, weight, bias, scales) if found is None else found
+    plain = float(bound.get("alpha", 1)) == float(bound.get("beta", 1)) == 1
+    if not plain or bias.dim() != 1 or bias.shape[0] != weight.shape[-1]:
+        return None
+    return _build(call, rows, weight, bias, transposed=True)
 
 
 def _build(
@@ -260,13 +255,10 @@ def _build(
     return LinearKernel(roles, kept, saved, inputs, transposed, call.means)
 
 
-RULES = {
+_PRODUCT = Rule(("input", "other"), _matmul)
+_ADDED = Rule(("input", "mat1", "mat2"), _addmm)
+RULES: dict[Callable[..., Any], Rule] = {
     functional.linear: Rule(("input", "weight", "bias"), _linear),
-    torch.matmul: Rule(("input", "other"), _matmul),
-    torch.mm: Rule(("input", "other"), _matmul),
-    Tensor.matmul: Rule(("input", "other"), _matmul),
-    Tensor.__matmul__: Rule(("input", "other"), _matmul),
-    Tensor.mm: Rule(("input", "other"), _matmul),
-    torch.addmm: Rule(("input", "mat1", "mat2"), _addmm),
-    Tensor.addmm: Rule(("input", "mat1", "mat2"), _addmm),
+    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), _PRODUCT),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), _ADDED),
 }
