@@ -151,12 +151,12 @@ def test_what_a_kernel_measures_is_at_least_what_it_weighs() -> None:
         d = torch.randn(40, shape[0], size - shape[2] + 1, size - shape[3] + 1, generator=generator)
         geometry = Geometry(shape[2:], (1, 1), (1, 1), (0, 0, 0, 0), 1)
         weight = torch.zeros(shape)
-        kernel = ConvKernel(("weight",), (weight,), (), images, 40, shape, geometry, Means(2**28), False)
+        kernel = ConvKernel(("weight",), (weight,), (), images, 40, shape, geometry, Means(2**28))
         with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
             squares = kernel.squared_norms(0, d)
         assert (called.call_count > 1) == (size == 200)  # a copy is as large as a chunk, not as the batch
         assert kernel.product is not None
-        true = kernel.product[0].double().square().sum((1, 2))
+        true = kernel.product.double().square().sum((1, 2))
         # Were it not rounded up, about half of them would be below.
         assert bool((squares > true).all())
         assert bool((squares <= true * (1 + 1e-5)).all())
