@@ -25,7 +25,11 @@ from decrescendo.clipping.rules.patches import Geometry, unfold
     pad=st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )
 def test_patches_are_those_of_torch(
-    kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int], channels: int, pad: tuple[int, int]
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    channels: int,
+    pad: tuple[int, int],
 ) -> None:
     images = torch.randn(2, channels, 9, 8)
     found = unfold(images, Geometry(kernel, stride, dilation, (pad[1], pad[1], pad[0], pad[0]), 1))
