@@ -4,7 +4,7 @@
 one, .., the longest sequence first. The data alone does not say whose row is whose; the call that packed it does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
@@ -58,19 +58,10 @@ def make_packing(
     sizes: tuple[int, ...], order: Int[Tensor, " sequences"] | None, device: torch.device | None = None
 ) -> Packing:
     """From the number of sequences at each step, and which sequence is at each rank (``None``: in order)."""
-    sequences, length = sizes[0], len(sizes)
     if order is None:
-        order = torch.arange(sequences, device=device)
-    device = order.device
-    counts = torch.tensor(sizes, device=device)
-    starts = torch.cumsum(counts, 0) - counts
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(sequences, device=device)
-    live = rank.unsqueeze(1) < counts
-    source = torch.where(live, starts + rank.unsqueeze(1), rank.unsqueeze(1))
-    step = torch.repeat_interleave(torch.arange(length, device=device), counts)
-    ranks = torch.arange(step.shape[0], device=device) - starts[step]
-    return Packing(sizes, order, order[ranks] * length + step, source, live)
+        order = torch.arange(sizes[0], device=device)
+    example = torch.cat([order[:size] for size in sizes])
+    return replace(packing_of(example, sizes[0]), sizes=sizes, order=order)
 
 
 def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
