@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.conv import ConvKernel
 from decrescendo.clipping.rules.patches import Geometry, unfold
+from decrescendo.clipping.workspace import Workspace
 
 
 @settings(max_examples=40)
@@ -64,7 +64,9 @@ def test_sums_equal_the_reference(name: str, layout: torch.memory_format, precis
     norms = Reference(model, loss).per_example_norms(batch)
     finite = norms[norms.isfinite()].sort()[0]
     limit = float(finite[3] + finite[4]) / 2
-    found = Engine(model, loss, EngineSettings(precise=precise)).clipped_sum(batch, limit)
+    found = Engine(model, loss, EngineSettings(accumulate="float64" if precise else "float32")).clipped_sum(
+        batch, limit
+    )
     expected = Reference(model, loss).clipped_sum(batch, limit)
     for key, gradient in expected.gradients.items():
         torch.testing.assert_close(found.gradients[key].float(), gradient, rtol=2e-5, atol=2e-5 * limit)
@@ -76,7 +78,7 @@ def test_kept_gradients_lie_in_the_memory_that_was_taken() -> None:
     weight = torch.randn(16, 1, 8, 8)
     geometry = Geometry((8, 8), (2, 2), (1, 1), (3, 3, 3, 3), 1)
     images, d = torch.randn(300, 1, 28, 28), torch.randn(300, 16, 14, 14)
-    kernel = ConvKernel(("weight",), (weight,), (), images, 300, (16, 1, 8, 8), geometry, Means(2**24))
+    kernel = ConvKernel(("weight",), (weight,), (), images, 300, (16, 1, 8, 8), geometry, Workspace(2**24))
     squares = kernel.squared_norms(0, d)
     whole = kernel.per_example(0, d).double()
     assert kernel.product is not None
@@ -87,4 +89,4 @@ def test_kept_gradients_lie_in_the_memory_that_was_taken() -> None:
     direct = torch.nn.grad.conv2d_weight(
         images.double(), (16, 1, 8, 8), d.double() * weights.double().reshape(-1, 1, 1, 1), 2, 3
     )
-    torch.testing.assert_close(kernel.weighted_sum(0, d, weights).double(), direct, rtol=1e-5, atol=1e-3)
+    torch.testing.assert_close(kernel.scaled_sum(0, d, weights).double(), direct, rtol=1e-5, atol=1e-3)

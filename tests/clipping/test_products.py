@@ -20,11 +20,11 @@ from torch import nn
 from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.conv import ConvKernel
 from decrescendo.clipping.rules.patches import Geometry
 from decrescendo.clipping.rules.rule import round_up
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import InvalidValue
 
 # torch says that uneven padding copies the input; it is what is tested.
@@ -151,7 +151,7 @@ def test_what_a_kernel_measures_is_at_least_what_it_weighs() -> None:
         d = torch.randn(40, shape[0], size - shape[2] + 1, size - shape[3] + 1, generator=generator)
         geometry = Geometry(shape[2:], (1, 1), (1, 1), (0, 0, 0, 0), 1)
         weight = torch.zeros(shape)
-        kernel = ConvKernel(("weight",), (weight,), (), images, 40, shape, geometry, Means(2**28))
+        kernel = ConvKernel(("weight",), (weight,), (), images, 40, shape, geometry, Workspace(2**28))
         with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
             squares = kernel.squared_norms(0, d)
         assert (called.call_count > 1) == (size == 200)  # a copy is as large as a chunk, not as the batch
@@ -274,7 +274,7 @@ def test_a_tensor_that_is_negated_when_it_is_read() -> None:
 GUARDED = """
 import ctypes, mmap, sys
 import numpy as np, torch
-from decrescendo.clipping.means import Means
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.conv import ConvKernel
 

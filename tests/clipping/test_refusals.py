@@ -205,8 +205,8 @@ def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPa
     """The power of the comparison with autograd: nothing but the sum is off."""
 
     class Off(LinearKernel):
-        def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-            return 1.01 * LinearKernel.weighted_sum(self, slot, d, weights)
+        def scaled_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+            return 1.01 * LinearKernel.scaled_sum(self, slot, d, weights)
 
     rule = recording.RULES[functional.linear]
 

@@ -67,7 +67,7 @@ def check(model: nn.Module, loss, batch: Tensor, dtype: torch.dtype, settings: E
         assert float((found.gradients[name] - gradient).norm()) <= (tolerance + 2e-5) * scale, name
 
 
-SETTINGS = [EngineSettings(), EngineSettings(kept_bytes=0)]
+SETTINGS = [EngineSettings(), EngineSettings(cache_bytes=0)]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "nothing kept"])
@@ -92,7 +92,7 @@ def test_an_unrolled_recurrence(dtype: torch.dtype, settings: EngineSettings) ->
 def test_a_tied_embedding_never_holds_a_matrix_for_every_example() -> None:
     """64 gradients of 200,000 x 64 would be 3.3 GB a use; so would 64 logits of 16 positions be 0.8 GB."""
     model = Tied(20_000, 64)
-    engine = Engine(model, words_loss, EngineSettings(kept_bytes=0))
+    engine = Engine(model, words_loss, EngineSettings(cache_bytes=0))
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

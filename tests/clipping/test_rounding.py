@@ -20,7 +20,7 @@ from decrescendo.clipping.rules.grams import gram_norms
 from decrescendo.clipping.rules.rule import square_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
-PRECISE = EngineSettings(precise=True)
+PRECISE = EngineSettings(accumulate="float64")
 
 
 def flat(clipped: ClippedSum) -> Tensor:
@@ -274,7 +274,7 @@ def test_a_norm_whose_square_overflows_float32_counts_as_not_finite(
     # The bias has gradient 1, the weight has `value`.
     engine = Engine(layer, lambda m, b: m(b).sum(1), chosen)
     clipped = engine.clipped_sum(rows, 0.5)
-    dropped = value > 1e19 and not chosen.precise
+    dropped = value > 1e19 and not chosen.wide
     assert clipped.diagnostics.nonfinite == int(dropped)
     rest = engine.clipped_sum(rows[[0, 2, 3]], 0.5)
     assert float((flat(clipped) - flat(rest)).norm()) <= 0.5

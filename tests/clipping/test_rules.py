@@ -59,8 +59,8 @@ def test_batch_sizes_that_coincide_with_the_models_own_sizes_change_nothing(name
     EngineSettings(microbatch_size=1),
     EngineSettings(microbatch_size=4),
     EngineSettings(microbatch_size=100),
-    EngineSettings(kept_bytes=1),
-    EngineSettings(kept_bytes=3000),
+    EngineSettings(cache_bytes=1),
+    EngineSettings(cache_bytes=3000),
     EngineSettings(),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize(

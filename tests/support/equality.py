@@ -9,7 +9,7 @@ from clipping_cases import loss as classification
 from torch import nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.means import Means
+from decrescendo.clipping.workspace import Workspace
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Gram matrices give a norm in float32 that is never short, by adding a bound on their rounding to it. Which form an
@@ -45,15 +45,15 @@ def form(rank: int) -> Iterator[list[int]]:
     Gives the number of forms of each operation that had a choice, as it is asked.
     """
     asked: list[int] = []
-    choose = Means.choose
+    choose = Workspace.choose
 
-    def chosen(self: Means, cost: Mapping[str, float]) -> str:
+    def chosen(self: Workspace, cost: Mapping[str, float]) -> str:
         forms = sorted(cost, key=cost.__getitem__)
         asked.append(len(forms))
         return forms[min(rank, len(forms) - 1)]
 
-    Means.choose = chosen
+    Workspace.choose = chosen
     try:
         yield asked
     finally:
-        Means.choose = choose
+        Workspace.choose = choose

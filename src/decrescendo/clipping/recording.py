@@ -14,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
@@ -26,6 +25,7 @@ from decrescendo.clipping.rules import bag, conv, elementwise, embedding, linear
 from decrescendo.clipping.rules.decompose import DECOMPOSED
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {
@@ -140,12 +140,12 @@ class Recorder(TorchFunctionMode):
     Args:
         parameters: the trainable ones, by name.
         watch: says where the examples are in each tensor.
-        means: what the rules may spend.
+        workspace: what the rules may spend.
     """
 
     parameters: Mapping[str, Tensor]
     watch: Watch
-    means: Means
+    workspace: Workspace
     uses: list[Use] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
     packings: dict[int, tuple[Owners, Packing]] = field(default_factory=dict)
@@ -380,7 +380,7 @@ class Recorder(TorchFunctionMode):
                 layout = Layout.of(place, self.batch)
                 call = Call(
                     name, torch.Tensor.expand, (source,), {}, tuple(output.shape), layout, {id(source): source},
-                    self.layout_of, self.means,
+                    self.layout_of, self.workspace,
                 )  # fmt: skip
                 kernel = elementwise.copies(call)
                 return None if kernel is None else (output, place, kernel)
@@ -420,7 +420,7 @@ class Recorder(TorchFunctionMode):
             return  # refused where it reaches a loss
         tracked = {id(item.tensor): item.tensor for item in found}
         call = Call(
-            name, func, args, kwargs, tuple(output.shape), layout, tracked, self.layout_of, self.means
+            name, func, args, kwargs, tuple(output.shape), layout, tracked, self.layout_of, self.workspace
         )
         kernel = None
         with paused():

@@ -140,7 +140,7 @@ class Trainer:
         self._sampling, self._noise = sampling_and_noise(seed)
         self._seeds = Seeds.of(seed)
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._seeds)
-        self._precise = settings is not None and settings.precise
+        self._precise = settings is not None and settings.wide
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()

@@ -18,7 +18,6 @@ from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
 from decrescendo.clipping.proof.places import Owners, is_uniform
 from decrescendo.clipping.proof.watch import Watch, paused
@@ -27,6 +26,7 @@ from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, forward
 from decrescendo.clipping.rules.linear import LinearKernel, SharedGram
 from decrescendo.clipping.rules.rule import Kernel
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
 MODES: dict[Callable[..., Any], Mode] = {
@@ -45,7 +45,7 @@ class Tape(Protocol):
     """What is asked of the recorder."""
 
     watch: Watch
-    means: Means
+    workspace: Workspace
 
     @property
     def batch(self) -> int:
@@ -334,16 +334,16 @@ class _Run:
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
         parameters = tuple(slots.values())
 
-        packing, means = self.layout.packing, self.tape.means
+        packing, workspace = self.layout.packing, self.tape.workspace
         if packing is not None and packing.sizes[:1] == (self.layout.batch,):
             grams = Grams() if shared is None else shared[1]
-            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, means, grams)
+            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace, grams)
         else:
             with paused():
                 split = self.layout.split(factor)
                 positions = split.reshape(split.shape[0], -1, split.shape[-1])
             kernel = LinearKernel(
-                roles, parameters, saved, positions, transposed=False, means=means,
+                roles, parameters, saved, positions, transposed=False, workspace=workspace,
                 shared=None if shared is None else shared[0],
             )  # fmt: skip
         self.tape.attach(self.name, tap, parameters, self.layout, kernel)

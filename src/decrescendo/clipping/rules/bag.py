@@ -34,8 +34,8 @@ class BagKernel:
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         return self._segments(d).squared_norms(self.batch)
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        return self._segments(d).weighted_sum(tuple(self.parameters[slot].shape), weights)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        return self._segments(d).scaled_sum(tuple(self.parameters[slot].shape), factors)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return self._segments(d).per_example(self.batch, tuple(self.parameters[slot].shape))
@@ -82,8 +82,8 @@ class MaximumKernel:
             return square_rows(self._rows(d))
         return square_rows(self.per_example(slot, d))
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        rows = self._rows(d) * weights.to(d.dtype).reshape(-1, 1, 1)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        rows = self._rows(d) * factors.to(d.dtype).reshape(-1, 1, 1)
         total = torch.zeros(self.parameters[slot].shape, dtype=d.dtype, device=d.device)
         return total.scatter_add_(0, self.highest.flatten(0, 1), rows.flatten(0, 1))
 

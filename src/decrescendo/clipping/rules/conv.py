@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.means import CHUNK, MOVED, Means, chunks, product_cost
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.grams import (
     gram_cost,
@@ -27,7 +26,16 @@ from decrescendo.clipping.rules.grams import (
 )
 from decrescendo.clipping.rules.linear import product_norms
 from decrescendo.clipping.rules.patches import Geometry, patch_grams, unfold
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, round_up, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import (
+    Call,
+    Kernel,
+    Rule,
+    round_up,
+    scale_and_sum,
+    square_rows,
+    zero_rows,
+)
+from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, product_cost
 
 # Elements of the patches that are copied at once for products: half a chunk, as the products lie in the cache too.
 _PATCHES = CHUNK // 2
@@ -51,7 +59,7 @@ class ConvKernel:
     batch: int
     shape: tuple[int, ...]
     geometry: Geometry
-    means: Means
+    workspace: Workspace
     product: Float[Tensor, "batch outputs columns"] | None = field(default=None)
     biases: Float[Tensor, "batch channels_out"] | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
@@ -73,9 +81,9 @@ class ConvKernel:
             return square_rows(self._bias(d))
         method = self._method(d)
         if method in ("keep", "compiled"):
-            # Memory for the product: what it replaces, if that is more, or out of the means.
+            # Memory for the product: what it replaces, if that is more, or out of the workspace.
             shape = self._product_shape()
-            kept = d.new_empty(shape) if self._replaces(d) else self.means.take(shape, d)
+            kept = d.new_empty(shape) if self._replaces(d) else self.workspace.take(shape, d)
             if kept is not None:
                 self.product = kept
                 return self._fill(method, d, kept)
@@ -85,13 +93,13 @@ class ConvKernel:
     def _replaces(self, d: Tensor) -> bool:
         return self.absorbing and self.batch * math.prod(self.shape) <= d.numel()
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             biases = self._bias(d)
-            return weights.to(biases.dtype) @ biases
+            return factors.to(biases.dtype) @ biases
         if self.product is not None:
-            return self._oriented(weigh(self.product, weights))
-        return self._sum(d, weights)
+            return self._oriented(scale_and_sum(self.product, factors))
+        return self._sum(d, factors)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
@@ -131,7 +139,7 @@ class ConvKernel:
             "gram": groups * gram_cost(places, patch, outputs // groups) + unfolded + summed,
         }
         pixels = math.prod(self._padded_places())
-        if self._replaces(d) or self.batch * weight * d.element_size() <= self.means.left:
+        if self._replaces(d) or self.batch * weight * d.element_size() <= self.workspace.left:
             kept = 2 * MOVED * weight
             cost["keep"] = product + unfolded + kept
             if self._copies() == 1 and compiled.covers(geometry, d):
@@ -142,7 +150,7 @@ class ConvKernel:
             sums = pixels**2 * sum(geometry.kernel) * MOVED / 2
             cost["pixels"] = product_cost(pixels, channels, pixels) + sums + summed
             cost["pixels"] += gram_cost(places, 0, outputs)
-        return self.means.choose(cost)
+        return self.workspace.choose(cost)
 
     def _padded_places(self) -> list[int]:
         pad, places = self.geometry.pad, self.inputs.shape[2:]
@@ -223,12 +231,12 @@ class ConvKernel:
         rows = gradient.reshape(*batch, self.shape[0], *self.shape[2:], self.shape[1])
         return rows.movedim(-1, len(batch) + 1)
 
-    def _sum(self, d: Tensor, weights: Tensor) -> Tensor:
+    def _sum(self, d: Tensor, factors: Tensor) -> Tensor:
         """sum_i w_i g_i as torch's weight gradient of the weighted output gradients."""
         copies, geometry = self._copies(), self.geometry
         dimensions = len(geometry.kernel)
         total = torch.zeros(self.shape, dtype=d.dtype, device=d.device)
-        scale = weights.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
+        scale = factors.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
         # One zero more on one side is padded by hand: the weight gradient takes the same on both.
         even = geometry.pad[::2] == geometry.pad[1::2]
         padding = list(geometry.pad[::2][::-1]) if even else [0] * dimensions
@@ -293,7 +301,7 @@ def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         batch=call.layout.batch,
         shape=tuple(weight.shape),
         geometry=geometry,
-        means=call.means,
+        workspace=call.workspace,
     )
 
 

@@ -13,8 +13,8 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.means import chunks
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.workspace import chunks
 
 # From d of some examples, and which these are, to d * df/dp entry by entry.
 Factor: TypeAlias = Callable[[Tensor, slice], Tensor]
@@ -41,8 +41,8 @@ class ElementKernel:
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         return square_rows(self.per_example(slot, d))
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        return weigh(self.per_example(slot, d), weights)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        return scale_and_sum(self.per_example(slot, d), factors)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if slot not in self.found:
@@ -206,7 +206,11 @@ def _any(function: Callable[..., Any]) -> Callable[[Call, Mapping[str, Any]], Ke
 
 def _ordered(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
     """``function`` of its arguments by these names."""
-    return lambda **values: function(*(values[name] for name in names))
+
+    def call(**values: Any) -> Any:
+        return function(*(values[name] for name in names))
+
+    return call
 
 
 _SCALED_SUM = _any(torch.add)

@@ -10,9 +10,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.means import Means, chunks
 from decrescendo.clipping.memory import is_out_of_memory
-from decrescendo.clipping.rules.rule import Call, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.workspace import Workspace, chunks
 from decrescendo.errors import UnsupportedModel
 
 
@@ -27,7 +27,7 @@ class FallbackKernel:
     rows: list[Tensor]
     # The shape of each with one example.
     shapes: list[tuple[int, ...]]
-    means: Means
+    workspace: Workspace
     roots: tuple[str, ...] = ()
     bad: Bool[Tensor, " batch"] | None = None
     kept: list[tuple[Tensor, ...]] | None = None
@@ -35,11 +35,11 @@ class FallbackKernel:
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         return torch.cat([square_rows(gradients[slot]) for gradients in self._parts(d)])
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
         total, start = torch.zeros(()), 0
         for gradients in self._parts(d):
             found = gradients[slot]
-            added = weigh(found, weights[start : start + len(found)])
+            added = scale_and_sum(found, factors[start : start + len(found)])
             total, start = (total + added if start else added), start + len(found)
         return total
 
@@ -57,7 +57,7 @@ class FallbackKernel:
         size = sum(parameter.numel() for parameter in self.parameters)
         needed = d.shape[0] * size * d.element_size()
         parts = (self._some(d, part) for part in chunks(d.shape[0], size))
-        if needed > self.means.left:
+        if needed > self.workspace.left:
             yield from parts
             return
         self.kept = list(parts)
@@ -163,7 +163,7 @@ def fallback(call: Call) -> FallbackKernel | None:
         saved=(*read, *constants, *parameters),
         rows=rows,
         shapes=shapes,
-        means=call.means,
+        workspace=call.workspace,
     )
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
-from decrescendo.clipping.means import CHUNK, MOVED, chunks, product_cost
+from decrescendo.clipping.workspace import CHUNK, MOVED, chunks, product_cost
 
 # Features whose products are added by one matrix product; more come in blocks of so many: rounding grows with them.
 _BLOCK = 256

@@ -15,7 +15,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.means import CHUNK, MOVED, Means, chunks, product_cost
 from decrescendo.clipping.rules.grams import (
     Lengths,
     gram_cost,
@@ -25,7 +24,8 @@ from decrescendo.clipping.rules.grams import (
     products_of,
     slack_of,
 )
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, product_cost
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class LinearKernel:
     saved: tuple[Tensor, ...]
     inputs: Float[Tensor, "batch positions features"]
     transposed: bool
-    means: Means
+    workspace: Workspace
     product: Tensor | None = field(default=None)
     biases: Tensor | None = field(default=None)
     shared: SharedGram | None = field(default=None)
@@ -115,20 +115,20 @@ class LinearKernel:
         return self.lengths
 
     def _room(self, shape: tuple[int, ...], d: Tensor) -> Tensor | None:
-        """Memory for the product: what it replaces, if that is more, or out of the means."""
-        return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.means.take(shape, d)
+        """Memory for the product: what it replaces, if that is more, or out of the workspace."""
+        return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.workspace.take(shape, d)
 
     def _replaces(self, size: int, d: Tensor) -> bool:
         return self.absorbing and size <= d.numel() + self.inputs.numel()
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             biases = self._bias(d)
-            return weights.to(biases.dtype) @ biases
+            return factors.to(biases.dtype) @ biases
         if self.product is not None:
-            return self._oriented(weigh(self.product, weights))
+            return self._oriented(scale_and_sum(self.product, factors))
         d = self._positions(d)
-        return self._oriented(weighted_product(self.inputs.to(d.dtype), d, weights))
+        return self._oriented(scaled_product(self.inputs.to(d.dtype), d, factors))
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
@@ -141,7 +141,7 @@ class LinearKernel:
         inputs = self.inputs if self.inputs.numel() == 0 else zero_rows(self.inputs, rows)
         biases = None if self.biases is None else zero_rows(self.biases, rows)
         return LinearKernel(
-            self.roles, self.parameters, (), inputs, self.transposed, self.means, product, biases
+            self.roles, self.parameters, (), inputs, self.transposed, self.workspace, product, biases
         )
 
     def positions(self, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,26 +169,26 @@ class LinearKernel:
             "gram": gram_cost(places, features, outputs) + summed,
             "twice": product + MOVED * wide + summed,
         }
-        if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.means.left:
+        if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.workspace.left:
             cost["keep"] = product + 2 * MOVED * wide
-        return self.means.choose(cost)
+        return self.workspace.choose(cost)
 
     def _oriented(self, gradient: Tensor) -> Tensor:
         return gradient.transpose(-1, -2) if self.transposed else gradient
 
 
-def weighted_product(
+def scaled_product(
     a: Float[Tensor, "batch positions features"],
     d: Float[Tensor, "batch positions outputs"],
-    weights: Float[Tensor, " batch"],
+    factors: Float[Tensor, " batch"],
 ) -> Float[Tensor, "outputs features"]:
     """sum_i w_i sum_s d_{i,s} a_{i,s}^T, by matrix products over all positions of many examples.
 
     >>> a, d = torch.ones(2, 1, 2), torch.tensor([[[1.0]], [[10.0]]])
-    >>> weighted_product(a, d, torch.tensor([1.0, 0.5]))
+    >>> scaled_product(a, d, torch.tensor([1.0, 0.5]))
     tensor([[6., 6.]])
     """
-    scale = weights.to(d.dtype).reshape(-1, 1, 1)
+    scale = factors.to(d.dtype).reshape(-1, 1, 1)
     narrow = d.shape[2] <= a.shape[2]
     total = torch.zeros(d.shape[2], a.shape[2], dtype=d.dtype, device=d.device)
     for part in chunks(d.shape[0], d.shape[1] * min(d.shape[2], a.shape[2])):
@@ -252,7 +252,7 @@ def _build(
     inputs = split.reshape(split.shape[0], -1, split.shape[-1])
     kept = tuple(parameter for parameter in parameters if parameter is not None)
     saved = (rows,) if "weight" in roles else ()
-    return LinearKernel(roles, kept, saved, inputs, transposed, call.means)
+    return LinearKernel(roles, kept, saved, inputs, transposed, call.workspace)
 
 
 _PRODUCT = Rule(("input", "other"), _matmul)

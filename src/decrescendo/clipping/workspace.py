@@ -27,26 +27,26 @@ _TILE = 16
 
 
 @dataclass(slots=True, weakref_slot=True)
-class Means:
+class Workspace:
     """Bytes of per-example gradients that may still be kept between norm and sum, and how methods are chosen.
 
     Args:
         left: bytes; of all operations of one pass together.
-        precise: output gradients are widened to float64 before anything is made of them.
+        wide: output gradients are widened to float64 before anything is made of them.
 
-    >>> means = Means(100).fresh()
-    >>> first, second = (means.take((2, 8), torch.zeros(1)) for _ in range(2))
-    >>> first.shape, second, means.left
+    >>> workspace = Workspace(100).fresh()
+    >>> first, second = (workspace.take((2, 8), torch.zeros(1)) for _ in range(2))
+    >>> first.shape, second, workspace.left
     (torch.Size([2, 8]), None, 36)
     """
 
     left: int
-    precise: bool = False
+    wide: bool = False
     _pool: list[Tensor] = field(default_factory=list)
     _block: Tensor | None = None
 
-    def fresh(self) -> "Means":
-        """The means of one pass; the memory of passes that have ended is used again, and not asked for anew."""
+    def fresh(self) -> "Workspace":
+        """The workspace of one pass; the memory of passes that have ended is used again, and not asked for anew."""
         made = replace(self, _block=self._pool.pop() if self._pool else None)
         if made._block is not None:
             made._give_back(made._block)
@@ -77,7 +77,7 @@ class Means:
     def choose(self, cost: Mapping[str, float]) -> str:
         """The method that takes the fewest operations.
 
-        >>> Means(0).choose({"slow": 10.0, "quick": 3.0})
+        >>> Workspace(0).choose({"slow": 10.0, "quick": 3.0})
         'quick'
         """
         return min(cost, key=cost.__getitem__)
