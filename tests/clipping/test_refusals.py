@@ -212,7 +212,9 @@ def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPa
 
     def build(call: Any, bound: Any) -> Any:
         found = rule.build(call, bound)
-        return Off(found.roles, found.parameters, found.saved, found.inputs, found.transposed, found.workspace)
+        return Off(
+            found.roles, found.parameters, found.saved, found.inputs, found.transposed, found.workspace
+        )
 
     run(nn.Linear(4, 3), data())
     monkeypatch.setitem(recording.RULES, functional.linear, Rule(rule.names, build))
