@@ -22,7 +22,6 @@ from decrescendo.audit import AuditResult, many_runs, one_run
 from decrescendo.audit.attacks import batch_size, one_canary, opposed, padded
 from decrescendo.budget import Budget
 from decrescendo.calibration import calibrate
-from decrescendo.clipping import EngineSettings
 from decrescendo.curves import constant, sensitivity_decay
 from decrescendo.data import mnist
 from decrescendo.experiments.perform import machine
@@ -66,7 +65,7 @@ def canaries(epsilon: float, build: Callable[[Plan], Any]) -> AuditResult:
         return one_run(
             paper_cnn(0), cross_entropy, mnist().train, plan,
             lambda model: torch.optim.SGD(model.parameters(), lr=0.15), canaries=CANARIES, seed=7,
-            confidence=CONFIDENCE, settings=EngineSettings(choice="counted"),
+            confidence=CONFIDENCE,
         )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from decrescendo.clipping import Engine, EngineSettings, GraphedEngine, Reference
+from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import UnsupportedModel
 
 ROWS = 16
@@ -50,7 +50,7 @@ def draw(*, mask: float = 1.0, rows: int = ROWS) -> tuple[Tensor, ...]:
     return values, torch.full((rows, 1, 1), mask), torch.randint(3, (rows,))
 
 
-def error(engine: Engine | GraphedEngine, model: nn.Module, batch: tuple[Tensor, ...]) -> float:
+def error(engine: Engine, model: nn.Module, batch: tuple[Tensor, ...]) -> float:
     found = engine.clipped_sum(batch, 0.1).gradients
     expected = Reference(model, loss).clipped_sum(batch, 0.1).gradients
     return max(
@@ -61,7 +61,6 @@ def error(engine: Engine | GraphedEngine, model: nn.Module, batch: tuple[Tensor,
 ENGINES = {
     "engine": lambda model: Engine(model, loss),
     "micro-batches": lambda model: Engine(model, loss, EngineSettings(microbatch_size=5)),
-    "graphed": lambda model: GraphedEngine(model, loss, ROWS),
 }
 
 
@@ -175,7 +174,7 @@ def test_what_mixes_is_refused_whatever_the_values_are() -> None:
     """Gradients that are not finite told a check nothing; the proof does not look at values."""
     torch.manual_seed(6)
     model = nn.Sequential(nn.Linear(8, 8), Center(always=True), nn.Tanh(), nn.Linear(8, 3))
-    engine = GraphedEngine(model, loss, 4)
+    engine = Engine(model, loss)
     poisoned = torch.full((4, 8), float("nan"))
     with pytest.raises(UnsupportedModel, match="no example"):
         engine.clipped_sum((poisoned, torch.zeros(4, dtype=torch.long)), 1.0)

@@ -1,4 +1,4 @@
-"""One walk over a model finds what torch's own walks find, in their order."""
+"""What a model holds is what torch's own walks find, in their order."""
 
 from collections.abc import Iterator
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from decrescendo.clipping import EngineSettings
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.recurrent.packed import Grams, PackedKernel, groups
 from decrescendo.clipping.recurrent.packing import Packing, make_packing
+from decrescendo.clipping.workspace import Workspace
 
 
 def packing_of(lengths: list[int]) -> Packing:
@@ -27,7 +27,7 @@ def kernel_of(
     packing: Packing, inputs: Tensor, roles: tuple[str, ...], grams: Grams | None = None
 ) -> PackedKernel:
     like = tuple(torch.empty(0) for _ in roles)
-    return PackedKernel(roles, like, (), inputs, packing, Means(0, "counted"), grams or Grams())
+    return PackedKernel(roles, like, (), inputs, packing, Workspace(0), grams or Grams())
 
 
 def of_example(packing: Packing, data: Tensor, example: int) -> Tensor:
@@ -72,7 +72,7 @@ def test_it_agrees_with_each_example_by_itself(
             assert (found >= square * (1 - 1e-12)).all()
         assert (found - square).abs().le(rounding + 1e-5 * square).all()
         total = (weights.double().reshape(-1, *[1] * (exact.dim() - 1)) * exact).sum(0)
-        assert kernel.weighted_sum(slot, d, weights).double().sub(total).norm() <= 1e-5 * (1 + exact.norm())
+        assert kernel.scaled_sum(slot, d, weights).double().sub(total).norm() <= 1e-5 * (1 + exact.norm())
         assert kernel.per_example(slot, d).double().sub(exact).abs().max() <= 1e-4
 
 
@@ -101,7 +101,7 @@ def test_examples_that_are_left_out_leave_nothing() -> None:
         left, rest = kernel.without(gone), kernel.zeroed(d, gone)
         assert left.squared_norms(0, rest)[1] < 1e-60  # rounded upwards
         for slot in (0, 1):
-            total = left.weighted_sum(slot, rest, torch.ones(3))
+            total = left.scaled_sum(slot, rest, torch.ones(3))
             each = kernel.per_example(slot, d)
             assert torch.allclose(total, each[0] + each[2], atol=1e-6)
 

@@ -20,11 +20,11 @@ from torch import nn
 from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.conv import ConvKernel
 from decrescendo.clipping.rules.patches import Geometry
 from decrescendo.clipping.rules.rule import round_up
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import InvalidValue
 
 # torch says that uneven padding copies the input; it is what is tested.
@@ -151,14 +151,12 @@ def test_what_a_kernel_measures_is_at_least_what_it_weighs() -> None:
         d = torch.randn(40, shape[0], size - shape[2] + 1, size - shape[3] + 1, generator=generator)
         geometry = Geometry(shape[2:], (1, 1), (1, 1), (0, 0, 0, 0), 1)
         weight = torch.zeros(shape)
-        kernel = ConvKernel(
-            ("weight",), (weight,), (), images, 40, shape, geometry, Means(2**28, "counted"), False
-        )
+        kernel = ConvKernel(("weight",), (weight,), (), images, 40, shape, geometry, Workspace(2**28))
         with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
             squares = kernel.squared_norms(0, d)
         assert (called.call_count > 1) == (size == 200)  # a copy is as large as a chunk, not as the batch
         assert kernel.product is not None
-        true = kernel.product[0].double().square().sum((1, 2))
+        true = kernel.product.double().square().sum((1, 2))
         # Were it not rounded up, about half of them would be below.
         assert bool((squares > true).all())
         assert bool((squares <= true * (1 + 1e-5)).all())
@@ -276,7 +274,7 @@ def test_a_tensor_that_is_negated_when_it_is_read() -> None:
 GUARDED = """
 import ctypes, mmap, sys
 import numpy as np, torch
-from decrescendo.clipping.means import Means
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.conv import ConvKernel
 
@@ -383,7 +381,7 @@ def test_the_papers_model_with_an_example_that_is_not_finite(layout: torch.memor
     batch = (images, labels)
     limit = float(Reference(model, loss).per_example_norms(batch).nanmedian())
     with mock.patch.object(compiled, "gradients", wraps=compiled.gradients) as called:
-        found = Engine(model, loss, EngineSettings(choice="counted")).clipped_sum(batch, limit)
+        found = Engine(model, loss, EngineSettings()).clipped_sum(batch, limit)
     assert called.call_count >= 2
     expected = Reference(model, loss).clipped_sum(batch, limit)
     for key, gradient in expected.gradients.items():

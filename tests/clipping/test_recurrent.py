@@ -413,24 +413,26 @@ def test_a_pass_back_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.Mon
     """The power of the self-check: it compares with a pass that is not recorded, so the scan itself is checked."""
     from dataclasses import replace
 
-    from decrescendo.clipping.recurrent import layers as recurrent
+    from decrescendo.clipping.recurrent import scan as recurrent
 
     torch.manual_seed(0)
     model = Reader("gru", layers=2, given=True).double()
     batch = rows(8, 5, torch.float64)
     Engine(model, loss).check(batch)
-    true = recurrent.backward
+    true = recurrent.Trace.gradients
 
-    def off(*args: Any, **kwargs: Any) -> Any:
-        found = true(*args, **kwargs)
+    def off(*args: Any) -> Any:
+        found = true(*args)
         return replace(found, **{part: 1.01 * getattr(found, part)})
 
-    monkeypatch.setattr(recurrent, "backward", off)
+    monkeypatch.setattr(recurrent.Trace, "gradients", off)
     with pytest.raises(UnsupportedModel, match="must be autograd's"):
         Engine(model, loss).check(batch)
 
 
 def test_a_pass_forward_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
     from decrescendo.clipping.recurrent import layers as recurrent
 
     torch.manual_seed(0)
@@ -438,8 +440,9 @@ def test_a_pass_forward_that_is_wrong_is_found(monkeypatch: pytest.MonkeyPatch) 
     true = recurrent.forward
 
     def off(*args: Any, **kwargs: Any) -> Any:
-        trace, state, cell = true(*args, **kwargs)
-        return trace, 1.05 * state, cell
+        trace = true(*args, **kwargs)
+        with torch.enable_grad():
+            return replace(trace, last=1.05 * trace.last)
 
     monkeypatch.setattr(recurrent, "forward", off)
     with pytest.raises(UnsupportedModel, match="recording must not change a loss"):

@@ -205,14 +205,16 @@ def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPa
     """The power of the comparison with autograd: nothing but the sum is off."""
 
     class Off(LinearKernel):
-        def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-            return 1.01 * LinearKernel.weighted_sum(self, slot, d, weights)
+        def scaled_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+            return 1.01 * LinearKernel.scaled_sum(self, slot, d, weights)
 
     rule = recording.RULES[functional.linear]
 
     def build(call: Any, bound: Any) -> Any:
         found = rule.build(call, bound)
-        return Off(found.roles, found.parameters, found.saved, found.inputs, found.transposed, found.means)
+        return Off(
+            found.roles, found.parameters, found.saved, found.inputs, found.transposed, found.workspace
+        )
 
     run(nn.Linear(4, 3), data())
     monkeypatch.setitem(recording.RULES, functional.linear, Rule(rule.names, build))

@@ -67,10 +67,10 @@ def check(model: nn.Module, loss, batch: Tensor, dtype: torch.dtype, settings: E
         assert float((found.gradients[name] - gradient).norm()) <= (tolerance + 2e-5) * scale, name
 
 
-SETTINGS = [EngineSettings(choice="counted"), EngineSettings(), EngineSettings(kept_bytes=0)]
+SETTINGS = [EngineSettings(), EngineSettings(cache_bytes=0)]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=["counted", "measured", "nothing kept"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "nothing kept"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("padding", [None, 3])
 @pytest.mark.parametrize("twice", [False, True])
@@ -82,7 +82,7 @@ def test_a_tied_embedding(
     check(model, words_loss, torch.randint(11, (7, 9)), dtype, settings)
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=["counted", "measured", "nothing kept"])
+@pytest.mark.parametrize("settings", SETTINGS, ids=["plain", "nothing kept"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_unrolled_recurrence(dtype: torch.dtype, settings: EngineSettings) -> None:
     torch.manual_seed(1)
@@ -92,7 +92,7 @@ def test_an_unrolled_recurrence(dtype: torch.dtype, settings: EngineSettings) ->
 def test_a_tied_embedding_never_holds_a_matrix_for_every_example() -> None:
     """64 gradients of 200,000 x 64 would be 3.3 GB a use; so would 64 logits of 16 positions be 0.8 GB."""
     model = Tied(20_000, 64)
-    engine = Engine(model, words_loss, EngineSettings(kept_bytes=0))
+    engine = Engine(model, words_loss, EngineSettings(cache_bytes=0))
     largest = 0
 
     class Watch(torch.utils._python_dispatch.TorchDispatchMode):

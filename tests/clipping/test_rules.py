@@ -23,9 +23,7 @@ def test_a_rule_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     for size in (6, 1):
         model, batch = CASES[name].make(dtype, size)
         check_equal(model, batch, dtype, EngineSettings())
-        for rank in range(
-            _ranks(name, dtype, size)
-        ):  # the test does not hang on which form was fastest just now
+        for rank in range(_ranks(name, dtype, size)):
             with form(rank):
                 check_equal(model, batch, dtype, EngineSettings())
 
@@ -61,8 +59,8 @@ def test_batch_sizes_that_coincide_with_the_models_own_sizes_change_nothing(name
     EngineSettings(microbatch_size=1),
     EngineSettings(microbatch_size=4),
     EngineSettings(microbatch_size=100),
-    EngineSettings(kept_bytes=1),
-    EngineSettings(kept_bytes=3000),
+    EngineSettings(cache_bytes=1),
+    EngineSettings(cache_bytes=3000),
     EngineSettings(),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.experiments import influence_plan as influence_plan_module
 from decrescendo.experiments import influences
 from decrescendo.experiments.estimate import Influence, fit_exponential
-from decrescendo.experiments.influence import SETTINGS, Course, Measured, measure, spread
+from decrescendo.experiments.influence import Course, Measured, measure, spread
 from decrescendo.experiments.influence_plan import Allocation, influence_plan
 from decrescendo.experiments.influences import Study, course_of
 from decrescendo.experiments.table import base_spec
@@ -95,7 +95,7 @@ def from_scratch(given: Course, seed: int, step: int, factor: float) -> float:
     optimizer = given.optimizer(model)
     scheduler = falling(optimizer)
     masks = Seeds(streams.numpy("model"))
-    engine, noise = Engine(model, given.loss, SETTINGS, seeds=masks), streams.torch("noise")
+    engine, noise = Engine(model, given.loss, seeds=masks), streams.torch("noise")
     inputs, targets = examples()
     batches = plan.sampling.batches(plan.steps, streams.numpy("sampling"))
     for t, chosen in enumerate(batches, start=1):
@@ -153,7 +153,7 @@ def test_the_planned_training_is_that_of_the_trainer() -> None:
     given = dataclasses.replace(course(), scheduler=None)
     model = given.build(2)
     torch.manual_seed(7)
-    train(model, loss, examples(), given.plan, given.optimizer(model), seed=2, settings=SETTINGS)
+    train(model, loss, examples(), given.plan, given.optimizer(model), seed=2)
     torch.manual_seed(7)
     assert measure(given, [1], seed=2).base == given.score(model)
 

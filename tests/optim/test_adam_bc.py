@@ -17,7 +17,6 @@ from decrescendo import curves
 from decrescendo.budget import Budget
 from decrescendo.calibration import calibrate
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
-from decrescendo.clipping.graphed import GraphedEngine
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.ledger import Release
 from decrescendo.noise import NoisyMean, privatise
@@ -285,8 +284,8 @@ def test_training_with_adam_bc_takes_off_the_noise_of_the_plan(moving_plan: Plan
 
 @pytest.mark.parametrize(
     "clipper",
-    [Engine, Reference, lambda model, loss: GraphedEngine(model, loss, chunk_size=4)],
-    ids=["Engine", "Reference", "GraphedEngine"],
+    [Engine, Reference],
+    ids=["Engine", "Reference"],
 )
 @pytest.mark.parametrize("rows", [0, 7])
 def test_the_noise_that_is_told_is_the_noise_that_was_added(clipper: Callable[..., Any], rows: int) -> None:

@@ -128,7 +128,7 @@ def test_a_damaged_conduct_is_refused(run: Run, tmp_path: Path) -> None:
 def test_the_random_source_and_what_follows_are_said(run: Run) -> None:
     assert "from a SEED" in run.statement().to_markdown()
     assert any("guesses the seed" in text for text in run.statement().facts["not_covered"])
-    secure = a_run(a_plan(2), Secure(), EngineSettings(precise=True)).statement()
+    secure = a_run(a_plan(2), Secure(), EngineSettings(accumulate="float64")).statement()
     assert "keyed by the operating system" in secure.to_markdown()
     assert not any("seed," in text or "float32 sums" in text for text in secure.facts["not_covered"])
     assert any("float32 sums" in text for text in run.statement().facts["not_covered"])

@@ -1,6 +1,6 @@
 """What every test of a rule asks: the engine's norms and clipped sum are the slow loop's, by whichever form."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,11 +9,11 @@ from clipping_cases import loss as classification
 from torch import nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.means import Means
+from decrescendo.clipping.workspace import Workspace
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5}
 # Gram matrices give a norm in float32 that is never short, by adding a bound on their rounding to it. Which form an
-# operation takes is a matter of time measured, so every test must hold for this one.
+# operation takes is a matter of counted operations, so every test must hold for this one.
 UPWARDS = {torch.float64: 1e-10, torch.float32: 3e-4}
 
 
@@ -40,22 +40,20 @@ def check_equal(
 
 @contextmanager
 def form(rank: int) -> Iterator[list[int]]:
-    """Every operation takes the form of this rank among the likely ones (its last, if it has fewer), not the fastest.
+    """Every operation takes the form of this rank among those it has (its last, if it has fewer), not the cheapest.
 
-    Gives the number of likely forms of each operation that had a choice, as it is asked.
+    Gives the number of forms of each operation that had a choice, as it is asked.
     """
     asked: list[int] = []
-    choose = Means.choose
+    choose = Workspace.choose
 
-    def chosen(self: Means, key: Hashable, cost: Mapping[str, float], run: Any, device: torch.device) -> str:
-        likely = sorted(
-            (name for name, count in cost.items() if count <= 3 * min(cost.values())), key=cost.__getitem__
-        )
-        asked.append(len(likely))
-        return likely[min(rank, len(likely) - 1)]
+    def chosen(self: Workspace, cost: Mapping[str, float]) -> str:
+        forms = sorted(cost, key=cost.__getitem__)
+        asked.append(len(forms))
+        return forms[min(rank, len(forms) - 1)]
 
-    Means.choose = chosen
+    Workspace.choose = chosen
     try:
         yield asked
     finally:
-        Means.choose = choose
+        Workspace.choose = choose

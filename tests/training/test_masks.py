@@ -170,7 +170,7 @@ def test_every_engine_of_the_package_has_seeds_of_its_own() -> None:
         calls += [
             (path.name, "seeds" in {keyword.arg for keyword in node.keywords})
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Engine", "GraphedEngine")
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Engine"
         ]
     assert len(calls) >= 5
     assert all(given for _, given in calls), calls

@@ -109,7 +109,7 @@ def test_the_same_noise_on_another_sum_is_never_seen_without_a_store(
 
 def test_other_settings_are_another_sum_by_its_rounding(tmp_path: Path) -> None:
     life(tmp_path, resume=False, until=15)
-    second, refusal = life(tmp_path, settings=EngineSettings(choice="counted", precise=True))
+    second, refusal = life(tmp_path, settings=EngineSettings(accumulate="float64"))
     assert isinstance(refusal, PlanViolation)
     assert not second
 

@@ -17,7 +17,6 @@ from decrescendo.accounting.filters import RenyiFilter
 from decrescendo.budget import Budget
 from decrescendo.checkpoint import Checkpoint, Checkpoints
 from decrescendo.checkpoint.tree import pack, unpack
-from decrescendo.clipping import EngineSettings
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
 from decrescendo.ledger import Ledger
 from decrescendo.plan import Plan
@@ -111,7 +110,7 @@ def test_any_crashes_leave_the_same_bits_and_the_same_ledger(
 def test_the_undisturbed_run_is_the_one_without_checkpoints(tmp_path: Path) -> None:
     model, optimizer, scheduler = parts()
     train(
-        model, loss, data(), the_plan(), optimizer, seed=5, settings=EngineSettings(choice="counted"),
+        model, loss, data(), the_plan(), optimizer, seed=5,
         callback=lambda _: scheduler.step(),
     )  # fmt: skip
     found = go(tmp_path / "run", 5, {})
@@ -178,15 +177,6 @@ def test_a_run_goes_on_as_what_it_was(tmp_path: Path) -> None:
         )
     with pytest.raises(InvalidValue, match="resume=True"):
         Checkpoints(tmp_path / "run")
-
-
-def test_methods_chosen_by_the_clock_are_refused(tmp_path: Path) -> None:
-    model, optimizer, _ = parts()
-    with pytest.raises(InvalidValue, match="counted"):
-        Trainer(
-            model, loss, the_plan(), optimizer, seed=5, settings=EngineSettings(choice="measured"),
-            checkpoints=Checkpoints(tmp_path / "run"),
-        )  # fmt: skip
 
 
 def test_adaptive_runs_have_no_checkpoints(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ class Attack:
     loss: Loss
     evidence: Callable[[Sums, Plan], float]
     learning_rate: float = 0.1
-    settings: EngineSettings = field(default=EngineSettings(choice="counted"))
+    settings: EngineSettings = field(default=EngineSettings())
 
     def __post_init__(self) -> None:
         size = self.plan.sampling.dataset_size

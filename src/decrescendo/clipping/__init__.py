@@ -2,11 +2,9 @@
 
 from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
 from decrescendo.clipping.engine import Engine, EngineSettings
-from decrescendo.clipping.graphed import GraphedEngine
 from decrescendo.clipping.proof.tables import register_rule
 from decrescendo.clipping.reference import Reference
 
 __all__ = [
-    "Batch", "ClippedSum", "Clipper", "Diagnostics", "Engine", "EngineSettings", "GraphedEngine", "Loss", "Reference",
-    "register_rule",
+    "Batch", "ClippedSum", "Clipper", "Diagnostics", "Engine", "EngineSettings", "Loss", "Reference", "register_rule",
 ]  # fmt: skip

@@ -221,12 +221,12 @@ def norm_accumulator(parameters: Mapping[str, Tensor]) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
-def empty_sum(parameters: Mapping[str, Tensor], clip_norm: float, *, precise: bool = False) -> ClippedSum:
+def empty_sum(parameters: Mapping[str, Tensor], clip_norm: float, *, wide: bool = False) -> ClippedSum:
     """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more."""
     zeros = {
         name: torch.zeros(
             parameter.shape,
-            dtype=torch.float64 if precise else accumulator(parameter.dtype),
+            dtype=torch.float64 if wide else accumulator(parameter.dtype),
             device=parameter.device,
         )
         for name, parameter in parameters.items()

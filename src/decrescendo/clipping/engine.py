@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -22,8 +22,8 @@ from decrescendo.clipping.clipped import (
     trainable,
     trainable_of,
 )
+from decrescendo.clipping.factors import factors_of, joint_norms, loss_sum
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.means import Choice, Means
 from decrescendo.clipping.memory import (
     Peak,
     Sizes,
@@ -36,7 +36,7 @@ from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.watch import Memory
 from decrescendo.clipping.prover import Prover
-from decrescendo.clipping.weighing import joint_norms, loss_sum, weights_of
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import InvalidValue, OutOfMemory, UnsupportedModel, check_instance, check_integer
 
 T = TypeVar("T")
@@ -51,38 +51,41 @@ class EngineSettings:
         declared: lines of code (``"modeling.py:12"``) or files of which you declare that what they read of the data
             in Python (``.item()``, ``if``) steers nothing in a way that depends on several examples. Each that is
             met is listed in the run's assumptions.
-        kept_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
+        cache_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
             operations together; what does not fit is computed from inputs and output gradients again.
-        choice: how the fastest of several forms of one gradient is found: ``"measured"`` on first use (the
-            last digits then depend on the machine), or ``"counted"`` in operations (then on whether there was a C
-            compiler when this package was installed).
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
             engine measures what the first micro-batches take and cuts batches so that it is kept;
             ``None`` for no limit.
-        precise: after the backward pass everything is measured and summed in float64, and the sum is stored
-            so. Then the whole sum is proven to move by at most C, not each example's part of it alone: see
-            docs/rounding.md. Slower; the noise hides the difference from all but an adversary who picks the
-            data for it.
+        accumulate: with ``"float64"`` everything is measured and summed in float64 after the backward pass, and
+            the sum is stored so. Then the whole sum is proven to move by at most C, not each example's part of it
+            alone: see docs/rounding.md. Slower; the noise hides the difference from all but an adversary who picks
+            the data for it.
 
-    >>> EngineSettings(microbatch_size=64).kept_bytes
+    >>> EngineSettings(microbatch_size=64).cache_bytes
     134217728
     """
 
     microbatch_size: int | None = None
-    kept_bytes: int = 2**27
-    choice: Choice = "measured"
+    cache_bytes: int = 2**27
     memory_limit: int | None = None
-    precise: bool = False
+    accumulate: Literal["float32", "float64"] = "float32"
     declared: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
             check_integer("microbatch_size", self.microbatch_size, at_least=1)
-        check_integer("kept_bytes", self.kept_bytes, at_least=0)
-        if self.choice not in ("measured", "counted"):
-            raise InvalidValue(f"choice must be 'measured' or 'counted', got {self.choice!r}")
+        check_integer("cache_bytes", self.cache_bytes, at_least=0)
+        if self.accumulate not in ("float32", "float64"):
+            raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
+        if self.accumulate not in ("float32", "float64"):
+            raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
         if self.memory_limit is not None:
             check_integer("memory_limit", self.memory_limit, at_least=1)
+
+    @property
+    def wide(self) -> bool:
+        """Whether sums are made and stored in float64, whatever the parameters are."""
+        return self.accumulate == "float64"
 
 
 class Engine:
@@ -107,8 +110,8 @@ class Engine:
     Guarantee:
         adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm. What each
         example contributes is at most ``clip_norm`` as stored, rounding included; docs/rounding.md says what the
-        rounding of the additions can do, and ``precise`` that it cannot. docs/engine.md says what is proven, and what
-        is assumed (`assumptions`, and that tensors from before the pass hold no data but the batch).
+        rounding of the additions can do, and ``accumulate="float64"`` that it cannot. docs/engine.md says what is
+        proven, and what is assumed (`assumptions`, and that tensors from before the pass hold no data but the batch).
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; an example whose gradient is not finite contributes
@@ -151,13 +154,11 @@ class Engine:
         check_loss(loss)
         self._loss = loss
         self._settings = settings
-        kept = settings.kept_bytes
+        kept = settings.cache_bytes
         if settings.memory_limit is not None:
             kept = min(kept, settings.memory_limit // 8)
-        self._means = Means(kept, settings.choice, settings.precise)
-        held = sum(
-            p.numel() * (8 if settings.precise else p.element_size()) for p in trainable(model).values()
-        )
+        self._workspace = Workspace(kept, settings.wide)
+        held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._prover = Prover(model, loss, settings.declared)
         self._seeds = _no_seed if seeds is None else seeds
@@ -170,7 +171,7 @@ class Engine:
         parameters = trainable_of(held)
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
-            return empty_sum(parameters, limit, precise=self._settings.precise)
+            return empty_sum(parameters, limit, wide=self._settings.wide)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
         for sums, seen in self._in_parts(
@@ -196,9 +197,9 @@ class Engine:
         return tuple(sorted(self._prover.memory.assumed))
 
     @property
-    def means(self) -> Means:
+    def workspace(self) -> Workspace:
         """Memory for kept gradients, and the choice of methods."""
-        return self._means
+        return self._workspace
 
     def prove(self, batch: Batch) -> Pass:
         """One pass over ``batch``, proven and measured, with a seed of its own.
@@ -206,7 +207,7 @@ class Engine:
         Raises:
             UnsupportedModel: with the reason and the remedy.
         """
-        return self._prover.run(batch, count_rows(batch), self._seeds(), self._means)
+        return self._prover.run(batch, count_rows(batch), self._seeds(), self._workspace)
 
     def check(self, batch: Batch) -> None:
         """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it.
@@ -240,7 +241,7 @@ class Engine:
                 # Before anything is measured, what only the first pass needs.
                 # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
                 seed = -1 if self._seeds is _no_seed else 0
-                self._prover.begin(slice_rows(part, 0, min(size, 3)), seed, self._means)
+                self._prover.begin(slice_rows(part, 0, min(size, 3)), seed, self._workspace)
                 if self._sizes.measures(key, size):
                     with metered(device) as self._peak:
                         found.append(work(part, size))
@@ -261,7 +262,7 @@ class Engine:
             if size == 1:
                 raise OutOfMemory(
                     f"one example alone must fit into memory, got: {failure}. "
-                    "Make the model or the example smaller, use checkpointing, or lower kept_bytes"
+                    "Make the model or the example smaller, use checkpointing, or lower cache_bytes"
                 )
             release()
             self._sizes.failed(key, size)
@@ -275,19 +276,19 @@ class Engine:
         done = self.prove(batch)
         with full_precision():
             present = None if rows > 1 else torch.arange(2, device=done.losses.device) < rows
-            weights = weights_of(done, limit, present)
+            factors = factors_of(done, limit, present)
             measured = done.measured
-            if self._peak is not None or not bool(weights.counted.all()):
+            if self._peak is not None or not bool(factors.counted.all()):
                 # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
                 # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
-                measured = measured.without(~weights.counted)
+                measured = measured.without(~factors.counted)
             seen = Diagnostics(
                 examples=rows,
-                nonfinite=rows - int(weights.counted.sum()),
-                clipped=count_clipped(weights.norms[:rows], limit),
+                nonfinite=rows - int(factors.counted.sum()),
+                clipped=count_clipped(factors.norms[:rows], limit),
                 loss_sum=float(loss_sum(done.losses[:rows])),
             )
-            return measured.weighted_sums(weights.factors), seen
+            return measured.scaled_sums(factors.factors), seen
 
 
 def _no_seed() -> int:

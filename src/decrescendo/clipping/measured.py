@@ -11,7 +11,7 @@ from torch import Tensor
 from decrescendo.clipping.clipped import accumulator, norm_dtype
 from decrescendo.clipping.recording import Tracked, Use
 from decrescendo.clipping.repeated import Part, is_tied, merged, tied_norms
-from decrescendo.clipping.rules.rule import is_packed, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import is_packed, scale_and_sum, square_rows, zero_rows
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Measured:
         batch: number of examples.
         parts: what each recorded operation contributes.
         dtype: per-example norms are shown in it.
-        precise: measured and summed in float64 whatever the gradients are.
+        wide: measured and summed in float64 whatever the gradients are.
     """
 
     parameters: Mapping[str, Tensor]
@@ -32,7 +32,7 @@ class Measured:
     dtype: torch.dtype
     bad: Bool[Tensor, " batch"] | None = None
     whole: dict[str, Float[Tensor, "batch *shape"]] = field(default_factory=dict)
-    precise: bool = False
+    wide: bool = False
     closed: dict[str, list[Part]] | None = None
 
     @property
@@ -60,23 +60,23 @@ class Measured:
             found[name] = square.to(norm_dtype(square.device))
         return found
 
-    def weighted_sums(self, weights: Float[Tensor, " batch"]) -> dict[str, Tensor]:
+    def scaled_sums(self, factors: Float[Tensor, " batch"]) -> dict[str, Tensor]:
         """sum_i w_i g_i for each parameter, by name."""
         closed = self._find_closed()
         found: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
-            local = weights.to(parameter.device)
+            local = factors.to(parameter.device)
             if name in closed:
                 sums = [
-                    part.source.back(part.kernel.weighted_sum(part.slot, part.d, local))
+                    part.source.back(part.kernel.scaled_sum(part.slot, part.d, local))
                     for part in closed[name]
                 ]
                 total = sums[0] if len(sums) == 1 else torch.add(*sums)
             elif name in self.whole:
-                total = weigh(self.whole[name], local)
+                total = scale_and_sum(self.whole[name], local)
             else:
                 total = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
-            found[name] = total.to(torch.float64 if self.precise else accumulator(parameter.dtype))
+            found[name] = total.to(torch.float64 if self.wide else accumulator(parameter.dtype))
         return found
 
     def without(self, bad: Bool[Tensor, " batch"]) -> "Measured":

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.proof.labels import Mixed, Place, Public
 from decrescendo.clipping.proof.reading import Reading
@@ -22,6 +21,7 @@ from decrescendo.clipping.proof.watch import Watch, key_of, paused
 from decrescendo.clipping.recording import Recorder, Use
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
 
@@ -42,7 +42,7 @@ class Pass:
         return self.known
 
 
-def run(model: nn.Module, loss: Loss, batch: Batch, means: Means, watch: Watch) -> Pass:
+def run(model: nn.Module, loss: Loss, batch: Batch, workspace: Workspace, watch: Watch) -> Pass:
     """One recorded forward pass and one backward pass, every operation of both watched.
 
     ``batch`` is in memory of its own, and the watch knows where its examples are.
@@ -54,10 +54,10 @@ def run(model: nn.Module, loss: Loss, batch: Batch, means: Means, watch: Watch) 
     held = Inventory.of(model)
     parameters = trainable_of(held)
     check_hooks(parameters.values())
-    recorder = Recorder(parameters, watch, means.fresh())
+    recorder = Recorder(parameters, watch, workspace.fresh())
     watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
     with gradients_kept(parameters.values()):
-        return _run(model, loss, batch, recorder, held, watch, precise=means.precise)
+        return _run(model, loss, batch, recorder, held, watch, wide=workspace.wide)
 
 
 def _run(
@@ -68,7 +68,7 @@ def _run(
     held: Inventory,
     watch: Watch,
     *,
-    precise: bool,
+    wide: bool,
 ) -> Pass:
     parameters = trainable_of(held)
     with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
@@ -78,12 +78,12 @@ def _run(
     reached = check_coverage(losses, recorder.uses, parameters)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     uses = recorder.uses
-    with stream(uses, watch, precise=precise) as arrivals, watch, Reading(watch):
+    with stream(uses, watch, wide=wide) as arrivals, watch, Reading(watch):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
         captured = iter(output_gradients(losses, watch, others))
     check_arrived(list(arrivals.values()), reached)
     gradients = [
-        arrivals[index].d if index in arrivals else _arrived(use, next(captured), watch, precise=precise)
+        arrivals[index].d if index in arrivals else _arrived(use, next(captured), watch, wide=wide)
         for index, use in enumerate(uses)
     ]
     if watch.refusal:
@@ -93,7 +93,7 @@ def _run(
     ):
         raise UnsupportedModel(reads_a_number(watch.poisoned))
     dtype = norm_accumulator(parameters)
-    measured = Measured(parameters, watch.count, parts_of(uses, gradients), dtype, precise=precise)
+    measured = Measured(parameters, watch.count, parts_of(uses, gradients), dtype, wide=wide)
     return Pass(losses.detach(), measured, watch, uses)
 
 
@@ -138,8 +138,8 @@ def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[U
     return list(torch.autograd.grad(total, [use.edge for use in uses], allow_unused=True))
 
 
-def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, precise: bool) -> Tensor | None:
-    return None if gradient is None else arrived(use, gradient, watch, precise=precise)
+def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, wide: bool) -> Tensor | None:
+    return None if gradient is None else arrived(use, gradient, watch, wide=wide)
 
 
 @contextmanager

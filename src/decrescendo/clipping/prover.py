@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
 from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.script import Script
 from decrescendo.clipping.proof.watch import Guess, Memory, Watch
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.rng import seeded
 
@@ -46,28 +46,26 @@ class Prover:
         # Truth values of the data that were asked for, and on how many examples alone they made no difference.
         self._idle: dict[tuple[bool, ...], int] = {}
 
-    def begin(self, batch: Batch, seed: int, means: Means) -> None:
+    def begin(self, batch: Batch, seed: int, workspace: Workspace) -> None:
         """A first pass, over a few rows, if there was none."""
         if self._script is None:
-            self.run(batch, count_rows(batch), seed, means.counted())
+            self.run(batch, count_rows(batch), seed, workspace)
 
-    def run(self, batch: Batch, rows: int, seed: int, means: Means) -> Pass:
+    def run(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
         """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's."""
         with self._one_at_a_time:
-            return self._proven(batch, rows, seed, means)
+            return self._proven(batch, rows, seed, workspace)
 
-    def _proven(self, batch: Batch, rows: int, seed: int, means: Means) -> Pass:
+    def _proven(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
         count, again = max(rows, 2), True
         while True:
-            first = self._try(batch, rows, count, seed, means)
+            first = self._try(batch, rows, count, seed, workspace)
             if isinstance(first, Pass) and self._is_known(first.watch.script):
                 self._check_answers(batch, rows, first, seed)
                 return first
             script = first.watch.script if isinstance(first, Pass) else None
             others = [
-                self._try(batch, rows, size, seed, means.counted(), script)
-                for size in _SMALL
-                if size != count
+                self._try(batch, rows, size, seed, workspace, script) for size in _SMALL if size != count
             ]
             tried = [first, *others]
             guesses = [(one.watch if isinstance(one, Pass) else one[1]).guessed for one in tried]
@@ -93,7 +91,7 @@ class Prover:
                     "batch size), not by len(batch), and let no branch depend on it"
                 )
             if first.watch.poisoned:
-                self._check_steering(batch, rows, small[0], seed, means)
+                self._check_steering(batch, rows, small[0], seed, workspace)
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             self._script = first.watch.script
@@ -108,7 +106,7 @@ class Prover:
         rows: int,
         count: int,
         seed: int,
-        means: Means,
+        workspace: Workspace,
         expected: Script | None = None,
         poison: float = math.nan,
     ) -> Pass | tuple[DecrescendoError, Watch]:
@@ -119,7 +117,7 @@ class Prover:
             watch = Watch(count, self.memory, seed, expected, recipes, poison=poison, replays=expected)
             try:
                 with drawing(self._model, seed):
-                    return run(self._model, self._loss, given(batch, rows, watch), means, watch)
+                    return run(self._model, self._loss, given(batch, rows, watch), workspace, watch)
             except DecrescendoError as error:
                 return error, watch
             except Exception:
@@ -136,10 +134,10 @@ class Prover:
                 watch.end()
         raise AssertionError("a program that asks for ever")
 
-    def _check_steering(self, batch: Batch, rows: int, done: Pass, seed: int, means: Means) -> None:
+    def _check_steering(self, batch: Batch, rows: int, done: Pass, seed: int, workspace: Workspace) -> None:
         """Whether it makes a difference which number Python gets for one of the data that it reads."""
         for poison in (1e30, -1e30):
-            other = self._try(batch, rows, done.watch.count, seed, means.counted(), poison=poison)
+            other = self._try(batch, rows, done.watch.count, seed, workspace, poison=poison)
             same = isinstance(other, Pass) and not other.watch.script.differs(done.watch.script)
             if not same or not isinstance(other, Pass) or not torch.equal(other.losses, done.losses):
                 raise UnsupportedModel(reads_a_number(done.watch.poisoned))
@@ -205,7 +203,7 @@ class Prover:
             for row, found in enumerate(each):
                 one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
                 one[row] = 1
-                own = done.measured.weighted_sums(one)
+                own = done.measured.scaled_sums(one)
                 norms = torch.stack([_norm(g) for g in found])
                 if not bool(torch.isfinite(norms).all()):
                     continue

@@ -14,33 +14,22 @@ from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
 from decrescendo.clipping.proof.watch import Watch, paused
-from decrescendo.clipping.recurrent.decompose import CELLS, RECURRENT, run_cell
-from decrescendo.clipping.recurrent.layers import run_recurrent
+from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
 from decrescendo.clipping.recurrent.padding import packed_up, padded_again
-from decrescendo.clipping.rules import (
-    bag,
-    contraction,
-    conv,
-    elementwise,
-    embedding,
-    linear,
-    lookup,
-    norm,
-    transposed,
-)
+from decrescendo.clipping.rules import bag, conv, elementwise, embedding, linear, lookup, norm
+from decrescendo.clipping.rules.decompose import DECOMPOSED
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {
-    **linear.RULES, **contraction.RULES, **conv.RULES, **transposed.RULES, **embedding.RULES, **bag.RULES,
-    **lookup.RULES, **norm.RULES, **elementwise.RULES,
+    **linear.RULES, **conv.RULES, **embedding.RULES, **bag.RULES, **lookup.RULES, **norm.RULES, **elementwise.RULES,
 }  # fmt: skip
 # Looked at whether or not a trainable parameter takes part.
 CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, Any]], None]]] = {
@@ -158,12 +147,12 @@ class Recorder(TorchFunctionMode):
     Args:
         parameters: the trainable ones, by name.
         watch: says where the examples are in each tensor.
-        means: what the rules may spend.
+        workspace: what the rules may spend.
     """
 
     parameters: Mapping[str, Tensor]
     watch: Watch
-    means: Means
+    workspace: Workspace
     uses: list[Use] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
     packings: dict[int, tuple[Owners, Packing]] = field(default_factory=dict)
@@ -231,13 +220,13 @@ class Recorder(TorchFunctionMode):
             item = self.tracked.get(id(tensor))
             if item is not None:
                 found.append(item if item.version == tensor._version else self._changed(item))
-        if some and func in RECURRENT and any(is_data(self.watch.label(t)) for t in tensors_in(args, kwargs)):
+        if some and func in MODES and any(is_data(self.watch.label(t)) for t in tensors_in(args, kwargs)):
             return run_recurrent(self, func, args, kwargs)
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        if func in CELLS:
+        if func in DECOMPOSED:
             with self:
-                return run_cell(func, args, kwargs)
+                return DECOMPOSED[func](*args, **kwargs)
         if func not in RULES and is_composite(func):
             with self:
                 return opened(func)(*args, **kwargs)
@@ -410,7 +399,7 @@ class Recorder(TorchFunctionMode):
                 layout = Layout.of(place, self.batch)
                 call = Call(
                     name, torch.Tensor.expand, (source,), {}, tuple(output.shape), layout, {id(source): source},
-                    self.layout_of, self.means,
+                    self.layout_of, self.workspace,
                 )  # fmt: skip
                 kernel = elementwise.copies(call)
                 return None if kernel is None else (output, place, kernel)
@@ -450,7 +439,7 @@ class Recorder(TorchFunctionMode):
             return  # refused where it reaches a loss
         tracked = {id(item.tensor): item.tensor for item in found}
         call = Call(
-            name, func, args, kwargs, tuple(output.shape), layout, tracked, self.layout_of, self.means
+            name, func, args, kwargs, tuple(output.shape), layout, tracked, self.layout_of, self.workspace
         )
         kernel = None
         with paused():

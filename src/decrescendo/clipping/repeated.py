@@ -12,12 +12,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
-from decrescendo.clipping.means import chunks
 from decrescendo.clipping.recording import Tracked
 from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.rules.embedding import EmbeddingKernel
 from decrescendo.clipping.rules.linear import LinearKernel
 from decrescendo.clipping.rules.rule import Kernel
+from decrescendo.clipping.workspace import chunks
 
 
 @dataclass(slots=True)
@@ -132,7 +132,7 @@ def _one_product(parts: list[Part]) -> Part:
         saved=(),
         inputs=torch.cat([a for a, _ in sides], 1),
         transposed=first.kernel.transposed,
-        means=first.kernel.means,
+        workspace=first.kernel.workspace,
     )
     return Part(kernel, 0, first.source, torch.cat([d for _, d in sides], 1))
 

@@ -31,7 +31,7 @@ class Arrival:
 
     use: Use
     watch: Watch
-    precise: bool
+    wide: bool
     fired: bool = False
     d: Tensor | None = None
 
@@ -44,12 +44,12 @@ class Arrival:
             return
         # The model's backward pass has the precision that its user set; what is made of it here has all of it.
         with full_precision(), paused(), cast("Any", torch)._C.DisableTorchFunction():
-            d = arrived(self.use, gradient, self.watch, precise=self.precise)
+            d = arrived(self.use, gradient, self.watch, wide=self.wide)
             self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
 
 
-def arrived(use: Use, gradient: Tensor, watch: Watch, *, precise: bool) -> Tensor:
-    """The output gradient as the use's kernel takes it; in float64 where sums are to be precise.
+def arrived(use: Use, gradient: Tensor, watch: Watch, *, wide: bool) -> Tensor:
+    """The output gradient as the use's kernel takes it; in float64 where sums are.
 
     Raises:
         UnsupportedModel: a gradient whose examples are not where those of the output are.
@@ -62,14 +62,14 @@ def arrived(use: Use, gradient: Tensor, watch: Watch, *, precise: bool) -> Tenso
     if torch.finfo(gradient.dtype).eps > torch.finfo(watch.coarsest).eps:
         watch.coarsest = gradient.dtype
     d = use.arrived(gradient)
-    return d.to(_WIDE.get(d.dtype, d.dtype)) if precise else d
+    return d.to(_WIDE.get(d.dtype, d.dtype)) if wide else d
 
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 @contextmanager
-def stream(uses: Sequence[Use], watch: Watch, *, precise: bool = False) -> Generator[dict[int, Arrival]]:
+def stream(uses: Sequence[Use], watch: Watch, *, wide: bool = False) -> Generator[dict[int, Arrival]]:
     """Hooks on the uses that allow it, by index, while inside; all others have to be captured.
 
     A node is run in a backward pass only if something that is asked for lies behind it: only uses with another use
@@ -84,7 +84,7 @@ def stream(uses: Sequence[Use], watch: Watch, *, precise: bool = False) -> Gener
             source.isometric and all(counts[root] == 1 for root in source.roots) for source in use.parameters
         )
         if alone and is_absorbing(use.kernel) and _leads_to(use, nodes):
-            arrival = found[index] = Arrival(use, watch, precise)
+            arrival = found[index] = Arrival(use, watch, wide)
             handles.append(use.edge.node.register_prehook(arrival))
     try:
         yield found

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Loss
+from decrescendo.clipping import ClippedSum, Engine, Loss
 from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import trainable
 from decrescendo.data.rows import Rows, rows
@@ -23,9 +23,6 @@ from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
 from decrescendo.plan import Plan
 from decrescendo.rng import Seeds, Streams
-
-# Methods counted, not timed: a branch must compute to the last bit what a training from the start does.
-SETTINGS = EngineSettings(choice="counted")
 
 # By these factors the variance of one step's noise is changed: a difference centred on the plan's own noise.
 LOW, HIGH = 0.0, 2.0
@@ -211,7 +208,7 @@ class _Runner:
         self._optimizer = course.optimizer(self._model)
         self._scheduler = None if course.scheduler is None else course.scheduler(self._optimizer)
         self._masks = streams.numpy("model")
-        self._engine = Engine(self._model, course.loss, SETTINGS, seeds=Seeds(self._masks))
+        self._engine = Engine(self._model, course.loss, seeds=Seeds(self._masks))
         self._table: Rows = rows(course.data)
         self._device = next(iter(trainable(self._model).values())).device
         self._sampling = streams.numpy("sampling")

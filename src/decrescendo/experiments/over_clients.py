@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from torch import nn
 
-from decrescendo.clipping import EngineSettings
 from decrescendo.data import Dataset
 from decrescendo.experiments.spec import Spec
 from decrescendo.experiments.tasks import cross_entropy, decay_scheduler, make_optimizer
@@ -21,7 +20,6 @@ def fit_clients(
     data: Dataset,
     model: nn.Module,
     callback: Callable[[Progress], None],
-    settings: EngineSettings,
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place over clients of ``spec.records`` rows each, noise at the server: what `tasks.fit` is for
     rows. With one row a client the weights are the same bits as without clients.
@@ -41,6 +39,6 @@ def fit_clients(
 
     outcome = simulate(
         model, cross_entropy, Clients.equal(data.train, spec.records), plan, optimizer, seed=spec.seed,
-        placement=Placement.SERVER, callback=after_round, settings=settings,
+        placement=Placement.SERVER, callback=after_round,
     )  # fmt: skip
     return outcome.to_run(), model if average is None else average.module

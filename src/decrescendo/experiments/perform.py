@@ -15,7 +15,7 @@ from decrescendo import accounting
 from decrescendo.accounting import Accountant
 from decrescendo.budget import Budget, Unit
 from decrescendo.calibration import calibrate
-from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.clipping import Engine
 from decrescendo.data import Dataset, rows
 from decrescendo.data.splits import published_order
 from decrescendo.errors import ImpossibleBudget, InvalidValue
@@ -35,9 +35,6 @@ from decrescendo.run import Run, versions
 from decrescendo.sampling import PoissonSampling
 
 Tick = Callable[[int], None]  # steps taken since the last call
-
-# Methods counted, not timed: the same spec gives the same bits again on one machine.
-SETTINGS = EngineSettings(choice="counted")
 
 
 def rows_of(spec: Spec) -> int:
@@ -160,10 +157,10 @@ def train_by(
             after_step(state.step)
 
     if spec.records:
-        return fit_clients(spec, plan, data, model, stepped, SETTINGS)
+        return fit_clients(spec, plan, data, model, stepped)
     return fit(
         model, data, plan, seed=spec.seed, optimizer=spec.optimizer, learning_rate=spec.learning_rate,
-        momentum=spec.momentum, lr_decay=spec.lr_decay, averaging=spec.averaging, callback=stepped, settings=SETTINGS,
+        momentum=spec.momentum, lr_decay=spec.lr_decay, averaging=spec.averaging, callback=stepped,
     )  # fmt: skip
 
 
@@ -262,7 +259,7 @@ class Trace:
             device = next(model.parameters()).device
             self._batch = tuple(part[:examples].to(device) for part in data.train)
             # A stream of its own: what is looked at must not move what is trained.
-            self._engine = Engine(model, cross_entropy, SETTINGS, seeds=Seeds.of(spec.seed, "trace"))
+            self._engine = Engine(model, cross_entropy, seeds=Seeds.of(spec.seed, "trace"))
 
     def __call__(self, step: int) -> None:
         if not self.series or step not in self._steps:

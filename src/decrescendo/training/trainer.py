@@ -133,14 +133,14 @@ class Trainer:
                 )
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
         if checkpoints is not None:
-            settings = _repeatable(plan, settings)
+            _check_repeatable(plan)
         self._source: Source = Steered(plan, model) if isinstance(plan, Adaptive) else Planned(plan)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._sampling, self._noise = sampling_and_noise(seed)
         self._seeds = Seeds.of(seed)
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._seeds)
-        self._precise = settings is not None and settings.precise
+        self._precise = settings is not None and settings.wide
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()
@@ -396,21 +396,13 @@ class Trainer:
         return self._settings
 
 
-def _repeatable(plan: Plan | Adaptive, settings: EngineSettings | None) -> EngineSettings:
-    """Settings under which a step that is done again gives the same bits."""
+def _check_repeatable(plan: Plan | Adaptive) -> None:
+    """Refuse what cannot do a step again with the same bits."""
     if isinstance(plan, Adaptive):
         raise InvalidValue(
             "a run with checkpoints must have a plan, got noise decided on the way: what a policy remembers is not "
             "kept. Calibrate a plan, or train without checkpoints"
         )
-    if settings is None:
-        return EngineSettings(choice="counted")
-    if settings.choice != "counted":
-        raise InvalidValue(
-            f'settings must have choice="counted" in a run with checkpoints, got {settings.choice!r}. '
-            "Methods chosen by the clock may be others after a crash, and round differently"
-        )
-    return settings
 
 
 def _check_unit(budget: Budget) -> None:

@@ -18,15 +18,15 @@ from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
 from decrescendo.clipping.proof.places import Owners, is_uniform
 from decrescendo.clipping.proof.watch import Watch, paused
 from decrescendo.clipping.recurrent.packed import Grams, PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
-from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, backward, forward
+from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, forward
 from decrescendo.clipping.rules.linear import LinearKernel, SharedGram
 from decrescendo.clipping.rules.rule import Kernel
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
 MODES: dict[Callable[..., Any], Mode] = {
@@ -45,7 +45,7 @@ class Tape(Protocol):
     """What is asked of the recorder."""
 
     watch: Watch
-    means: Means
+    workspace: Workspace
 
     @property
     def batch(self) -> int:
@@ -119,18 +119,21 @@ class _Scan(torch.autograd.Function):
         del tap, hidden_tap, projection_tap
         ctx.set_materialize_grads(False)
         place, ranks = layer.found(((gates, layer.place), (state, layer.ranks), (cell, layer.ranks)))
-        with paused():
-            trace, last, last_cell = forward(
-                layer.mode, gates.detach(), state, cell, layer.weights, layer.steps, reverse=layer.reverse
-            )
-        made = (trace.outputs, trace.before, trace.gates, trace.unprojected)
-        for tensor, label in (*((tensor, place) for tensor in made), (last, ranks), (last_cell, ranks)):
+        with paused(), _functions():
+            needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
+            layer.trace = trace = forward(
+                layer.mode, gates, state, cell, layer.weights, layer.steps,
+                reverse=layer.reverse, first=needs[5] or needs[6],
+            )  # fmt: skip
+            # (Last states may be written to, and autograd's graph inside has them too.)
+            ends = [end.detach().clone() for end in (trace.last, trace.last_cell) if end is not None]
+            outputs = trace.outputs.detach()
+        made = [(tensor, place) for tensor in (outputs, trace.before, trace.unprojected)]
+        for tensor, label in (*made, *((end, ranks) for end in ends)):
             if tensor is not None:
                 layer.watch.assign(tensor, label)
-        layer.trace = trace
         ctx.layer = layer
-        ctx.rows = (state.shape[0], state.shape[1] if cell is None else cell.shape[1])
-        return (trace.outputs, last) if last_cell is None else (trace.outputs, last, last_cell)
+        return (outputs, *ends)
 
     @staticmethod
     @once_differentiable
@@ -140,10 +143,8 @@ class _Scan(torch.autograd.Function):
         needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
         assert layer.trace is not None
         place, ranks = layer.found(((outputs, layer.place), (last, layer.ranks), (last_cell, layer.ranks)))
-        with _full_precision(layer.trace.gates), paused():
-            found = backward(
-                layer.trace, layer.weights, outputs, last, last_cell, ctx.rows, first=needs[5] or needs[6]
-            )
+        with _full_precision(layer.trace.outputs), paused(), _functions():
+            found = layer.trace.gradients(outputs, last, last_cell)
         own = ((found.gates, place), (found.hidden, place), (found.projected, place))
         for tensor, label in (*own, (found.state, ranks), (found.cell, ranks)):
             if tensor is not None:
@@ -271,7 +272,7 @@ class _Run:
     def dropped(self, outputs: Tensor, probability: float) -> Tensor:
         """Dropout between layers, with the mask that torch's own layer draws: it goes by steps, then sequences."""
         if self.turned or self.steps.packed is not None:
-            return functional.dropout(outputs, probability, training=True)
+            return functional.dropout(outputs.contiguous(), probability, training=True)
         by_steps = outputs.transpose(0, 1).contiguous()
         return functional.dropout(by_steps, probability, training=True).transpose(0, 1).contiguous()
 
@@ -333,16 +334,16 @@ class _Run:
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
         parameters = tuple(slots.values())
 
-        packing, means = self.layout.packing, self.tape.means
+        packing, workspace = self.layout.packing, self.tape.workspace
         if packing is not None and packing.sizes[:1] == (self.layout.batch,):
             grams = Grams() if shared is None else shared[1]
-            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, means, grams)
+            kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace, grams)
         else:
             with paused():
                 split = self.layout.split(factor)
                 positions = split.reshape(split.shape[0], -1, split.shape[-1])
             kernel = LinearKernel(
-                roles, parameters, saved, positions, transposed=False, means=means,
+                roles, parameters, saved, positions, transposed=False, workspace=workspace,
                 shared=None if shared is None else shared[0],
             )  # fmt: skip
         self.tape.attach(self.name, tap, parameters, self.layout, kernel)
@@ -368,6 +369,11 @@ def _check(tape: Tape, name: str, states: Sequence[Tensor], weights: Sequence[Te
             f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
             "on data. Detach them, or write the layer with ordinary torch operations"
         )
+
+
+def _functions() -> AbstractContextManager[object]:
+    """Without the recorder: what happens inside is ours."""
+    return cast("Any", torch)._C.DisableTorchFunction()
 
 
 def _full_precision(like: Tensor) -> AbstractContextManager[object]:

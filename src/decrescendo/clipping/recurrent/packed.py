@@ -13,11 +13,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
-from decrescendo.clipping.means import Means, chunks
 from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.rules.grams import Lengths, lengths_of, norms_of_grams, products_of, slack_of
-from decrescendo.clipping.rules.linear import LinearKernel, product_norms, weighted_product
+from decrescendo.clipping.rules.linear import LinearKernel, product_norms, scaled_product
 from decrescendo.clipping.rules.rule import square_rows
+from decrescendo.clipping.workspace import Workspace, chunks
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class PackedKernel:
     saved: tuple[Tensor, ...]
     inputs: Float[Tensor, "rows features"]
     packing: Packing
-    means: Means
+    workspace: Workspace
     grams: Grams
     biases: Float[Tensor, "batch outputs"] | None = field(default=None)
 
@@ -88,12 +88,12 @@ class PackedKernel:
             found[places.which] = self._norms(a, d, number, places, slack)
         return found
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             biases = self._bias(d)
-            return weights.to(biases.dtype) @ biases
+            return factors.to(biases.dtype) @ biases
         a = self.inputs.to(d.dtype)
-        return weighted_product(a.unsqueeze(1), d.unsqueeze(1), weights[self._owners()])
+        return scaled_product(a.unsqueeze(1), d.unsqueeze(1), factors[self._owners()])
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         kernel, padded = self.padded(d)
@@ -103,7 +103,7 @@ class PackedKernel:
         inputs = self.zeroed(self.inputs, rows)
         biases = None if self.biases is None else self.biases.masked_fill(rows.unsqueeze(1), 0)
         return PackedKernel(
-            self.roles, self.parameters, (), inputs, self.packing, self.means, Grams(), biases
+            self.roles, self.parameters, (), inputs, self.packing, self.workspace, Grams(), biases
         )
 
     def zeroed(self, d: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:
@@ -115,7 +115,13 @@ class PackedKernel:
         batch = self.packing.sizes[0]
         inputs = self.packing.pad(self.inputs, batch)
         kernel = LinearKernel(
-            self.roles, self.parameters, (), inputs, transposed=False, means=self.means, biases=self.biases
+            self.roles,
+            self.parameters,
+            (),
+            inputs,
+            transposed=False,
+            workspace=self.workspace,
+            biases=self.biases,
         )
         return kernel, self.packing.pad_zeros(d, batch)
 

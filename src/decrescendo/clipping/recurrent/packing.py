@@ -4,13 +4,11 @@
 one, .., the longest sequence first. The data alone does not say whose row is whose; the call that packed it does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-
-from decrescendo.clipping.static import refuse_if_static
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,20 +58,10 @@ def make_packing(
     sizes: tuple[int, ...], order: Int[Tensor, " sequences"] | None, device: torch.device | None = None
 ) -> Packing:
     """From the number of sequences at each step, and which sequence is at each rank (``None``: in order)."""
-    refuse_if_static("a packed sequence")
-    sequences, length = sizes[0], len(sizes)
     if order is None:
-        order = torch.arange(sequences, device=device)
-    device = order.device
-    counts = torch.tensor(sizes, device=device)
-    starts = torch.cumsum(counts, 0) - counts
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(sequences, device=device)
-    live = rank.unsqueeze(1) < counts
-    source = torch.where(live, starts + rank.unsqueeze(1), rank.unsqueeze(1))
-    step = torch.repeat_interleave(torch.arange(length, device=device), counts)
-    ranks = torch.arange(step.shape[0], device=device) - starts[step]
-    return Packing(sizes, order, order[ranks] * length + step, source, live)
+        order = torch.arange(sizes[0], device=device)
+    example = torch.cat([order[:size] for size in sizes])
+    return replace(packing_of(example, sizes[0]), sizes=sizes, order=order)
 
 
 def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
@@ -82,7 +70,6 @@ def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
     >>> packing_of(torch.tensor([1, 0, 1]), 2).source.tolist()
     [[1, 1], [0, 2]]
     """
-    refuse_if_static("rows chosen by their values")
     order = example.argsort(stable=True)
     counts = torch.bincount(example, minlength=batch)
     starts, length = counts.cumsum(0) - counts, max(1, int(counts.max()))

@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from decrescendo.clipping.rules.embedding import Segments
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, zero_rows
-from decrescendo.clipping.static import refuse_if_static
 
 
 @dataclass(slots=True)
@@ -35,8 +34,8 @@ class BagKernel:
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         return self._segments(d).squared_norms(self.batch)
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        return self._segments(d).weighted_sum(tuple(self.parameters[slot].shape), weights)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        return self._segments(d).scaled_sum(tuple(self.parameters[slot].shape), factors)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return self._segments(d).per_example(self.batch, tuple(self.parameters[slot].shape))
@@ -83,8 +82,8 @@ class MaximumKernel:
             return square_rows(self._rows(d))
         return square_rows(self.per_example(slot, d))
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        rows = self._rows(d) * weights.to(d.dtype).reshape(-1, 1, 1)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        rows = self._rows(d) * factors.to(d.dtype).reshape(-1, 1, 1)
         total = torch.zeros(self.parameters[slot].shape, dtype=d.dtype, device=d.device)
         return total.scatter_add_(0, self.highest.flatten(0, 1), rows.flatten(0, 1))
 
@@ -105,7 +104,6 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     ids, weight = bound["input"], bound["weight"]
     offsets: Tensor | None = bound.get("offsets")
     weights, padding = bound.get("per_sample_weights"), bound.get("padding_idx")
-    refuse_if_static("embedding_bag")
     if any(call.is_tracked(value) for value in (ids, offsets, weights)):
         return None
     if padding is not None and padding < 0:

@@ -8,7 +8,7 @@ of the weighted output gradients. Where products.c was compiled, it makes the pr
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -16,33 +16,40 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
 from decrescendo.clipping.rules import compiled
-from decrescendo.clipping.rules.grams import gram_norms, lengths_of_squares, norms_of_grams, slack_of
-from decrescendo.clipping.rules.linear import product_norms
-from decrescendo.clipping.rules.patches import (
-    Geometry,
-    copies_runs_of_places,
-    has_strips,
-    patch_grams,
-    unfold,
-    unfold_places,
-    unfold_strips,
+from decrescendo.clipping.rules.grams import (
+    gram_cost,
+    gram_norms,
+    lengths_of_squares,
+    norms_of_grams,
+    slack_of,
 )
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, round_up, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.linear import product_norms
+from decrescendo.clipping.rules.patches import Geometry, patch_grams, unfold
+from decrescendo.clipping.rules.rule import (
+    Call,
+    Kernel,
+    Rule,
+    round_up,
+    scale_and_sum,
+    square_rows,
+    zero_rows,
+)
+from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, product_cost
 
 # Elements of the patches that are copied at once for products: half a chunk, as the products lie in the cache too.
 _PATCHES = CHUNK // 2
 # Elements of the images and output gradients that are copied at once for the compiled form, and only read.
 _COPIES = 4 * CHUNK
+# What a multiplication costs in the compiled form, and in torch's own weight gradient.
+_COMPILED, _SUMMED = 1.4, 1.4
 
 
 @dataclass(slots=True)
 class ConvKernel:
     """A convolution; ``inputs`` (batch * k, channels, *places), with k > 1 where examples are folded.
 
-    Patches are copied by `unfold_places` where that is quicker (``by_places``). A kept ``product`` has the columns of
-    one kernel place side by side (``by_channels``) or those of one channel.
+    A kept ``product`` has the channels of one kernel place side by side.
     """
 
     roles: tuple[str, ...]
@@ -52,10 +59,8 @@ class ConvKernel:
     batch: int
     shape: tuple[int, ...]
     geometry: Geometry
-    means: Means
-    by_places: bool
-    product: Float[Tensor, "strips batch outputs columns"] | None = field(default=None)
-    by_channels: bool = False
+    workspace: Workspace
+    product: Float[Tensor, "batch outputs columns"] | None = field(default=None)
     biases: Float[Tensor, "batch channels_out"] | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
@@ -76,52 +81,39 @@ class ConvKernel:
             return square_rows(self._bias(d))
         method = self._method(d)
         if method in ("keep", "compiled"):
-            # Memory for the product: what it replaces, if that is more, or out of the means.
-            shape = self._product_shape(method)
-            kept = d.new_empty(shape) if self._replaces(d) else self.means.take(shape, d)
+            # Memory for the product: what it replaces, if that is more, or out of the workspace.
+            shape = self._product_shape()
+            kept = d.new_empty(shape) if self._replaces(d) else self.workspace.take(shape, d)
             if kept is not None:
-                squares = self._fill(method, d, kept)
-                self.product, self.by_channels = kept, method == "compiled" or self._is_by_channels()
-                return squares
+                self.product = kept
+                return self._fill(method, d, kept)
             method = "twice"
         return self._norms(method, d)
 
     def _replaces(self, d: Tensor) -> bool:
         return self.absorbing and self.batch * math.prod(self.shape) <= d.numel()
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             biases = self._bias(d)
-            return weights.to(biases.dtype) @ biases
+            return factors.to(biases.dtype) @ biases
         if self.product is not None:
-            return self._oriented(_weighed(self.product, weights), self.by_channels)
-        return self._sum(d, weights)
+            return self._oriented(scale_and_sum(self.product, factors))
+        return self._sum(d, factors)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             return self._bias(d)
-        return self._oriented(self._products(d), self._is_by_channels())
+        return self._oriented(self._products(d))
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "ConvKernel":
         images = rows.repeat_interleave(self.inputs.shape[0] // self.batch)
+        product, biases = (
+            None if found is None else zero_rows(found, rows) for found in (self.product, self.biases)
+        )
         inputs = zero_rows(self.inputs, images)
-        product = self.product
-        if product is not None:
-            product = product.masked_fill(rows.reshape(1, -1, 1, 1), 0)
-        biases = None if self.biases is None else zero_rows(self.biases, rows)
-        return ConvKernel(
-            self.roles,
-            self.parameters,
-            (),
-            inputs,
-            self.batch,
-            self.shape,
-            self.geometry,
-            self.means,
-            self.by_places,
-            product,
-            self.by_channels,
-            biases,
+        return replace(
+            self, saved=(), inputs=inputs, product=product, biases=biases, squares={}, absorbing=False
         )
 
     def _bias(self, d: Tensor) -> Float[Tensor, "batch channels_out"]:
@@ -136,40 +128,29 @@ class ConvKernel:
     def _method(self, d: Tensor) -> str:
         """By which form norms and sums are fastest: see `_norms`; "keep" and "compiled" also keep the product."""
         geometry, groups = self.geometry, self.geometry.groups
-        weight = math.prod(self.shape)
-        patch = math.prod(self.shape[1:])
-        places = d[0].numel() // self.shape[0]
-        # Moving a number costs about as much as eight multiplications.
-        product, unfolded = places * weight, 8 * places * patch * groups
-        gram = places * places * (patch * groups + self.shape[0])
-        cost = {"twice": 2.0 * product + unfolded, "gram": float(gram + unfolded + product)}
-        if self._replaces(d) or self.batch * weight * d.element_size() <= self.means.left:
-            copied = (
-                unfolded / (self.geometry.kernel[0] // self.geometry.stride[0])
-                if self._strips() > 1
-                else unfolded
-            )
-            cost["keep"] = product + copied + 16.0 * weight
-            if self._copies() == 1 and compiled.covers(geometry, d):
-                cost["compiled"] = product + 8.0 * self.inputs[0].numel() + 8 * weight
+        outputs, channels = self.shape[0], self.inputs.shape[1]
+        weight, patch = math.prod(self.shape), math.prod(self.shape[1:])
+        places = d[0].numel() // outputs
+        product = groups * product_cost(outputs // groups, places, patch)
+        unfolded, multiplied = MOVED * places * patch * groups, places * weight
+        summed = _SUMMED * multiplied
+        cost = {
+            "twice": product + unfolded + MOVED * weight + summed,
+            "gram": groups * gram_cost(places, patch, outputs // groups) + unfolded + summed,
+        }
         pixels = math.prod(self._padded_places())
+        if self._replaces(d) or self.batch * weight * d.element_size() <= self.workspace.left:
+            kept = 2 * MOVED * weight
+            cost["keep"] = product + unfolded + kept
+            if self._copies() == 1 and compiled.covers(geometry, d):
+                run = channels * geometry.kernel[-1]
+                lanes = -(-run // compiled.LANES) * compiled.LANES / run
+                cost["compiled"] = _COMPILED * lanes * multiplied + MOVED * pixels * channels + kept
         if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
-            sums = 8 * pixels * pixels * self.geometry.kernel[0]
-            cost["pixels"] = float(
-                pixels * pixels * self.shape[1] + sums + places * places * self.shape[0] + product
-            )
-        kept: list[Tensor] = []
-
-        def run(method: str) -> object:
-            ones = torch.ones(self.batch, dtype=d.dtype, device=d.device)
-            if method in ("keep", "compiled"):
-                kept[:] = [kept[0] if kept else d.new_empty(self.batch * weight)]
-                product = kept[0].view(self._product_shape(method))
-                return self._fill(method, d, product), _weighed(product, ones)
-            return self._norms(method, d), self._sum(d, ones)
-
-        key = ("conv", self.shape, tuple(self.inputs.shape[1:]), geometry, d.dtype, bucket(self.batch))
-        return self.means.choose(key, cost, run, d.device)
+            sums = pixels**2 * sum(geometry.kernel) * MOVED / 2
+            cost["pixels"] = product_cost(pixels, channels, pixels) + sums + summed
+            cost["pixels"] += gram_cost(places, 0, outputs)
+        return self.workspace.choose(cost)
 
     def _padded_places(self) -> list[int]:
         pad, places = self.geometry.pad, self.inputs.shape[2:]
@@ -207,85 +188,55 @@ class ConvKernel:
         sizes = lengths_of_squares(second.diagonal(0, 1, 2).clone(), self.shape[0], self.shape[0])
         return norms_of_grams(first, second, lengths, sizes, slack_of(self.inputs))
 
-    def _product_shape(self, method: str = "keep") -> tuple[int, int, int, int]:
-        strips = 1 if method == "compiled" else self._strips()
-        return strips, self.batch, self.shape[0], math.prod(self.shape[1:]) // strips
+    def _product_shape(self) -> tuple[int, int, int]:
+        return self.batch, self.shape[0], math.prod(self.shape[1:])
 
     def _fill(self, method: str, d: Tensor, kept: Tensor) -> Float[Tensor, " batch"]:
         """Writes the product to ``kept``; |g_i|^2."""
         if method != "compiled":
-            return _squares(self._products(d, kept))
+            return square_rows(self._products(d, kept))
         # In parts, so that what has to be copied first (zeros round the images, channels last) stays small.
         size = math.prod(self._padded_places()) * self.inputs.shape[1] + d[0].numel()
         squares = [
-            compiled.gradients(self.inputs[part], d[part], self.geometry, kept[0, part])
+            compiled.gradients(self.inputs[part], d[part], self.geometry, kept[part])
             for part in chunks(self.batch, size, _COPIES)
         ]
         return round_up(torch.cat(squares), math.prod(self.shape))
 
-    def _products(
-        self, d: Tensor, found: Tensor | None = None
-    ) -> Float[Tensor, "strips batch outputs columns"]:
-        """g_i, its patch in the order of `_sides` or cut into strips; written to ``found`` if there is one."""
-        shape, groups = self._product_shape(), self.geometry.groups
-        found = torch.empty(shape, dtype=d.dtype, device=d.device) if found is None else found
-        strips, batch, outputs, columns = shape
-        if strips > 1:
-            for part in chunks(batch, d[0].numel() // outputs * columns, _PATCHES):
-                left = d[part].reshape(part.stop - part.start, outputs, -1)
-                rights = unfold_strips(self.inputs[part].to(d.dtype), self.geometry)
-                for strip, right in enumerate(rights):
-                    torch.bmm(left, right, out=found[strip, part])
-            return found
-        flat = found.reshape(batch * groups, outputs // groups, columns)
+    def _products(self, d: Tensor, found: Tensor | None = None) -> Float[Tensor, "batch outputs columns"]:
+        """g_i, its columns in the order of `_sides`; written to ``found`` if there is one."""
+        batch, outputs, columns = self._product_shape()
+        found = (
+            torch.empty(batch, outputs, columns, dtype=d.dtype, device=d.device) if found is None else found
+        )
+        groups = self.geometry.groups
+        flat = found.view(batch * groups, outputs // groups, columns)
         for part in chunks(batch, d[0].numel() // outputs * columns * groups, _PATCHES):
             torch.bmm(*self._sides(d, part), out=flat[part.start * groups : part.stop * groups])
         return found
 
-    def _strips(self) -> int:
-        """Into how many strips the kernel is cut for products that are kept; 1: not at all."""
-        geometry = self.geometry
-        if self._copies() > 1 or self.by_places or not has_strips(geometry, self.inputs.shape[1]):
-            return 1
-        return geometry.kernel[0] // geometry.stride[0]
-
     def _sides(self, d: Tensor, part: slice) -> tuple[Tensor, Tensor]:
         """Output gradients (rows * groups, outputs, places) and patches (rows * groups, places, patch)."""
         copies, groups, rows = self._copies(), self.geometry.groups, part.stop - part.start
-        images = self.inputs[part.start * copies : part.stop * copies].to(d.dtype)
-        if self.by_places:
-            right = unfold_places(images, self.geometry)
-            right = right.reshape(rows, -1, right.shape[-1])
-        else:
-            patches = unfold(images, self.geometry)
-            patches = patches.reshape(rows, copies, groups, -1, patches.shape[-1])
-            right = patches.permute(0, 2, 1, 4, 3).reshape(
-                rows * groups, copies * patches.shape[-1], patches.shape[-2]
-            )
-        outputs = self.shape[0] // groups
-        left = d[part].reshape(rows, copies, groups, outputs, -1)
-        return left.permute(0, 2, 3, 1, 4).reshape(rows * groups, outputs, -1), right
+        patches = unfold(self.inputs[part.start * copies : part.stop * copies].to(d.dtype), self.geometry)
+        # (rows, places, kernel, groups, channels of a group), the places of all copies side by side
+        patches = patches.reshape(rows, -1, patches.shape[2], groups, self.shape[1])
+        right = patches.permute(0, 3, 1, 2, 4).reshape(rows * groups, patches.shape[1], -1)
+        left = d[part].reshape(rows, copies, groups, self.shape[0] // groups, -1)
+        return left.permute(0, 2, 3, 1, 4).reshape(rows * groups, self.shape[0] // groups, -1), right
 
-    def _is_by_channels(self) -> bool:
-        """Whether `_products` has the channels of one kernel place side by side."""
-        return self.by_places or self._strips() > 1
-
-    def _oriented(
-        self, gradient: Float[Tensor, "strips *batch outputs columns"], by_channels: bool
-    ) -> Tensor:
+    def _oriented(self, gradient: Float[Tensor, "*batch outputs columns"]) -> Tensor:
         """A product, or a sum of it, in the shape of the weight."""
-        batch = gradient.shape[1:-2]
-        if not by_channels:
-            return gradient.reshape(*batch, *self.shape)
-        rows = gradient.movedim(0, -2).reshape(*batch, self.shape[0], *self.shape[2:], self.shape[1])
+        batch = gradient.shape[:-2]
+        rows = gradient.reshape(*batch, self.shape[0], *self.shape[2:], self.shape[1])
         return rows.movedim(-1, len(batch) + 1)
 
-    def _sum(self, d: Tensor, weights: Tensor) -> Tensor:
+    def _sum(self, d: Tensor, factors: Tensor) -> Tensor:
         """sum_i w_i g_i as torch's weight gradient of the weighted output gradients."""
         copies, geometry = self._copies(), self.geometry
         dimensions = len(geometry.kernel)
         total = torch.zeros(self.shape, dtype=d.dtype, device=d.device)
-        scale = weights.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
+        scale = factors.to(d.dtype).reshape(-1, *[1] * (d.dim() - 1))
         # One zero more on one side is padded by hand: the weight gradient takes the same on both.
         even = geometry.pad[::2] == geometry.pad[1::2]
         padding = list(geometry.pad[::2][::-1]) if even else [0] * dimensions
@@ -299,16 +250,6 @@ class ConvKernel:
             )  # fmt: skip
             total = cast("Tensor", found[1]) if part.start == 0 else total + cast("Tensor", found[1])
         return total
-
-
-def _squares(product: Float[Tensor, "strips batch outputs columns"]) -> Float[Tensor, " batch"]:
-    return square_rows(product.flatten(0, 1)).reshape(product.shape[0], -1).sum(0)
-
-
-def _weighed(
-    product: Float[Tensor, "strips batch outputs columns"], weights: Float[Tensor, " batch"]
-) -> Float[Tensor, "strips outputs columns"]:
-    return torch.stack([weigh(strip, weights) for strip in product])
 
 
 def _spread(value: int | Sequence[int], dimensions: int) -> tuple[int, ...]:
@@ -360,8 +301,7 @@ def _conv(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         batch=call.layout.batch,
         shape=tuple(weight.shape),
         geometry=geometry,
-        means=call.means,
-        by_places=not copies_runs_of_places(images, geometry, call.output[-1]),
+        workspace=call.workspace,
     )
 
 

@@ -5,17 +5,16 @@ parameter as large as one example (position embeddings) has g_i = d_i itself: no
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool
 from torch import Tensor
-from torch.nn import functional
 
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.means import chunks
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.workspace import chunks
 
 # From d of some examples, and which these are, to d * df/dp entry by entry.
 Factor: TypeAlias = Callable[[Tensor, slice], Tensor]
@@ -42,17 +41,30 @@ class ElementKernel:
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
         return square_rows(self.per_example(slot, d))
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        return weigh(self.per_example(slot, d), weights)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        return scale_and_sum(self.per_example(slot, d), factors)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if slot not in self.found:
             self.found[slot] = self._summed(slot, d).reshape(d.shape[0], *self.parameters[slot].shape)
         return self.found[slot]
 
+    def absorb(self, d: Tensor) -> bool:
+        smaller = all(self._places(slot, d) for slot in range(len(self.slots)))
+        if smaller:
+            for slot in range(len(self.slots)):
+                self.per_example(slot, d)
+            # What the factors hold is not needed any more.
+            self.slots = tuple(replace(slot, factor=None) for slot in self.slots)
+        return smaller
+
+    def _places(self, slot: int, d: Tensor) -> tuple[int, ...]:
+        """The dimensions that a gradient is summed over."""
+        aligned = self.slots[slot].aligned
+        return tuple(axis for axis in range(1, d.dim()) if aligned[axis] == 1 and d.shape[axis] != 1)
+
     def _summed(self, slot: int, d: Tensor) -> Tensor:
-        known = self.slots[slot]
-        places = tuple(axis for axis in range(1, d.dim()) if known.aligned[axis] == 1 and d.shape[axis] != 1)
+        known, places = self.slots[slot], self._places(slot, d)
         if known.factor is None:
             d = d.real if d.is_complex() else d
             return d.sum(places) if places else d
@@ -65,7 +77,8 @@ class ElementKernel:
         return found if self.bad is None else zero_rows(found, self.bad)
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "ElementKernel":
-        return ElementKernel(self.parameters, (), self.slots, rows)
+        found = {slot: zero_rows(gradient, rows) for slot, gradient in self.found.items()}
+        return ElementKernel(self.parameters, (), self.slots, rows, found)
 
 
 def align(shape: tuple[int, ...], output: tuple[int, ...], layout: Layout) -> tuple[int, ...] | None:
@@ -101,10 +114,12 @@ def copies(call: Call) -> Kernel | None:
     if call.layout.kind == "folded" and call.output == (call.layout.batch * shape[0], *shape[1:]):
         # Repeated for each example along a dimension it had (the heads of DeBERTa's positions).
         return ElementKernel((source,), (), (Slot((1, *shape), None),))
-    return _build(call, [source], [None], ())
+    return kernel_of(call, [source], [None], ())
 
 
-def _build(call: Call, parameters: list[Tensor], factors: list[Factor | None], saved: Any) -> Kernel | None:
+def kernel_of(
+    call: Call, parameters: list[Tensor], factors: list[Factor | None], saved: Any
+) -> Kernel | None:
     """One kernel for all parameters of one call, or ``None`` where one of them holds rows of the batch."""
     slots: list[Slot] = []
     for parameter, factor in zip(parameters, factors, strict=True):
@@ -134,31 +149,19 @@ class Operand:
         return near.conj() if isinstance(near, Tensor) else near.conjugate()
 
 
-def _operand(call: Call, value: Any) -> Operand:
+def operand_of(call: Call, value: Any) -> Operand:
+    """An argument spread out beside the split output."""
     if not isinstance(value, Tensor):
         return Operand(value)
     return Operand(call.layout.split(value.detach().broadcast_to(call.output)))
 
 
-def _times(other: Operand) -> Factor:
-    return lambda d, part: d * other.conjugate(d, part)
-
-
-def _linear(sign: float, reverse: bool) -> Callable[[Call, Mapping[str, Any]], Kernel | None]:
-    """``input + alpha * other`` (sign 1) or ``input - alpha * other`` (sign -1); ``reverse``: other - input."""
-
-    def build(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-        alpha = bound.get("alpha", 1)
-        scales = {"input": 1.0, "other": sign * alpha}
-        if reverse:
-            scales = {"input": sign * alpha, "other": 1.0}
-        parameters = [(scale, bound[role]) for role, scale in scales.items() if call.is_tracked(bound[role])]
-        factors: list[Factor | None] = [
-            None if scale == 1 else _times(Operand(scale)) for scale, _ in parameters
-        ]
-        return _build(call, [value for _, value in parameters], factors, ())
-
-    return build
+def _sum(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
+    """``input + other``: d itself, for both."""
+    if bound.get("alpha", 1) != 1:
+        return _SCALED_SUM(call, bound)
+    parameters = [bound[role] for role in ("input", "other") if call.is_tracked(bound[role])]
+    return kernel_of(call, parameters, [None] * len(parameters), ())
 
 
 def _product(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
@@ -166,45 +169,9 @@ def _product(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     if call.is_tracked(left) and call.is_tracked(right):
         return None
     parameter, other = (left, right) if call.is_tracked(left) else (right, left)
-    saved = (other,) if isinstance(other, Tensor) else ()
-    return _build(call, [parameter], [_times(_operand(call, other))], saved)
-
-
-def _quotient(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    return _divide(call, bound, bound["input"], bound["other"])
-
-
-def _reciprocal(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    """``__rtruediv__``: other / input."""
-    return _divide(call, bound, bound["other"], bound["input"])
-
-
-def _divide(call: Call, bound: Mapping[str, Any], above: Any, below: Any) -> Kernel | None:
-    if bound.get("rounding_mode") is not None or (call.is_tracked(above) and call.is_tracked(below)):
-        return None
-    saved = tuple(value for value in (above, below) if isinstance(value, Tensor))
-    over, under = _operand(call, above), _operand(call, below)
-    if call.is_tracked(above):
-        return _build(call, [above], [lambda d, part: d / under.conjugate(d, part)], saved)
-
-    def factor(d: Tensor, part: slice) -> Tensor:
-        low = under.near(d, part)
-        return -d * over.conjugate(d, part) / (low * low)
-
-    return _build(call, [below], [factor], saved)
-
-
-def _prelu(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    rows, weight = bound["input"], bound["weight"]
-    if call.is_tracked(rows) or not call.is_tracked(weight):
-        return None
-    # One slope for all channels, or one for each entry of dimension 1; a vector without channels has one slope.
-    shape = (weight.numel(), *[1] * (rows.dim() - 2)) if rows.dim() >= 2 else (1,)
-    aligned = align(shape, call.output, call.layout)
-    if aligned is None:
-        return None
-    below = _operand(call, rows.detach().clamp(max=0))
-    return ElementKernel((weight,), (), (Slot(aligned, _times(below)),))
+    operand = operand_of(call, other)
+    factor: Factor = lambda d, part: d * operand.conjugate(d, part)  # noqa: E731
+    return kernel_of(call, [parameter], [factor], (other,) if isinstance(other, Tensor) else ())
 
 
 def _any(function: Callable[..., Any]) -> Callable[[Call, Mapping[str, Any]], Kernel | None]:
@@ -214,7 +181,7 @@ def _any(function: Callable[..., Any]) -> Callable[[Call, Mapping[str, Any]], Ke
         parameters = [value for value in bound.values() if call.is_tracked(value)]
         if len({id(value) for value in parameters}) < len(parameters):
             return None
-        operands = {key: _operand(call, value) for key, value in bound.items()}
+        operands = {key: operand_of(call, value) for key, value in bound.items()}
         if any(isinstance(value, Tensor) and value.is_complex() for value in bound.values()):
             return None
 
@@ -232,51 +199,45 @@ def _any(function: Callable[..., Any]) -> Callable[[Call, Mapping[str, Any]], Ke
         factors: list[Factor | None] = [
             derivative(key) for key, value in bound.items() if call.is_tracked(value)
         ]
-        return _build(call, parameters, factors, tuple(v for v in bound.values() if isinstance(v, Tensor)))
+        return kernel_of(call, parameters, factors, tuple(v for v in bound.values() if isinstance(v, Tensor)))
 
     return build
 
 
-BINARY = ("input", "other", "alpha")
-_ADD, _SUB = Rule(BINARY, _linear(1, False)), Rule(BINARY, _linear(-1, False))
-_MUL = Rule(BINARY, _product)
-_WHERE, _PRELU = Rule(("condition", "input", "other"), _any(torch.where)), Rule(("input", "weight"), _prelu)
+def _ordered(function: Callable[..., Any], *names: str) -> Callable[..., Any]:
+    """``function`` of its arguments by these names."""
+
+    def call(**values: Any) -> Any:
+        return function(*(values[name] for name in names))
+
+    return call
 
 
-def _filled(input: Tensor, mask: Tensor, value: Any) -> Tensor:
-    """``masked_fill`` with a value for each entry."""
-    return torch.where(mask, value, input)
-
-
-def _where_method(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    """``x.where(condition, other)``."""
-    ordered = {key: bound[key] for key in ("condition", "input", "other")}
-    return _WHERE.build(call, ordered)
-
-
+_SCALED_SUM = _any(torch.add)
+_BINARY, _PAIR = ("input", "other", "alpha"), ("input", "other")
+_THREE, _CHOICE = ("input", "tensor1", "tensor2"), ("condition", "input", "other")
+_WHERE, _FILL = _any(torch.where), _any(_ordered(torch.where, "mask", "value", "input"))
+_REVERSED_DIVISION = _any(_ordered(torch.div, "other", "input"))
+_TABLE: tuple[tuple[tuple[Any, ...], tuple[str, ...], Any], ...] = (
+    ((torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__), _BINARY, _sum),
+    ((torch.sub, torch.subtract, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__), _BINARY, _any(torch.sub)),
+    ((torch.rsub, Tensor.__rsub__), _BINARY, _any(torch.rsub)),
+    ((torch.mul, torch.multiply, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__), _PAIR,
+     _product),
+    ((torch.div, torch.divide, torch.true_divide, Tensor.div, Tensor.div_, Tensor.__truediv__, Tensor.__itruediv__),
+     _PAIR, _any(torch.div)),
+    ((Tensor.__rtruediv__,), _PAIR, _REVERSED_DIVISION),
+    ((torch.where,), _CHOICE, _WHERE),
+    ((Tensor.where,), ("input", "condition", "other"), _WHERE),
+    ((torch.pow, Tensor.pow, Tensor.__pow__), ("input", "exponent"), _any(torch.pow)),
+    ((torch.maximum, Tensor.maximum), _PAIR, _any(torch.maximum)),
+    ((torch.minimum, Tensor.minimum), _PAIR, _any(torch.minimum)),
+    ((torch.lerp, Tensor.lerp), ("input", "end", "weight"), _any(torch.lerp)),
+    ((torch.clamp, torch.clip, Tensor.clamp, Tensor.clip), ("input", "min", "max"), _any(torch.clamp)),
+    ((torch.addcmul, Tensor.addcmul), _THREE, _any(torch.addcmul)),
+    ((torch.addcdiv, Tensor.addcdiv), _THREE, _any(torch.addcdiv)),
+    ((torch.masked_fill, Tensor.masked_fill), ("input", "mask", "value"), _FILL),
+)  # fmt: skip
 RULES: dict[Callable[..., Any], Rule] = {
-    **dict.fromkeys((torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__), _ADD),
-    **dict.fromkeys((torch.sub, torch.subtract, Tensor.sub, Tensor.sub_, Tensor.__sub__, Tensor.__isub__), _SUB),
-    **dict.fromkeys((torch.rsub, Tensor.__rsub__), Rule(BINARY, _linear(-1, True))),
-    **dict.fromkeys(
-        (torch.mul, torch.multiply, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__), _MUL
-    ),
-    **dict.fromkeys(
-        (torch.div, torch.divide, torch.true_divide, Tensor.div, Tensor.div_, Tensor.__truediv__, Tensor.__itruediv__),
-        Rule(("input", "other"), _quotient),
-    ),
-    Tensor.__rtruediv__: Rule(("input", "other"), _reciprocal),
-    torch.where: _WHERE,
-    Tensor.where: Rule(("input", "condition", "other"), _where_method),
-    **dict.fromkeys((torch.pow, Tensor.pow, Tensor.__pow__), Rule(("input", "exponent"), _any(torch.pow))),
-    **dict.fromkeys((torch.maximum, Tensor.maximum), Rule(("input", "other"), _any(torch.maximum))),
-    **dict.fromkeys((torch.minimum, Tensor.minimum), Rule(("input", "other"), _any(torch.minimum))),
-    **dict.fromkeys((torch.lerp, Tensor.lerp), Rule(("input", "end", "weight"), _any(torch.lerp))),
-    **dict.fromkeys(
-        (torch.clamp, torch.clip, Tensor.clamp, Tensor.clip), Rule(("input", "min", "max"), _any(torch.clamp))
-    ),
-    **dict.fromkeys((torch.addcmul, Tensor.addcmul), Rule(("input", "tensor1", "tensor2"), _any(torch.addcmul))),
-    **dict.fromkeys((torch.addcdiv, Tensor.addcdiv), Rule(("input", "tensor1", "tensor2"), _any(torch.addcdiv))),
-    **dict.fromkeys((torch.masked_fill, Tensor.masked_fill), Rule(("input", "mask", "value"), _any(_filled))),
-    **dict.fromkeys((functional.prelu, torch.prelu, Tensor.prelu), _PRELU),
-}  # fmt: skip
+    function: Rule(names, build) for functions, names, build in _TABLE for function in functions
+}

@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows
-from decrescendo.clipping.static import is_static, sum_segments_static
 from decrescendo.errors import UnsupportedModel
 
 
@@ -32,17 +31,16 @@ class Segments:
         total = torch.zeros(batch, dtype=squares.dtype, device=squares.device)
         return total.index_add_(0, self.example, squares)
 
-    def weighted_sum(self, shape: tuple[int, ...], weights: Tensor) -> Float[Tensor, "words dim"]:
+    def scaled_sum(self, shape: tuple[int, ...], factors: Tensor) -> Float[Tensor, "words dim"]:
         """sum_i w_i g_i in the shape of the weight."""
         total = torch.zeros(shape, dtype=self.sums.dtype, device=self.sums.device)
-        scaled = self.sums * weights.to(self.sums.dtype)[self.example].unsqueeze(1)
+        scaled = self.sums * factors.to(self.sums.dtype)[self.example].unsqueeze(1)
         return total.index_add_(0, self.identity, scaled)
 
     def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
         """g_i of each example."""
         total = torch.zeros(batch, *shape, dtype=self.sums.dtype, device=self.sums.device)
-        # Where shapes are static, unused pairs add zero to id 0.
-        return total.index_put_((self.example, self.identity), self.sums, accumulate=is_static())
+        return total.index_put_((self.example, self.identity), self.sums)
 
 
 @dataclass(slots=True)
@@ -58,8 +56,8 @@ class EmbeddingKernel:
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         return self._segments(d).squared_norms(self.ids.shape[0])
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        return self._segments(d).weighted_sum(tuple(self.parameters[slot].shape), weights)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        return self._segments(d).scaled_sum(tuple(self.parameters[slot].shape), factors)
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return self._segments(d).per_example(self.ids.shape[0], tuple(self.parameters[slot].shape))
@@ -82,8 +80,6 @@ def sum_segments(
     >>> found.identity.tolist(), found.sums.flatten().tolist()
     ([2, 5], [2.0, 5.0])
     """
-    if is_static():
-        return Segments(*sum_segments_static(ids, d, padding))
     batch, positions = ids.shape
     ordered, order = sort_ids(ids)
     first = torch.ones_like(ordered, dtype=torch.bool)

@@ -1,8 +1,8 @@
 """Operations without a rule: ``torch.func.vmap`` over the backward pass of that one operation."""
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.memory import is_out_of_memory
-from decrescendo.clipping.rules.rule import Call, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.workspace import Workspace, chunks
 from decrescendo.errors import UnsupportedModel
 
 
@@ -26,30 +27,44 @@ class FallbackKernel:
     rows: list[Tensor]
     # The shape of each with one example.
     shapes: list[tuple[int, ...]]
-    bad: Bool[Tensor, " batch"] | None = None
-    gradients: tuple[Tensor, ...] | None = field(default=None)
+    workspace: Workspace
     roots: tuple[str, ...] = ()
+    bad: Bool[Tensor, " batch"] | None = None
+    kept: list[tuple[Tensor, ...]] | None = None
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
-        return square_rows(self.per_example(slot, d))
+        return torch.cat([square_rows(gradients[slot]) for gradients in self._parts(d)])
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
-        return weigh(self.per_example(slot, d), weights)
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
+        total, start = torch.zeros(()), 0
+        for gradients in self._parts(d):
+            found = gradients[slot]
+            added = scale_and_sum(found, factors[start : start + len(found)])
+            total, start = (total + added if start else added), start + len(found)
+        return total
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
-        # d may be complex where the operation is.
-        if self.gradients is None:
-            self.gradients = self._all(d)
-        found, dtype = self.gradients[slot], self.parameters[slot].dtype
-        # A real parameter read as complex numbers has a complex gradient until it is pulled back.
-        return found if dtype.is_complex else found.to(accumulator(dtype))
+        return torch.cat([gradients[slot] for gradients in self._parts(d)])
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "FallbackKernel":
-        return FallbackKernel(
-            self.name, self.run, self.parameters, (), self.rows, self.shapes, rows, None, self.roots
-        )
+        return replace(self, saved=(), bad=rows, kept=None)
 
-    def _all(self, d: Tensor) -> tuple[Tensor, ...]:
+    def _parts(self, d: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Gradients of a few examples at a time; kept where there is room, else made again to the same bits."""
+        if self.kept is not None:
+            yield from self.kept
+            return
+        size = sum(parameter.numel() for parameter in self.parameters)
+        needed = d.shape[0] * size * d.element_size()
+        parts = (self._some(d, part) for part in chunks(d.shape[0], size))
+        if needed > self.workspace.left:
+            yield from parts
+            return
+        self.kept = list(parts)
+        yield from self.kept
+
+    def _some(self, d: Tensor, part: slice) -> tuple[Tensor, ...]:
+        rows, d = [row[part] for row in self.rows], d[part]  # d may be complex where the operation is
         parameters = [parameter.detach() for parameter in self.parameters]
 
         def one(rows: list[Tensor], gradient: Tensor) -> tuple[Tensor, ...]:
@@ -63,7 +78,7 @@ class FallbackKernel:
             return tuple(pull(gradient.to(output.dtype).reshape(output.shape)))
 
         def each() -> tuple[Tensor, ...]:
-            made = [one([row[at] for row in self.rows], d[at]) for at in range(len(d))]
+            made = [one([row[at] for row in rows], d[at]) for at in range(len(d))]
             return tuple(torch.stack(gradients) for gradients in zip(*made, strict=True))
 
         try:
@@ -71,7 +86,7 @@ class FallbackKernel:
                 # Operations that vmap runs one by one are slow, not wrong.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 try:
-                    found = torch.func.vmap(one, in_dims=(0, 0), randomness="error")(self.rows, d)
+                    found = torch.func.vmap(one, in_dims=(0, 0), randomness="error")(rows, d)
                 except RuntimeError as error:  # not every operation knows vmap
                     if is_out_of_memory(error):
                         raise
@@ -86,8 +101,13 @@ class FallbackKernel:
                 "with operations that keep one row an example"
             ) from error
         if self.bad is not None:
-            found = tuple(zero_rows(gradient, self.bad) for gradient in found)
-        return tuple(found)
+            found = tuple(zero_rows(gradient, self.bad[part]) for gradient in found)
+        # A real parameter read as complex numbers has a complex gradient until it is pulled back.
+        dtypes = [parameter.dtype for parameter in self.parameters]
+        return tuple(
+            gradient if dtype.is_complex else gradient.to(accumulator(dtype))
+            for gradient, dtype in zip(found, dtypes, strict=True)
+        )
 
 
 def fallback(call: Call) -> FallbackKernel | None:
@@ -143,6 +163,7 @@ def fallback(call: Call) -> FallbackKernel | None:
         saved=(*read, *constants, *parameters),
         rows=rows,
         shapes=shapes,
+        workspace=call.workspace,
     )
 
 

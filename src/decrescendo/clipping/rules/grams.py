@@ -18,12 +18,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
-from decrescendo.clipping.means import CHUNK, chunks
+from decrescendo.clipping.workspace import CHUNK, MOVED, chunks, product_cost
 
 # Features whose products are added by one matrix product; more come in blocks of so many: rounding grows with them.
 _BLOCK = 256
 # For the rounding of the bound itself.
 _ROOM = 1.01
+# How often each entry of two Gram matrices is read or written.
+_PASSES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,16 @@ def lengths_of_squares(squares: Float[Tensor, "batch positions"], terms: int, pr
     vanished = products * torch.finfo(squares.dtype).tiny
     sizes = (squares.clamp(min=0) * (1 + 2 * unit) + vanished).sqrt()
     return Lengths(sizes, sizes * math.sqrt(unit) + math.sqrt(vanished))
+
+
+def gram_cost(places: int, features: int, outputs: int) -> float:
+    """Multiplications that `gram_norms` takes for one example, and what else costs as much.
+
+    >>> gram_cost(8, 512, 512) < 512 * 8 * 512 < gram_cost(512, 512, 512)
+    True
+    """
+    products = product_cost(places, features, places) + product_cost(places, outputs, places)
+    return products + _PASSES * MOVED * places**2
 
 
 def gram_norms(

@@ -6,7 +6,7 @@ g_i = sum_s d_{i,s} a_{i,s}^T. With one position, |g_i|^2 = |a_i|^2 |d_i|^2 (Goo
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,17 +15,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.means import CHUNK, Means, bucket, chunks
-from decrescendo.clipping.rules.contraction import product
 from decrescendo.clipping.rules.grams import (
     Lengths,
+    gram_cost,
     gram_norms,
     lengths_of,
     norms_of_grams,
     products_of,
     slack_of,
 )
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, weigh, zero_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, product_cost
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class LinearKernel:
     saved: tuple[Tensor, ...]
     inputs: Float[Tensor, "batch positions features"]
     transposed: bool
-    means: Means
+    workspace: Workspace
     product: Tensor | None = field(default=None)
     biases: Tensor | None = field(default=None)
     shared: SharedGram | None = field(default=None)
@@ -115,20 +115,20 @@ class LinearKernel:
         return self.lengths
 
     def _room(self, shape: tuple[int, ...], d: Tensor) -> Tensor | None:
-        """Memory for the product: what it replaces, if that is more, or out of the means."""
-        return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.means.take(shape, d)
+        """Memory for the product: what it replaces, if that is more, or out of the workspace."""
+        return d.new_empty(shape) if self._replaces(math.prod(shape), d) else self.workspace.take(shape, d)
 
     def _replaces(self, size: int, d: Tensor) -> bool:
         return self.absorbing and size <= d.numel() + self.inputs.numel()
 
-    def weighted_sum(self, slot: int, d: Tensor, weights: Tensor) -> Tensor:
+    def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
             biases = self._bias(d)
-            return weights.to(biases.dtype) @ biases
+            return factors.to(biases.dtype) @ biases
         if self.product is not None:
-            return self._oriented(weigh(self.product, weights))
+            return self._oriented(scale_and_sum(self.product, factors))
         d = self._positions(d)
-        return self._oriented(weighted_product(self.inputs.to(d.dtype), d, weights))
+        return self._oriented(scaled_product(self.inputs.to(d.dtype), d, factors))
 
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         if self.roles[slot] == "bias":
@@ -141,7 +141,7 @@ class LinearKernel:
         inputs = self.inputs if self.inputs.numel() == 0 else zero_rows(self.inputs, rows)
         biases = None if self.biases is None else zero_rows(self.biases, rows)
         return LinearKernel(
-            self.roles, self.parameters, (), inputs, self.transposed, self.means, product, biases
+            self.roles, self.parameters, (), inputs, self.transposed, self.workspace, product, biases
         )
 
     def positions(self, d: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,43 +163,32 @@ class LinearKernel:
         batch, places, features = a.shape
         outputs = d.shape[2]
         wide = features * outputs
-        gram = places * (features + outputs)
-        # Reading or writing a number costs about as much as eight multiplications.
-        cost = {"gram": places * (gram + wide), "twice": 2.0 * places * wide + 16 * wide}
-        if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.means.left:
-            cost["keep"] = places * wide + 24.0 * wide
-        ones = torch.ones(batch, dtype=d.dtype, device=d.device)
-        kept: list[Tensor] = []
-
-        def run(method: str) -> object:
-            if method == "keep":
-                kept[:] = [
-                    torch.bmm(d.transpose(1, 2), a, out=kept[0]) if kept else torch.bmm(d.transpose(1, 2), a)
-                ]
-                return square_rows(kept[0]), weigh(kept[0], ones)
-            norms = gram_norms(a, d, slack_of(a)) if method == "gram" else _product_norms(a, d, slack_of(a))
-            return norms, weighted_product(a, d, ones)
-
-        return self.means.choose(
-            ("linear", places, features, outputs, d.dtype, bucket(batch)), cost, run, d.device
-        )
+        product = product_cost(outputs, places, features)
+        summed = product_cost(outputs, batch * places, features) / batch
+        cost = {
+            "gram": gram_cost(places, features, outputs) + summed,
+            "twice": product + MOVED * wide + summed,
+        }
+        if self._replaces(batch * wide, d) or batch * wide * d.element_size() <= self.workspace.left:
+            cost["keep"] = product + 2 * MOVED * wide
+        return self.workspace.choose(cost)
 
     def _oriented(self, gradient: Tensor) -> Tensor:
         return gradient.transpose(-1, -2) if self.transposed else gradient
 
 
-def weighted_product(
+def scaled_product(
     a: Float[Tensor, "batch positions features"],
     d: Float[Tensor, "batch positions outputs"],
-    weights: Float[Tensor, " batch"],
+    factors: Float[Tensor, " batch"],
 ) -> Float[Tensor, "outputs features"]:
     """sum_i w_i sum_s d_{i,s} a_{i,s}^T, by matrix products over all positions of many examples.
 
     >>> a, d = torch.ones(2, 1, 2), torch.tensor([[[1.0]], [[10.0]]])
-    >>> weighted_product(a, d, torch.tensor([1.0, 0.5]))
+    >>> scaled_product(a, d, torch.tensor([1.0, 0.5]))
     tensor([[6., 6.]])
     """
-    scale = weights.to(d.dtype).reshape(-1, 1, 1)
+    scale = factors.to(d.dtype).reshape(-1, 1, 1)
     narrow = d.shape[2] <= a.shape[2]
     total = torch.zeros(d.shape[2], a.shape[2], dtype=d.dtype, device=d.device)
     for part in chunks(d.shape[0], d.shape[1] * min(d.shape[2], a.shape[2])):
@@ -230,24 +219,20 @@ def _product_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"
 
 
 def _linear(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    if bound["weight"].dim() == 1:
-        return product(call, bound["input"], bound["weight"], bound.get("bias"))
     return _build(call, bound["input"], bound["weight"], bound.get("bias"), transposed=False)
 
 
 def _matmul(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    found = _build(call, bound["input"], bound["other"], None, transposed=True)
-    return product(call, bound["input"], bound["other"]) if found is None else found
+    return _build(call, bound["input"], bound["other"], None, transposed=True)
 
 
 def _addmm(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
-    """``input * beta + mat1 @ mat2 * alpha``: a linear layer with its weight the other way round (GPT-2)."""
-    scales = (float(bound.get("alpha", 1)), float(bound.get("beta", 1)))
+    """``input + mat1 @ mat2``: a linear layer with its weight the other way round (GPT-2)."""
     bias, rows, weight = bound["input"], bound["mat1"], bound["mat2"]
-    found = None
-    if scales == (1, 1) and bias.dim() == 1 and bias.shape[0] == weight.shape[-1]:
-        found = _build(call, rows, weight, bias, transposed=True)
-    return product(call, rows, weight, bias, scales) if found is None else found
+    plain = float(bound.get("alpha", 1)) == float(bound.get("beta", 1)) == 1
+    if not plain or bias.dim() != 1 or bias.shape[0] != weight.shape[-1]:
+        return None
+    return _build(call, rows, weight, bias, transposed=True)
 
 
 def _build(
@@ -267,16 +252,13 @@ def _build(
     inputs = split.reshape(split.shape[0], -1, split.shape[-1])
     kept = tuple(parameter for parameter in parameters if parameter is not None)
     saved = (rows,) if "weight" in roles else ()
-    return LinearKernel(roles, kept, saved, inputs, transposed, call.means)
+    return LinearKernel(roles, kept, saved, inputs, transposed, call.workspace)
 
 
-RULES = {
+_PRODUCT = Rule(("input", "other"), _matmul)
+_ADDED = Rule(("input", "mat1", "mat2"), _addmm)
+RULES: dict[Callable[..., Any], Rule] = {
     functional.linear: Rule(("input", "weight", "bias"), _linear),
-    torch.matmul: Rule(("input", "other"), _matmul),
-    torch.mm: Rule(("input", "other"), _matmul),
-    Tensor.matmul: Rule(("input", "other"), _matmul),
-    Tensor.__matmul__: Rule(("input", "other"), _matmul),
-    Tensor.mm: Rule(("input", "other"), _matmul),
-    torch.addmm: Rule(("input", "mat1", "mat2"), _addmm),
-    Tensor.addmm: Rule(("input", "mat1", "mat2"), _addmm),
+    **dict.fromkeys((torch.matmul, torch.mm, Tensor.matmul, Tensor.__matmul__, Tensor.mm), _PRODUCT),
+    **dict.fromkeys((torch.addmm, Tensor.addmm), _ADDED),
 }

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.layout import Kind, Layout
-from decrescendo.clipping.means import Means
+from decrescendo.clipping.workspace import Workspace
 
 # Squares of float32 that are added in float32, in whatever order: more would lose too many digits.
 _BLOCK = 64
@@ -33,7 +33,7 @@ class Call:
         layout: where the examples are in its output.
         tracked: the arguments that are trainable parameters or made from them alone, by ``id``.
         layout_of: where the examples are in an argument; ``None`` where it has none.
-        means: memory and choice of methods.
+        workspace: memory and choice of methods.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Call:
     layout: Layout
     tracked: Mapping[int, Tensor]
     layout_of: Callable[[Tensor], Layout | None]
-    means: Means
+    workspace: Workspace
 
     def bind(self, names: tuple[str, ...]) -> dict[str, Any]:
         """The arguments by name."""
@@ -84,13 +84,13 @@ class Kernel(Protocol):
     def squared_norms(self, slot: int, d: Float[Tensor, "batch *rest"]) -> Float[Tensor, " batch"]:
         """|g_i|^2 of one parameter for each example i, never below the exact value: measured in float64 or rounded up.
 
-        What is measured is what `weighted_sum` weighs: where the sum uses other roundings of g_i than the norm did,
+        What is measured is what `scaled_sum` weighs: where the sum uses other roundings of g_i than the norm did,
         the difference belongs into the norm.
         """
         ...
 
-    def weighted_sum(
-        self, slot: int, d: Float[Tensor, "batch *rest"], weights: Float[Tensor, " batch"]
+    def scaled_sum(
+        self, slot: int, d: Float[Tensor, "batch *rest"], factors: Float[Tensor, " batch"]
     ) -> Float[Tensor, "*shape"]:
         """sum_i w_i g_i of one parameter, in its shape."""
         ...
@@ -167,24 +167,24 @@ def zero_rows(tensor: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:
     return tensor.masked_fill(rows.reshape(-1, *[1] * (tensor.dim() - 1)), 0)
 
 
-def weigh(
-    per_example: Float[Tensor, "batch *shape"], weights: Float[Tensor, " batch"]
+def scale_and_sum(
+    per_example: Float[Tensor, "batch *shape"], factors: Float[Tensor, " batch"]
 ) -> Float[Tensor, "*shape"]:
     """sum_i w_i g_i from materialised gradients.
 
     >>> import torch
-    >>> weigh(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, 0.5]))
+    >>> scale_and_sum(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, 0.5]))
     tensor([2.5000, 4.0000])
     """
     flat = per_example.reshape(per_example.shape[0], -1)
-    dtype = torch.promote_types(flat.dtype, weights.dtype)
-    weights = weights.to(dtype)
+    dtype = torch.promote_types(flat.dtype, factors.dtype)
+    factors = factors.to(dtype)
     if dtype == flat.dtype:
-        return (weights @ flat).reshape(per_example.shape[1:])
+        return (factors @ flat).reshape(per_example.shape[1:])
     total = torch.zeros(flat.shape[1], dtype=dtype, device=flat.device)
     rows = max(1, _WIDENED // max(1, flat.shape[1] * flat.element_size()))
     for start in range(0, flat.shape[0], rows):
-        total += weights[start : start + rows] @ flat[start : start + rows].to(dtype)
+        total += factors[start : start + rows] @ flat[start : start + rows].to(dtype)
     return total.reshape(per_example.shape[1:])
 
 

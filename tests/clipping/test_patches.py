@@ -1,4 +1,4 @@
-"""Convolutions whose patches are copied in strips of the kernel: few channels and a tall kernel."""
+"""Convolutions whose patches are copied: the form that is taken without a C compiler."""
 
 import math
 
@@ -7,32 +7,34 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
-from decrescendo.clipping.means import Means
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.conv import ConvKernel
-from decrescendo.clipping.rules.patches import Geometry, has_strips, unfold_places, unfold_strips
+from decrescendo.clipping.rules.patches import Geometry, unfold
+from decrescendo.clipping.workspace import Workspace
 
 
 @settings(max_examples=40)
 @given(
-    strips=st.integers(1, 4),
-    step=st.integers(1, 3),
-    wide=st.integers(1, 5),
-    along=st.integers(1, 3),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     channels=st.integers(1, 3),
-    pad=st.tuples(*[st.integers(0, 3)] * 4),
-    more=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    pad=st.tuples(st.integers(0, 3), st.integers(0, 3)),
 )
-def test_strips_are_the_patches(
-    strips: int, step: int, wide: int, along: int, channels: int, pad: tuple[int, ...], more: tuple[int, int]
+def test_patches_are_those_of_torch(
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    dilation: tuple[int, int],
+    channels: int,
+    pad: tuple[int, int],
 ) -> None:
-    """Side by side the strips of a place are its patch, rows of the kernel one after another."""
-    high = strips * step
-    images = torch.randn(2, channels, high + more[0], wide + more[1])
-    geometry = Geometry((high, wide), (step, along), (1, 1), pad, 1)
-    assert torch.equal(torch.cat(unfold_strips(images, geometry), 2), unfold_places(images, geometry))
+    images = torch.randn(2, channels, 9, 8)
+    found = unfold(images, Geometry(kernel, stride, dilation, (pad[1], pad[1], pad[0], pad[0]), 1))
+    expected = functional.unfold(images, kernel, dilation, pad, stride)
+    assert torch.equal(found.permute(0, 3, 2, 1).flatten(1, 2), expected)
 
 
 CONVOLUTIONS = {
@@ -48,15 +50,8 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("precise", [False, True])
 def test_sums_equal_the_reference(name: str, layout: torch.memory_format, precise: bool, monkeypatch) -> None:
     torch.manual_seed(0)
-    shapes: list[tuple[int, ...]] = []
-    plain = ConvKernel._products
     monkeypatch.setattr(compiled, "library", lambda: None)  # the form that is taken without a C compiler
 
-    def watched(kernel: ConvKernel, d: Tensor, found: Tensor | None = None) -> Tensor:
-        shapes.append(kernel._product_shape())
-        return plain(kernel, d, found)
-
-    monkeypatch.setattr(ConvKernel, "_products", watched)
     model = nn.Sequential(CONVOLUTIONS[name](), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Flatten(), nn.LazyLinear(3))
     batch = torch.randn(9, model[0].in_channels, 20, 22)
     batch[4, 0, 0, 0] = torch.inf
@@ -69,23 +64,21 @@ def test_sums_equal_the_reference(name: str, layout: torch.memory_format, precis
     norms = Reference(model, loss).per_example_norms(batch)
     finite = norms[norms.isfinite()].sort()[0]
     limit = float(finite[3] + finite[4]) / 2
-    found = Engine(model, loss, EngineSettings(choice="counted", precise=precise)).clipped_sum(batch, limit)
+    found = Engine(model, loss, EngineSettings(accumulate="float64" if precise else "float32")).clipped_sum(
+        batch, limit
+    )
     expected = Reference(model, loss).clipped_sum(batch, limit)
     for key, gradient in expected.gradients.items():
         torch.testing.assert_close(found.gradients[key].float(), gradient, rtol=2e-5, atol=2e-5 * limit)
     assert found.diagnostics.clipped == expected.diagnostics.clipped
     assert found.diagnostics.nonfinite == expected.diagnostics.nonfinite == 1
-    assert any(strips > 1 for strips, *_ in shapes)
 
 
 def test_kept_gradients_lie_in_the_memory_that_was_taken() -> None:
     weight = torch.randn(16, 1, 8, 8)
     geometry = Geometry((8, 8), (2, 2), (1, 1), (3, 3, 3, 3), 1)
     images, d = torch.randn(300, 1, 28, 28), torch.randn(300, 16, 14, 14)
-    kernel = ConvKernel(
-        ("weight",), (weight,), (), images, 300, (16, 1, 8, 8), geometry, Means(2**24, "counted"), False
-    )
-    assert kernel._strips() == 4
+    kernel = ConvKernel(("weight",), (weight,), (), images, 300, (16, 1, 8, 8), geometry, Workspace(2**24))
     squares = kernel.squared_norms(0, d)
     whole = kernel.per_example(0, d).double()
     assert kernel.product is not None
@@ -96,11 +89,4 @@ def test_kept_gradients_lie_in_the_memory_that_was_taken() -> None:
     direct = torch.nn.grad.conv2d_weight(
         images.double(), (16, 1, 8, 8), d.double() * weights.double().reshape(-1, 1, 1, 1), 2, 3
     )
-    torch.testing.assert_close(kernel.weighted_sum(0, d, weights).double(), direct, rtol=1e-5, atol=1e-3)
-
-
-def test_few_or_narrow_strips_are_not_worth_it() -> None:
-    assert not has_strips(Geometry((4, 4), (2, 2), (1, 1), (0,) * 4, 1), channels=16)
-    assert not has_strips(Geometry((5, 5), (1, 1), (1, 1), (0,) * 4, 1), channels=1)
-    assert not has_strips(Geometry((5, 5), (1, 1), (2, 1), (0,) * 4, 1), channels=8)
-    assert not has_strips(Geometry((5, 5), (1, 1), (1, 1), (0,) * 4, 2), channels=8)
+    torch.testing.assert_close(kernel.scaled_sum(0, d, weights).double(), direct, rtol=1e-5, atol=1e-3)

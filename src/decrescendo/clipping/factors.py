@@ -11,7 +11,7 @@ from decrescendo.clipping.passes import Pass
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class Factors:
     """Norms, which of them count, and the factor of each example."""
 
     norms: Float[Tensor, " batch"]
@@ -29,9 +29,9 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
     return total.sqrt() * (1 + 2.0**-40)
 
 
-def weights_of(
+def factors_of(
     done: Pass, limit: float | Float[Tensor, ""], present: Bool[Tensor, " batch"] | None = None
-) -> Weights:
+) -> Factors:
     """The clip factors of a pass; rows that are not ``present`` (padding) get zero."""
     measured = done.measured
     norms = joint_norms(done)
@@ -39,12 +39,12 @@ def weights_of(
     if present is not None:
         counted &= present
     narrow = measured.narrow
-    dtype = torch.float32 if narrow and not measured.precise else torch.float64
+    dtype = torch.float32 if narrow and not measured.wide else torch.float64
     if norms.dtype == torch.float32:
         dtype = torch.float32
-    margin = MARGINS[torch.float32 if narrow or measured.precise else torch.float64]
+    margin = MARGINS[torch.float32 if narrow or measured.wide else torch.float64]
     factors = clip_factors(norms, limit, dtype, margin)
-    return Weights(norms, counted, torch.where(counted, factors, torch.zeros_like(factors)))
+    return Factors(norms, counted, torch.where(counted, factors, torch.zeros_like(factors)))
 
 
 def loss_sum(
