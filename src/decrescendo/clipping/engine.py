@@ -79,6 +79,8 @@ class EngineSettings:
             raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
         if self.accumulate not in ("float32", "float64"):
             raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
+        if self.accumulate not in ("float32", "float64"):
+            raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
         if self.memory_limit is not None:
             check_integer("memory_limit", self.memory_limit, at_least=1)
 
