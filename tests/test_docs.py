@@ -47,7 +47,7 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def test_every_test_named_in_a_page_exists() -> None:
-    assert len(NAMED_TEST.findall((ROOT / "docs/pitfalls.md").read_text(encoding="utf-8"))) > 40
+    assert len(NAMED_TEST.findall((ROOT / "docs/explanation/pitfalls.md").read_text(encoding="utf-8"))) > 40
     for page in PAGES:
         assert missing_tests(page.read_text(encoding="utf-8")) == [], page.name
 
@@ -63,7 +63,7 @@ def test_a_test_that_does_not_exist_is_found() -> None:
 def test_every_pitfall_has_a_test() -> None:
     rows = [
         row
-        for row in table_rows((ROOT / "docs/pitfalls.md").read_text(encoding="utf-8"))
+        for row in table_rows((ROOT / "docs/explanation/pitfalls.md").read_text(encoding="utf-8"))
         if row[0] not in ("pitfall", "---")
     ]
     for pitfall, severity, done, test in rows:
@@ -83,12 +83,16 @@ def test_a_broken_link_is_found() -> None:
 
 
 def test_every_public_name_is_in_the_glossary_or_the_readme() -> None:
-    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("docs/glossary.md", "README.md"))
+    text = "".join(
+        (ROOT / page).read_text(encoding="utf-8") for page in ("docs/reference/glossary.md", "README.md")
+    )
     assert [name for name in dc.__all__ if not re.search(rf"\bdc\.{name}\b", text)] == []
 
 
 def test_files_named_in_the_glossary_exist() -> None:
-    named = re.findall(r"`([\w/]+(?:\.py|/))` \|", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"))
+    named = re.findall(
+        r"`([\w/]+(?:\.py|/))` \|", (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    )
     assert len(named) > 30
     assert [name for name in named if not (ROOT / "src/decrescendo" / name).exists()] == []
 

@@ -61,7 +61,7 @@ class EngineSettings:
             ``None`` for no limit.
         precise: after the backward pass everything is measured and summed in float64, and the sum is stored
             so. Then the whole sum is proven to move by at most C, not each example's part of it alone: see
-            docs/rounding.md. Slower; the noise hides the difference from all but an adversary who picks the
+            docs/explanation/rounding.md. Slower; the noise hides the difference from all but an adversary who picks the
             data for it.
 
     >>> EngineSettings(microbatch_size=64).kept_bytes
@@ -106,9 +106,10 @@ class Engine:
 
     Guarantee:
         adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm. What each
-        example contributes is at most ``clip_norm`` as stored, rounding included; docs/rounding.md says what the
-        rounding of the additions can do, and ``precise`` that it cannot. docs/engine.md says what is proven, and what
-        is assumed (`assumptions`, and that tensors from before the pass hold no data but the batch).
+        example contributes is at most ``clip_norm`` as stored, rounding included; docs/explanation/rounding.md says
+        what the rounding of the additions can do, and ``precise`` that it cannot. docs/explanation/engine.md says what
+        is proven, and what is assumed (`assumptions`, and that tensors from before the pass hold no data but the
+        batch).
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; an example whose gradient is not finite contributes
