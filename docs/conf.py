@@ -39,7 +39,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
-python_maximum_signature_line_length = 88
+python_maximum_signature_line_length = 110
 # The adapters need packages that nobody must install to read about them.
 autodoc_mock_imports = [name for name in ("flwr",) if find_spec(name) is None]
 napoleon_google_docstring = True
@@ -55,6 +55,8 @@ html_copy_source = False
 html_show_sphinx = False
 html_theme_options = {"navigation_with_keys": False}
 html_math_renderer = "mathml"
+smartquotes = False  # two hyphens are an option, not a dash
+toc_object_entries_show_parents = "hide"
 pygments_style = "friendly"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "

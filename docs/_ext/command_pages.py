@@ -1,5 +1,6 @@
 """The page of the command line, from the commands themselves: every command, every option, what it does."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ Each command says the same with `--help`. A command that fails says why in one s
 `audit` also does when it catches something.
 
 """
+_MARKUP = re.compile(r"\[/?(?:bold|italic|dim)\]")
 
 
 def page() -> str:
@@ -32,7 +34,10 @@ def _section(name: str, command: Any) -> str:
 
 
 def _prose(text: str) -> str:
-    paragraphs = [" ".join(part.split()) for part in text.replace("\b", "").replace("\f", "").split("\n\n")]
+    paragraphs = [
+        " ".join(part.split())
+        for part in _MARKUP.sub("", text).replace("\b", "").replace("\f", "").split("\n\n")
+    ]
     shown = []
     for part in paragraphs:
         _, example, command = part.partition("Example: ")

@@ -129,11 +129,11 @@ def write(folder: Path) -> dict[str, str]:
             if _home(room, name, value, homes) == f"{room}.{name}"
         ]
         away = [(name, value) for name, value in pages[room] if (name, value) not in here]
-        if away:
-            lines += [f"Also reached as ``{short}.<name>``:", ""]
-            lines += [f"- :py:obj:`{_home(room, name, value, homes)}`" for name, value in away] + [""]
         for name, value in here:
-            lines += [name, "-" * len(name), "", _entry(room, name, value), ""]
+            lines += [_entry(room, name, value), ""]
+        if away:
+            links = ", ".join(f":py:obj:`{name} <{_home(room, name, value, homes)}>`" for name, value in away)
+            lines += [f"Also reached as ``{short}.<name>``: {links}.", ""]
         file = f"{room.removeprefix(PACKAGE + '.')}.rst"
         wanted.add(file)
         _write(folder / file, "\n".join(lines))
@@ -240,11 +240,17 @@ def _docstring(app: Any, what: str, name: str, thing: object, options: Any, line
     readable(lines)
 
 
+def _signature(app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returns: str) -> Any:
+    """A protocol is not made by calling it."""
+    return ("", returns) if getattr(thing, "_is_protocol", False) else None
+
+
 def setup(app: Any) -> dict[str, bool]:
     from docutils.parsers.rst import roles
 
     roles.register_local_role("autolink", _autolink)
     app.connect("builder-inited", _generate)
     app.connect("missing-reference", _resolve)
+    app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _docstring, priority=100)  # before napoleon
     return {"parallel_read_safe": True}
