@@ -245,12 +245,22 @@ def _signature(app: Any, what: str, name: str, thing: Any, options: Any, signatu
     return ("", returns) if getattr(thing, "_is_protocol", False) else None
 
 
+def _dashes(app: Any, tree: Any) -> None:
+    """Sphinx puts two hyphens between a parameter and what it is, for a typographer that is switched off."""
+    from docutils import nodes
+
+    for text in list(tree.findall(nodes.Text)):
+        if str(text) == " -- ":
+            text.parent.replace(text, nodes.Text(": "))
+
+
 def setup(app: Any) -> dict[str, bool]:
     from docutils.parsers.rst import roles
 
     roles.register_local_role("autolink", _autolink)
     app.connect("builder-inited", _generate)
     app.connect("missing-reference", _resolve)
+    app.connect("doctree-read", _dashes)
     app.connect("autodoc-process-signature", _signature)
     app.connect("autodoc-process-docstring", _docstring, priority=100)  # before napoleon
     return {"parallel_read_safe": True}
