@@ -45,6 +45,8 @@ def rewritten(text: str, file: str, document: str, is_page: Any, repository: str
             page = next(
                 (name for name in (inside.removesuffix(".md"), f"{inside}/index") if is_page(name)), None
             )
+        if page is not None and page.startswith("reference/api/"):  # reST: reached by name, not by file
+            return f"{{doc}}`{words} <{relpath(page, here)}>`"
         if page is not None:
             return f"[{words}]({relpath(page, here)}.md{anchor})"
         if repository is not None:
