@@ -45,7 +45,7 @@ $(DOCS_STAMP): $(STAMP)
 	touch $(DOCS_STAMP)
 
 docs: $(DOCS_STAMP)  ## the documentation site, into site/ (offline, warnings are errors, links checked)
-	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs site
+	$(BIN)/python -m sphinx -W --keep-going -n -q -E -a -b html docs site
 	$(BIN)/python docs/_ext/check_site.py site
 	@echo "open site/index.html"
 
