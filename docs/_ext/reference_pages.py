@@ -68,7 +68,7 @@ def _documented() -> tuple[dict[str, list[tuple[str, object]]], dict[str, str]]:
     """Room to its names; and each thing's identity to the path it is documented under."""
     pages: dict[str, list[tuple[str, object]]] = {}
     homes: dict[str, str] = {}
-    found = list(rooms())
+    found = list({room.__name__: room for room in rooms()}.values())  # one may be reached in two ways
     curves = f"{PACKAGE}.curves"  # the papers' curves belong together, however short the way to each
     for room in sorted(
         found, key=lambda room: room.__name__ != curves and room.__name__ != "decrescendo.plans.curves"
