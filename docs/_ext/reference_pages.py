@@ -28,8 +28,10 @@ Everything below is reached from ``import decrescendo as dc``, or from the room 
 """
 
 
-def rooms() -> Iterator[ModuleType]:
-    """The package itself, then every room with a public surface."""
+def rooms(mocked: list[str]) -> Iterator[ModuleType]:
+    """The package itself, then every room with a public surface; packages that are ``mocked`` need not be there."""
+    from sphinx.ext.autodoc.mock import mock
+
     package = importlib.import_module(PACKAGE)
     yield package
     names = {info.name for info in pkgutil.iter_modules(package.__path__)} - _NOT_HERE
@@ -40,7 +42,9 @@ def rooms() -> Iterator[ModuleType]:
             yield room
     for name in _NESTED:
         try:
-            yield importlib.import_module(f"{PACKAGE}.{name}")
+            with mock(mocked):
+                room = importlib.import_module(f"{PACKAGE}.{name}")
+            yield room
         except ImportError:  # not built yet, or moved
             continue
 
@@ -64,11 +68,11 @@ def identity(value: object) -> str | None:
     return None
 
 
-def _documented() -> tuple[dict[str, list[tuple[str, object]]], dict[str, str]]:
+def _documented(mocked: list[str]) -> tuple[dict[str, list[tuple[str, object]]], dict[str, str]]:
     """Room to its names; and each thing's identity to the path it is documented under."""
     pages: dict[str, list[tuple[str, object]]] = {}
     homes: dict[str, str] = {}
-    found = list({room.__name__: room for room in rooms()}.values())  # one may be reached in two ways
+    found = list({room.__name__: room for room in rooms(mocked)}.values())  # one may be reached in two ways
     curves = f"{PACKAGE}.curves"  # the papers' curves belong together, however short the way to each
     for room in sorted(
         found, key=lambda room: room.__name__ != curves and room.__name__ != "decrescendo.plans.curves"
@@ -113,9 +117,9 @@ def _value(value: object) -> str:
     )
 
 
-def write(folder: Path) -> dict[str, str]:
+def write(folder: Path, mocked: list[str]) -> dict[str, str]:
     """All pages; returns the homes of what is documented."""
-    pages, homes = _documented()
+    pages, homes = _documented(mocked)
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {"index.rst"}
     order = sorted(pages, key=lambda room: (room != PACKAGE, room))
@@ -156,7 +160,7 @@ def _write(file: Path, text: str) -> None:
 
 
 def _generate(app: Any) -> None:
-    app.decrescendo_homes = write(Path(app.srcdir) / "reference/api")
+    app.decrescendo_homes = write(Path(app.srcdir) / "reference/api", app.config.autodoc_mock_imports)
 
 
 def _resolve(app: Any, env: Any, node: Any, contnode: Any) -> Any:
