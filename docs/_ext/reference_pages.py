@@ -105,16 +105,9 @@ def _entry(room: str, name: str, value: object) -> str:
         )
     if inspect.isroutine(value):
         return f".. autofunction:: {room}.{name}\n"
-    return f".. py:data:: {room}.{name}\n   :no-typesetting:\n\n``{name}``\n   {_value(value)}\n"
-
-
-def _value(value: object) -> str:
-    text = repr(value)
-    return (
-        f"``{text}``"
-        if len(text) < 200 and " at 0x" not in text
-        else f"A value of type ``{type(value).__name__}``."
-    )
+    text = " ".join(repr(value).split())
+    shown = text if len(text) < 200 and " at 0x" not in text else f"a {type(value).__name__}"
+    return f".. py:data:: {name}\n   :value: {shown}\n"
 
 
 def write(folder: Path, mocked: list[str]) -> dict[str, str]:
