@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines lint types layers unit format lock audit fuzz clean
+.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -39,13 +40,25 @@ test-slow: $(STAMP)  ## the slow tests too (long comparisons with other librarie
 test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on other processors, threads, locales, users (an hour)
 	$(BIN)/python tests/support/machines.py $(LEGS)
 
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $(DOCS_STAMP)
+
+docs: $(DOCS_STAMP)  ## the documentation site, into site/ (offline, warnings are errors, links checked)
+	$(BIN)/python -m sphinx -W --keep-going -n -q -E -a -b html docs site
+	$(BIN)/python docs/_ext/check_site.py site
+	@echo "open site/index.html"
+
+docs-links: $(DOCS_STAMP)  ## ask the network about the links that leave the site
+	$(BIN)/python -m sphinx -q -b linkcheck docs site/.links
+
 format: $(STAMP)  ## rewrite in the house style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 lock:  ## resolve the newest versions again into constraints.txt
 	rm -rf .lock && $(PYTHON) -m venv .lock
-	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[tasks,federated,dev]'
+	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[tasks,federated,dev,docs]'
 	.lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .lock
 
@@ -58,4 +71,4 @@ fuzz: $(STAMP)  ## fuzz everything that reads, with atheris (about twenty minute
 	$(BIN)/python -m benchmarks.fuzz
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .lock .audit .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .lock .audit site docs/reference/api docs/reference/command-line.md .pytest_cache .ruff_cache .hypothesis

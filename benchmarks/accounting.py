@@ -2,9 +2,9 @@
 
     python benchmarks/accounting.py [--peer] [--page-only]
 
-Writes results/accounting/speed.json and, from it, docs/accounting-speed.md. ``--peer`` also composes 5,000 different
-steps one by one with dp-accounting at grid 1e-3 (minutes). Times are medians of three runs in this process after one
-warm-up; nothing here is a test.
+Writes results/accounting/speed.json and, from it, docs/reference/accounting-speed.md. ``--peer`` also composes
+5,000 different steps one by one with dp-accounting at grid 1e-3 (minutes). Times are medians of three runs in this
+process after one warm-up; nothing here is a test.
 """
 
 import argparse
@@ -23,7 +23,7 @@ import decrescendo as dc
 from decrescendo.accounting import Pld
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT, PAGE = ROOT / "results" / "accounting" / "speed.json", ROOT / "docs" / "accounting-speed.md"
+RESULT, PAGE = ROOT / "results" / "accounting" / "speed.json", ROOT / "docs/reference/accounting-speed.md"
 RATE, DELTA = 250 / 60_000, 1 / 600_000
 
 

@@ -1,4 +1,4 @@
-"""How much the noise that is felt at the end falls when it follows the weights: the table of docs/optimal-noise.md.
+"""How much the noise felt at the end falls when it follows the weights: the table of docs/explanation/optimal-noise.md.
 
     python benchmarks/allocation.py
 

@@ -1,4 +1,4 @@
-"""The audit of the library, whole and broken, at four budgets on MNIST; figure and numbers of docs/audit.md.
+"""The audit of the library, whole and broken, at four budgets on MNIST, for docs/explanation/audit.md.
 
     python -m benchmarks.audit            # what results/audit/mnist.json lacks; then figure and table
     python -m benchmarks.audit --draw     # figure and table only
@@ -37,7 +37,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "support"))
 from broken_builds import BROKEN, healthy  # noqa: E402
 
-RESULT, PAGE, FIGURE = ROOT / "results/audit/mnist.json", ROOT / "docs/audit.md", ROOT / "docs/audit"
+RESULT, PAGE, FIGURE = (
+    ROOT / "results/audit/mnist.json",
+    ROOT / "docs/explanation/audit.md",
+    ROOT / "docs/explanation/audit",
+)
 EPSILONS, DELTA, CONFIDENCE, HEALTHY = (1.0, 2.0, 4.0, 8.0), 1e-5, 0.95, "healthy"
 CANARIES, ROWS = 10_000, 100
 BEGIN, END = "<!-- table: python -m benchmarks.audit --draw -->", "<!-- end of table -->"

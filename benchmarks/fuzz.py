@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT, PAGE = ROOT / "results" / "fuzz.json", ROOT / "docs" / "fuzzing.md"
+RESULT, PAGE = ROOT / "results" / "fuzz.json", ROOT / "docs/explanation/fuzzing.md"
 BEGIN, END = "<!-- table of results/fuzz.json -->", "<!-- end of it -->"
 # Inputs of each target, by what one costs and how much there is to find.
 INPUTS = {
@@ -137,7 +137,7 @@ def main() -> None:
         key: sum(target[key] for target in targets.values())
         for key in ("inputs", "accepted", "refused", "failed")
     }
-    # What was found is history, kept by hand: see docs/fuzzing.md.
+    # What was found is history, kept by hand: see docs/explanation/fuzzing.md.
     content = {"total": total, "targets": targets, "found_and_fixed": before.get("found_and_fixed", {})}
     given.result.write_text(json.dumps(content, indent=1) + "\n")
     print(json.dumps(total))

@@ -1,6 +1,6 @@
 """A whole run of the executor against the same loop without privacy: MNIST, the paper's CNN, batches of 250.
 
-    python -m benchmarks.run [--steps 4800]     # measures, then writes docs/run-speed.md: a quarter of an hour
+    python -m benchmarks.run [--steps 4800]     # measures (a quarter of an hour), writes docs/reference/run-speed.md
 
 The runs take turns of 20 steps in one process on one thread, so that whatever slows the machine slows all of them: each
 turn gives one ratio. Calibration, certifying the ledger and the test score fall into turns as well, and count in the
@@ -26,7 +26,7 @@ from decrescendo.experiments.tasks import TASKS
 from decrescendo.markdown import table
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT, PAGE = ROOT / "results" / "engine" / "run.json", ROOT / "docs" / "run-speed.md"
+RESULT, PAGE = ROOT / "results" / "engine" / "run.json", ROOT / "docs/reference/run-speed.md"
 PRIVATE = base_spec(
     "mnist", epsilon=0.4, accountant="pld", settings={"method": "dynamic", "rho_mu": 1.25, "rho_c": 3.3}
 )

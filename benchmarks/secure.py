@@ -1,6 +1,6 @@
 """What unpredictable, exactly rounded noise costs: draws a second, and a private step of the paper's CNN.
 
-    python -m benchmarks.secure [--rounds 15]       # measures, then writes docs/noise-speed.md
+    python -m benchmarks.secure [--rounds 15]       # measures, then writes docs/reference/noise-speed.md
 
 All ways alternate in one process on one thread; medians over rounds, the slowdown as a median of ratios within a round.
 """
@@ -27,7 +27,7 @@ from decrescendo.sampling import PoissonSampling
 from decrescendo.training import Trainer
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULT, PAGE = ROOT / "results" / "engine" / "secure.json", ROOT / "docs" / "noise-speed.md"
+RESULT, PAGE = ROOT / "results" / "engine" / "secure.json", ROOT / "docs/reference/noise-speed.md"
 # The CNN's parameters, and a small language model's.
 SIZES = (26_010, 10_000_000)
 
@@ -96,7 +96,7 @@ def render(found: dict[str, Any]) -> str:
         "",
         "One thread of a CPU, all ways alternating in one process, medians of "
         f"{found['rounds']} rounds. Made by `python -m benchmarks.secure`. What secure noise is: "
-        "[secure-noise.md](secure-noise.md).",
+        "[secure-noise.md](../explanation/secure-noise.md).",
         "",
         "| noise added to a sum | " + " | ".join(f"{int(size):,} numbers" for size in found["draws"]) + " |",
         "| --- | " + " | ".join("---:" for _ in found["draws"]) + " |",

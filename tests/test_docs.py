@@ -2,17 +2,25 @@
 
 import ast
 import re
+import shlex
 import tomllib
+from os.path import relpath
 from pathlib import Path
 
 import pytest
+import typer.main
 
 import decrescendo as dc
+from decrescendo.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)((?:::\w+)+)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1\s*$", re.DOTALL | re.MULTILINE)
+# What docs/conf.py writes when the site is built, and what it leaves to the papers.
+GENERATED = ("reference/api/", "reference/command-line")
+NOT_ON_THE_SITE = ("reproduction/", "errata", "hong-bounds", "influence")
 
 
 def names_in(path: Path) -> set[str]:
@@ -36,9 +44,38 @@ def missing_tests(text: str) -> list[str]:
     ]
 
 
+def anchors(text: str) -> set[str]:
+    """The names of headings, as the site and the repository's pages make them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", heading).strip().replace(" ", "-") for heading in plain}
+
+
+def generated(file: Path) -> bool:
+    return relpath(file, ROOT / "docs").startswith(GENERATED)
+
+
 def broken_links(page: Path, text: str) -> list[str]:
-    targets = [target.split("#")[0] for target in LINK.findall(text) if "://" not in target]
-    return [target for target in targets if target and not (page.parent / target).exists()]
+    broken: list[str] = []
+    for link in LINK.findall(FENCE.sub("", text)):
+        target, _, anchor = link.partition("#")
+        file = page.parent / target if target else page
+        if "://" in link or generated(file):
+            continue
+        text_there = file.read_text(encoding="utf-8") if file.is_file() and file.suffix == ".md" else None
+        if not file.exists() or (anchor and text_there is not None and anchor not in anchors(text_there)):
+            broken.append(link)
+    return broken
+
+
+def toctree(page: Path) -> list[Path]:
+    """The pages that a page's tables of contents name."""
+    bodies = [
+        body for _, kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind == "{toctree}"
+    ]
+    entries = [line for body in bodies for line in body.splitlines() if line and not line.startswith(":")]
+    named = [page.parent / f"{entry}.md" for entry in entries if not generated(page.parent / entry)]
+    return [found.resolve() for file in named for found in sorted(file.parent.glob(file.name)) or [file]]
 
 
 def table_rows(text: str) -> list[list[str]]:
@@ -47,7 +84,7 @@ def table_rows(text: str) -> list[list[str]]:
 
 
 def test_every_test_named_in_a_page_exists() -> None:
-    assert len(NAMED_TEST.findall((ROOT / "docs/pitfalls.md").read_text(encoding="utf-8"))) > 40
+    assert len(NAMED_TEST.findall((ROOT / "docs/explanation/pitfalls.md").read_text(encoding="utf-8"))) > 40
     for page in PAGES:
         assert missing_tests(page.read_text(encoding="utf-8")) == [], page.name
 
@@ -63,7 +100,7 @@ def test_a_test_that_does_not_exist_is_found() -> None:
 def test_every_pitfall_has_a_test() -> None:
     rows = [
         row
-        for row in table_rows((ROOT / "docs/pitfalls.md").read_text(encoding="utf-8"))
+        for row in table_rows((ROOT / "docs/explanation/pitfalls.md").read_text(encoding="utf-8"))
         if row[0] not in ("pitfall", "---")
     ]
     for pitfall, severity, done, test in rows:
@@ -80,15 +117,64 @@ def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
 def test_a_broken_link_is_found() -> None:
     text = "[a](docs/nowhere.md) [b](https://example.org) [c](README.md#limits)"
     assert broken_links(ROOT / "README.md", text) == ["docs/nowhere.md"]
+    assert broken_links(ROOT / "README.md", "[c](README.md#nowhere) [d](#limits)") == ["README.md#nowhere"]
+
+
+def test_the_sites_contents_reach_every_page_once() -> None:
+    docs, reached = ROOT / "docs", [ROOT / "docs/index.md"]
+    for page in reached:  # grows on the way
+        reached += toctree(page)
+    names = [str(page.relative_to(docs).with_suffix("")) for page in reached]
+    assert len(names) == len(set(names))
+    there = {str(page.relative_to(docs).with_suffix("")) for page in docs.rglob("*.md")}
+    assert {name for name in there if not name.startswith((*NOT_ON_THE_SITE, *GENERATED))} == set(names)
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def commands(text: str) -> list[str]:
+    """Commands of the library in the page's fences, without prompts, comments and broken lines."""
+    lines = [line for _, _, body in FENCE.findall(text) for line in body.replace("\\\n", " ").splitlines()]
+    bare = [line.removeprefix("$ ").split(" #")[0].strip() for line in lines]
+    return [line for line in bare if line.startswith("decrescendo ")]
+
+
+def understood(line: str) -> str | None:
+    """Why the command line would refuse these words, without running the command."""
+    _, name, *arguments = shlex.split(line)
+    command = typer.main.get_command(app).commands[name]  # pyright: ignore
+    try:
+        command.make_context(name, arguments)
+    except Exception as error:  # any refusal is one
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_in_a_page_is_one_that_the_command_line_understands(page: Path) -> None:
+    refused = {line: understood(line) for line in commands(page.read_text(encoding="utf-8"))}
+    assert {line: why for line, why in refused.items() if why} == {}
+
+
+def test_a_command_that_is_not_understood_is_found() -> None:
+    assert commands("```sh\n$ decrescendo plan --x 1 # y\n```") == ["decrescendo plan --x 1"]
+    assert "No such option" in str(understood("decrescendo plan --x 1"))
+    assert "epsilon" in str(understood("decrescendo plan"))
 
 
 def test_every_public_name_is_in_the_glossary_or_the_readme() -> None:
-    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in ("docs/glossary.md", "README.md"))
+    text = "".join(
+        (ROOT / page).read_text(encoding="utf-8") for page in ("docs/reference/glossary.md", "README.md")
+    )
     assert [name for name in dc.__all__ if not re.search(rf"\bdc\.{name}\b", text)] == []
 
 
 def test_files_named_in_the_glossary_exist() -> None:
-    named = re.findall(r"`([\w/]+(?:\.py|/))` \|", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"))
+    named = re.findall(
+        r"`([\w/]+(?:\.py|/))` \|", (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    )
     assert len(named) > 30
     assert [name for name in named if not (ROOT / "src/decrescendo" / name).exists()] == []
 

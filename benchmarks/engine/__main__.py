@@ -1,4 +1,4 @@
-"""Command line: ``run`` measures, ``page`` writes docs/engine-speed.md and its figure, ``profile`` shows operations."""
+"""Command line: ``run`` measures, ``page`` writes docs/reference/engine-speed.md, ``profile`` shows operations."""
 
 import argparse
 import json
@@ -158,9 +158,9 @@ def _parser() -> argparse.ArgumentParser:
     memory.add_argument("workload")
     memory.add_argument("contender")
     memory.add_argument("--device", default="cpu")
-    page = commands.add_parser("page", help="docs/engine-speed.md and figure from results/engine")
+    page = commands.add_parser("page", help="docs/reference/engine-speed.md and figure from results/engine")
     page.add_argument("--results", type=Path, default=RESULTS)
-    page.add_argument("--docs", type=Path, default=ROOT / "docs")
+    page.add_argument("--docs", type=Path, default=ROOT / "docs/reference")
     operations = commands.add_parser("profile", help="the costliest operations")
     operations.add_argument("--workloads", nargs="+")
     operations.add_argument("--contenders", nargs="+", default=["plain", "decrescendo"])

@@ -1,4 +1,4 @@
-"""docs/engine-speed.md and its figures, every number from results/engine."""
+"""docs/reference/engine-speed.md and its figures, every number from results/engine."""
 
 import json
 import statistics

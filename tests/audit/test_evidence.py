@@ -1,4 +1,4 @@
-"""Facts: the committed audits on MNIST say what docs/audit.md says."""
+"""Facts: the committed audits on MNIST say what docs/explanation/audit.md says."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/coverage.md is what the probes say, and what it says is covered equals the slow loop."""
+"""docs/reference/coverage.md is what the probes say, and what it says is covered equals the slow loop."""
 
 import coverage_page
 import pytest

@@ -1,4 +1,4 @@
-"""What docs/rounding.md claims, attacked: numbers as they are stored, measured in float64 or exactly."""
+"""What docs/explanation/rounding.md claims, attacked: numbers as they are stored, measured in float64 or exactly."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -240,7 +240,7 @@ def test_a_long_precise_sum_of_aligned_gradients_moves_by_at_most_the_clip_norm(
             for engine in engines
         )
         assert 1 - 1e-5 <= precise <= 1.0
-        # What docs/rounding.md says of float32 sums: each sum is off by (n + 1) 2^-24 n C at most.
+        # What docs/explanation/rounding.md says of float32 sums: each sum is off by (n + 1) 2^-24 n C at most.
         assert abs(plain - 1) <= 2 * (examples + 1) * 2.0**-24 * examples + 2e-6
 
 

@@ -1,4 +1,4 @@
-"""Models and losses that must be refused: one for each reason in the table of docs/coverage.md."""
+"""Models and losses that must be refused: one for each reason in the table of docs/reference/coverage.md."""
 
 from collections.abc import Callable
 from typing import Any

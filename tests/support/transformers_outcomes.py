@@ -21,7 +21,7 @@ from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import DecrescendoError
 
 TABLE = Path(__file__).with_suffix(".json")
-PAGE = Path(__file__).parents[2] / "docs" / "coverage-transformers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "coverage-transformers.md"
 # Two sizes; four is also the number of heads.
 ROWS = (5, 4)
 # Of the sum of clipped norms; some models compute in float32 whatever their weights are.

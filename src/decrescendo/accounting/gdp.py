@@ -1,7 +1,7 @@
 """The central limit theorem of the dynamic DP-SGD paper: fast, and NOT a bound.
 
 Source: Du et al., Eq. (6), (7) and (13). Calibrated to a claimed epsilon of 1.2 by these formulas, a growing-mu run of
-5,000 steps truly spends 1.32 (docs/clt.md has the table). They exist here to reproduce the paper.
+5,000 steps truly spends 1.32 (docs/explanation/clt.md has the table). They exist here to reproduce the paper.
 """
 
 import math

@@ -33,7 +33,7 @@ class Trials:
     """How many trials a search makes: a random number K, drawn before the first of them.
 
     ============  =====================  ===============================================================
-    shape (eta)   distribution           \
+    shape (eta)   distribution           what it costs
     ============  =====================  ===============================================================
     0             logarithmic            cheapest; often few trials, sometimes very many
     1             geometric              between

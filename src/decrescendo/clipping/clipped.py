@@ -147,7 +147,7 @@ def clip_factors(
 
     Guarantee:
         a factor times |g_i|, each number of the product rounded to ``dtype``, is at most C: see
-        docs/rounding.md.
+        docs/explanation/rounding.md.
 
     >>> import torch
     >>> clip_factors(torch.tensor([0.0, 1.0, 4.0, float("nan")], dtype=torch.float64), 2.0)

@@ -58,8 +58,8 @@ class EngineSettings:
             ``None`` for no limit.
         accumulate: with ``"float64"`` everything is measured and summed in float64 after the backward pass, and
             the sum is stored so. Then the whole sum is proven to move by at most C, not each example's part of it
-            alone: see docs/rounding.md. Slower; the noise hides the difference from all but an adversary who picks
-            the data for it.
+            alone: see docs/explanation/rounding.md. Slower; the noise hides the difference from all but an adversary
+            who picks the data for it.
 
     >>> EngineSettings(microbatch_size=64).cache_bytes
     134217728
@@ -75,10 +75,6 @@ class EngineSettings:
         if self.microbatch_size is not None:
             check_integer("microbatch_size", self.microbatch_size, at_least=1)
         check_integer("cache_bytes", self.cache_bytes, at_least=0)
-        if self.accumulate not in ("float32", "float64"):
-            raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
-        if self.accumulate not in ("float32", "float64"):
-            raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
         if self.accumulate not in ("float32", "float64"):
             raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
         if self.memory_limit is not None:
@@ -111,9 +107,10 @@ class Engine:
 
     Guarantee:
         adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm. What each
-        example contributes is at most ``clip_norm`` as stored, rounding included; docs/rounding.md says what the
-        rounding of the additions can do, and ``accumulate="float64"`` that it cannot. docs/engine.md says what is
-        proven, and what is assumed (`assumptions`, and that tensors from before the pass hold no data but the batch).
+        example contributes is at most ``clip_norm`` as stored, rounding included; docs/explanation/rounding.md says
+        what the rounding of the additions can do, and ``accumulate="float64"`` that it cannot.
+        docs/explanation/engine.md says what is proven, and what is assumed (`assumptions`, and that tensors from before
+        the pass hold no data but the batch).
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; an example whose gradient is not finite contributes

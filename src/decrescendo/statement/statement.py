@@ -258,6 +258,7 @@ def _gaps(conduct: Conduct | None) -> list[str]:
         gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")
     if not conduct.precise:
         gaps.append(
-            "the rounding of float32 sums of clipped gradients, about a hundred-thousandth of C_t (docs/rounding.md)"
+            "the rounding of float32 sums of clipped gradients, about a hundred-thousandth of C_t "
+            "(docs/explanation/rounding.md)"
         )
     return gaps

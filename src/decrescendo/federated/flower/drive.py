@@ -99,7 +99,7 @@ def drive(grid: Grid, deployment: Deployment) -> Outcome:
         log.info("round %d of %d", delivery.report.number, deployment.server.plan.steps)
         if deployment.after is not None:
             deployment.after(delivery)
-    # Nothing in Flower hides a single reply from the server app: docs/federated.md says why.
+    # Nothing in Flower hides a single reply from the server app: docs/explanation/federated.md says why.
     return deployment.server.finish(secure_sum=False)
 
 
