@@ -13,9 +13,10 @@ from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference, register_rule
 from decrescendo.clipping.proof.labels import Mixed, Place, Public
+from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.proof.places import span_of, view_of
 from decrescendo.clipping.proof.script import Event, Script
-from decrescendo.clipping.proof.watch import Memory, Watch
+from decrescendo.clipping.proof.watch import Watch
 from decrescendo.errors import InvalidValue, UnsupportedModel
 
 N = 5

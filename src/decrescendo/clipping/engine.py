@@ -34,7 +34,7 @@ from decrescendo.clipping.memory import (
 )
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.precision import full_precision
-from decrescendo.clipping.proof.watch import Memory
+from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import InvalidValue, OutOfMemory, UnsupportedModel, check_instance, check_integer

@@ -17,7 +17,8 @@ from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.proof.labels import Mixed, Place, Public
 from decrescendo.clipping.proof.reading import Reading
 from decrescendo.clipping.proof.refusals import refusal
-from decrescendo.clipping.proof.watch import Watch, key_of, paused
+from decrescendo.clipping.proof.storage import key_of, paused
+from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Recorder, Use
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
@@ -88,10 +89,10 @@ def _run(
     ]
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
-    if watch.poisoned and not all(
+    if watch.looks.poisoned and not all(
         bool(torch.isfinite(d).all()) for d in (losses.detach(), *gradients) if d is not None
     ):
-        raise UnsupportedModel(reads_a_number(watch.poisoned))
+        raise UnsupportedModel(reads_a_number(watch.looks.poisoned))
     dtype = norm_accumulator(parameters)
     measured = Measured(parameters, watch.count, parts_of(uses, gradients), dtype, wide=wide)
     return Pass(losses.detach(), measured, watch, uses)

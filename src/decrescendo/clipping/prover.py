@@ -21,8 +21,9 @@ from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
 from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.labels import Mixed, Place
+from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.script import Script
-from decrescendo.clipping.proof.watch import Guess, Memory, Watch
+from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.rng import seeded
@@ -90,7 +91,7 @@ class Prover:
                     f"many others there are, got {next(filter(None, differences))}. Divide by a constant (the expected "
                     "batch size), not by len(batch), and let no branch depend on it"
                 )
-            if first.watch.poisoned:
+            if first.watch.looks.poisoned:
                 self._check_steering(batch, rows, small[0], seed, workspace)
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
@@ -122,13 +123,13 @@ class Prover:
                 return error, watch
             except Exception:
                 # An answer that no data have can be the wrong one: `if not valid.all(): raise`.
-                if watch.poisoned:
-                    return UnsupportedModel(reads_a_number(watch.poisoned)), watch
-                if not watch.asked or watch.asked[-1] == last:
+                if watch.looks.poisoned:
+                    return UnsupportedModel(reads_a_number(watch.looks.poisoned)), watch
+                if not watch.looks.asked or watch.looks.asked[-1] == last:
                     if watch.refusal:
                         return UnsupportedModel(watch.refusal), watch
                     raise
-                last = watch.asked[-1]
+                last = watch.looks.asked[-1]
                 self.memory.answers[last] = not self.memory.answers[last]
             finally:
                 watch.end()
@@ -140,7 +141,7 @@ class Prover:
             other = self._try(batch, rows, done.watch.count, seed, workspace, poison=poison)
             same = isinstance(other, Pass) and not other.watch.script.differs(done.watch.script)
             if not same or not isinstance(other, Pass) or not torch.equal(other.losses, done.losses):
-                raise UnsupportedModel(reads_a_number(done.watch.poisoned))
+                raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
 
     def _check_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
         """Whether examples alone, which get the truth values they have, come out as in the batch, which does not.
@@ -148,8 +149,8 @@ class Prover:
         This is about doing what the program says: what no data answered is no secret.
         """
         watch = done.watch
-        truths = tuple(watch.truths)
-        if not watch.asked or self._idle.get(truths, 0) >= min(rows, _ALONE):
+        truths = tuple(watch.looks.truths)
+        if not watch.looks.asked or self._idle.get(truths, 0) >= min(rows, _ALONE):
             return
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
         parameters = list(trainable_of(Inventory.of(self._model)).values())
@@ -164,9 +165,9 @@ class Prover:
             norm = torch.stack(
                 [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
             ).norm()
-            _compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), watch.asked)
+            _compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), watch.looks.asked)
             if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
-                raise UnsupportedModel(_steered(watch.asked))
+                raise UnsupportedModel(_steered(watch.looks.asked))
         self._idle[truths] = min(rows, _ALONE)
 
     def _plain(self, batch: Batch, rows: int, count: int, seed: int, replays: Script) -> Tensor:
@@ -193,7 +194,7 @@ class Prover:
                 )
                 for loss in losses.unbind()
             ]
-        if done.watch.asked:
+        if done.watch.looks.asked:
             return  # then examples alone are compared
         _compare_losses(done.losses, losses.detach(), [], done.watch.coarsest)
         dtypes = [losses.dtype, done.watch.coarsest, *(p.dtype for p in parameters.values())]
@@ -215,8 +216,8 @@ class Prover:
                     allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
                     if math.isinf(measured):  # squares that overflow count as not finite
                         continue
-                    if done.watch.poisoned and not error <= allowed:
-                        raise UnsupportedModel(reads_a_number(done.watch.poisoned))
+                    if done.watch.looks.poisoned and not error <= allowed:
+                        raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
                     if not error <= allowed or measured < norm - allowed:
                         raise UnsupportedModel(
                             f"an example's gradient must be autograd's, got {name} with an error of {error:.1e} and a "

@@ -17,7 +17,8 @@ from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
-from decrescendo.clipping.proof.watch import Watch, paused
+from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
 from decrescendo.clipping.recurrent.padding import packed_up, padded_again
@@ -185,9 +186,9 @@ class Recorder(TorchFunctionMode):
 
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
-            self.watch.check_read(name_of(func), args[0])
+            self.watch.looks.check_read(name_of(func), args[0])
         elif func in CTC:
-            self.watch.check_lengths((*args, *kwargs.values()))
+            self.watch.looks.check_lengths((*args, *kwargs.values()))
         elif func in DISTANCES and not {"compute_mode"} & kwargs.keys() and len(args) < 4:
             # By default torch chooses by the number of rows; the result must not depend on it.
             kwargs = {**kwargs, "compute_mode": "donot_use_mm_for_euclid_dist"}
@@ -224,7 +225,8 @@ class Recorder(TorchFunctionMode):
             return run_recurrent(self, func, args, kwargs)
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
-        if func in DECOMPOSED:
+        first = args[0] if args else kwargs.get("input")
+        if func in DECOMPOSED and not self.is_tracked(first):
             with self:
                 return DECOMPOSED[func](*args, **kwargs)
         if func not in RULES and is_composite(func):

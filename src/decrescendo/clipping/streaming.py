@@ -19,7 +19,8 @@ from torch.utils.hooks import RemovableHandle
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.labels import Place, Public
 from decrescendo.clipping.proof.refusals import refusal
-from decrescendo.clipping.proof.watch import Watch, paused
+from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.rule import is_absorbing
 from decrescendo.errors import UnsupportedModel

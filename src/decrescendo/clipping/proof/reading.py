@@ -35,5 +35,5 @@ class Reading(TorchFunctionMode):
         self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in READS:
-            self._watch.check_read(getattr(func, "__name__", "a read"), args[0])
+            self._watch.looks.check_read(getattr(func, "__name__", "a read"), args[0])
         return func(*args, **(kwargs or {}))

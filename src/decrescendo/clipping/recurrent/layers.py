@@ -20,7 +20,8 @@ from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
 from decrescendo.clipping.proof.places import Owners, is_uniform
-from decrescendo.clipping.proof.watch import Watch, paused
+from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packed import Grams, PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, forward

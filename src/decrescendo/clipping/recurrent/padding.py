@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public
-from decrescendo.clipping.proof.watch import Watch, paused
+from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing
 
 

@@ -1,0 +1,133 @@
+"""What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
+
+import functools
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
+from decrescendo.clipping.proof.memory import Memory
+from decrescendo.clipping.proof.script import NOTHING, Event, Script
+
+
+@dataclass(eq=False)
+class Looks:
+    """The looks at the data in one pass.
+
+    Args:
+        count: of examples.
+        memory: answers given before, and what is declared.
+        script: what the pass does.
+        label: of a tensor.
+        refuse: refuses the pass.
+        natural: Python sees the data as they are.
+        replays: the script of a pass whose random numbers Python gets again.
+        poison: what Python gets for a number of the data.
+    """
+
+    count: int
+    memory: Memory
+    script: Script
+    label: Callable[[Tensor], Label]
+    refuse: Callable[[str], NoReturn]
+    natural: bool
+    replays: Script | None
+    poison: float
+    # Lines of code that looked at the data: truth values, which they were, and numbers.
+    asked: list[str] = field(default_factory=list[str])
+    truths: list[bool] = field(default_factory=list[bool])
+    poisoned: str = ""
+
+    def look(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
+    ) -> Any:
+        """What Python gets to see of the data: an answer that does not depend on them."""
+        first = cast("Tensor", tensors[0])
+        labels = [self.label(tensor) for tensor in tensors if tensor is not None]
+        data = [label for label in labels if is_data(label)]
+        where, returned = line(), str(func._schema.returns)
+        if not data or self.natural:
+            answer = func(*args, **kwargs)
+            self.asked += [where] if data else []
+        elif where in self.memory.declared or where.split(":")[0] in self.memory.declared:
+            self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+            return func(*args, **kwargs)
+        elif "bool" in returned or (first.dtype == torch.bool and "int" not in returned) or len(tensors) > 1:
+            likely = isinstance(data[0], Mixed) and data[0].name in ("any", "bitwise_or", "logical_or")
+            answer = self.memory.answers.setdefault(where, likely)
+            self.asked.append(where)
+            self.truths.append(bool(func(*args, **kwargs)))
+        elif "int" not in returned and (first.dtype.is_floating_point or first.dtype.is_complex):
+            self.poisoned, answer = where, self.poison
+        else:
+            answer = func(*args, **kwargs)
+            if answer != self.count:
+                self.refuse(
+                    f"the data must not steer the pass, but {where} reads a whole number of them in Python. Use a "
+                    f'constant there, or tensor operations; or declare the line: EngineSettings(declared=("{where}",))'
+                )
+        event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
+        self.script.events.append(event)
+        return answer
+
+    def merge(self, made: list[Tensor]) -> None:
+        """Runs of equal data, whose number Python gets to see as a length: one, or as many, as no data say."""
+        if self.natural:
+            return
+        where = line()
+        several = self.memory.answers.setdefault(where, False)
+        self.asked.append(where)
+        self.truths.append(len(made[0]) > 1)
+        for tensor in (made[0], *made[2:]):
+            cast("Any", tensor).set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))
+
+    def draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """A random number that Python reads (which layers are left out): the same one with any number of examples."""
+        at = len(self.script.drawn)
+        replayed = [] if self.replays is None else self.replays.drawn
+        self.script.drawn.append(replayed[at] if at < len(replayed) else func(*args, **kwargs))
+        self.script.events.append(Event(func, NOTHING, ()))
+        return self.script.drawn[-1]
+
+    def check_read(self, name: str, tensor: object) -> None:
+        """Refuse a read of the data that the dispatcher does not see."""
+        if isinstance(tensor, Tensor) and is_data(self.label(tensor)) and not self.natural:
+            where = line()
+            if where in self.memory.declared or where.split(":")[0] in self.memory.declared:
+                self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+                return
+            self.refuse(
+                f"the data must not leave torch in a pass, but {where} takes them out by {name.strip('_')}(). Use "
+                "tensor "
+                f'operations there; or declare the line: EngineSettings(declared=("{where}",))'
+            )
+
+    def check_lengths(self, values: Iterable[object]) -> None:
+        """Refuse lengths of sequences that are not each example's own: the CTC loss reads them by itself."""
+        for value in values:
+            label = self.label(value) if isinstance(value, Tensor) else Public.FILL
+            if isinstance(label, Mixed):
+                self.refuse(
+                    f"no example's loss may depend on another example, got a CTC loss of which {label.why}"
+                )
+
+
+@functools.cache
+def _is_ours(filename: str) -> bool:
+    parts = filename.replace("\\", "/")
+    library = any(f"/{name}/" in parts for name in ("torch", "jaxtyping", "beartype"))
+    return library or "decrescendo/clipping" in parts or filename.startswith("<")
+
+
+def line() -> str:
+    """The innermost line of code that is neither torch's nor the engine's."""
+    frame = cast("Any", sys)._getframe(1)
+    while frame is not None and (_is_ours(frame.f_code.co_filename) or "__tracebackhide__" in frame.f_locals):
+        frame = frame.f_back
+    if frame is None:
+        return "the model"
+    return f"{frame.f_code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}"

@@ -1,0 +1,243 @@
+"""The labels of one pass, kept by memory; and what outlives the pass."""
+
+import sys
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+
+from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
+from decrescendo.clipping.proof.script import PACKED, Script
+from decrescendo.clipping.proof.storage import is_whole, key_of, paused, storage_key, tensors_of
+
+# Where a constant occurs: the call, the argument, the dimension.
+Guess: TypeAlias = tuple[int, int, int]
+Mark: TypeAlias = Public | Mixed | Span
+_STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
+_PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
+# Storages that one operation writes, at most, so that each has a number of its own.
+_MANY = 2**20
+_STORAGE = cast("Any", torch.UntypedStorage)
+
+
+class Memory:
+    """What outlives a pass: tensors made from data that are still alive, answers to looks at the data, declarations."""
+
+    def __init__(self, declared: Iterable[str] = ()) -> None:
+        # Weak references to storages: an address that has one is not given to another storage.
+        self.stale: set[int] = set()
+        # What is answered instead of a truth value of the data, by line of code.
+        self.answers: dict[str, bool] = {}
+        # Lines of code (or files) whose looks at the data the user has declared harmless.
+        self.declared = frozenset(declared)
+        self.assumed: set[str] = set()
+        # Constants that are as long as a batch by coincidence alone.
+        self.coincident: set[Guess] = set()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():
+            for key in self.stale:
+                _STORAGE._free_weak_ref(key)
+
+
+@dataclass(eq=False)
+class Labels:
+    """What each piece of memory depends on, in one pass over ``count`` examples.
+
+    Args:
+        count: of examples.
+        memory: what outlives the pass.
+        script: what the pass does.
+    """
+
+    count: int
+    memory: Memory
+    script: Script
+    # By storage: its label, and the number of what was written there last, which nothing else has.
+    marks: dict[int, tuple[Mark, int]] = field(default_factory=dict[int, tuple[Mark, int]])
+    # Views of constants by storage: which operations gave them. What no operation of the pass gave is not there.
+    views: dict[int, dict[tuple[object, ...], frozenset[int]]] = field(
+        default_factory=dict[int, dict[tuple[object, ...], frozenset[int]]]
+    )
+    slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
+    # Storages of one number everywhere, also those as long as the batch.
+    filled: set[int] = field(default_factory=set[int])
+    known: list[Place] = field(default_factory=list[Place])
+    held: list[Tensor] = field(default_factory=list[Tensor])
+    _next: int = 0
+
+    def label(self, tensor: Tensor) -> Label:
+        """What a tensor depends on."""
+        key = key_of(tensor)
+        entry = self.marks.get(key)
+        if entry is None:
+            stale = key in self.memory.stale and tensor.numel()
+            return _STALE if stale else self.sliced(key, tensor) or Public.ANY
+        mark = entry[0]
+        if self.slices and isinstance(mark, Public):
+            return self.sliced(key, tensor) or mark
+        return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
+
+    def sliced(self, key: int, tensor: Tensor) -> Label | None:
+        """Of a view of a constant that is as long as the batch though its memory is not."""
+        return self.slices.get((key, tensor.shape, tensor.stride(), tensor.storage_offset()))
+
+    def view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
+        """The label of a view of labelled memory, and how it lies there."""
+        packed = PACKED
+        if not tensor.numel():
+            return Public.FILL, packed if span.owners is not None else ()
+        if span.units == 1:  # one row of packed data
+            own = tensor.dim() > 0 and tensor.shape[0] == 1
+            return (Place(0, 1, 1, span.owners) if own else _PARTS), packed
+        width = tensor.element_size()
+        place, form = view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3])
+        if place is None:
+            return _PARTS, form
+        if span.owners is not None or span.constant:
+            place = Place(place.dim, place.inner, place.outer, span.owners, span.constant)
+        return place, form
+
+    def units(self, place: Place) -> int:
+        """How many units lie along a place's dimension."""
+        return self.count if place.owners is None else len(place.owners.example)
+
+    def owners(self, dim: int, example: Tensor) -> Place:
+        """The place of units that belong to these examples, one each; those known are found again by their values."""
+        with paused():
+            if len(example) == self.count and torch.equal(
+                example, torch.arange(self.count, device=example.device)
+            ):
+                return Place(dim)
+            for place in self.known:
+                known = cast("Owners", place.owners)
+                if torch.equal(known.example, example.to(known.example.device)):
+                    return place.moved(dim)
+            self.known.append(Place(dim, 1, 1, Owners(example.detach().clone())))
+            self.script.rows.append(len(example))
+        return self.known[-1]
+
+    def mark_of(self, key: int) -> tuple[Mark, int]:
+        """The label of a piece of memory, and the number of what was written there last, or its key."""
+        return self.marks.get(key) or (_STALE if key in self.memory.stale else Public.ANY, key)
+
+    def assign(self, tensor: Tensor, label: Label) -> None:
+        """Label a tensor that has memory of its own."""
+        self.keep(tensor, key_of(tensor), self.mark(tensor, label), len(self.script.events))
+
+    def mark(self, tensor: Tensor, label: Label) -> Mark:
+        """The label of the memory of a tensor that has this label."""
+        if not isinstance(label, Place):
+            return label
+        if not tensor.numel():
+            return Public.FILL if label.owners is None else Span(1, 0, 0, label.owners)
+        if tensor.layout is not torch.strided:
+            return Mixed("it has no strides")
+        return span_of(tensor, label, self.units(label)) or Mixed(
+            "its examples lie in memory in no order that is known"
+        )
+
+    def keep(self, tensor: Tensor, key: int, mark: Mark, at: int) -> None:
+        """Note what a storage is; it is held so that no other storage has its key as long as that is known."""
+        if key not in self.marks:
+            if key < 0:
+                self.held.append(tensor)
+            else:
+                cast("Any", tensor.untyped_storage())._weak_ref()
+            self.views.pop(key, None)  # of another storage that was there before
+        birth = max(self._next, at * _MANY)
+        self.marks[key] = (mark, birth)
+        self._next = birth + 1
+
+    def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
+        """Label what an operation made, but for views: these have the label of their memory."""
+        made = (output,) if isinstance(output, Tensor) else tensors_of((output,))
+        for tensor, label in zip(made, labels, strict=True):
+            key = storage_key(tensor)
+            if key in inputs:
+                continue
+            if label is None:
+                label = Mixed("an operation gives a view in one pass and a copy in another")
+            self.keep(tensor, key, self.mark(tensor, label), at)
+            if label is Public.FILL:
+                self.filled.add(key)
+
+    def wire(self, tensor: Tensor, key: int, birth: int) -> object:
+        """Which constant this is: the operations of the pass that gave it, or what it was before."""
+        try:
+            place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+        except (NotImplementedError, RuntimeError):
+            return birth
+        known = self.views.get(key)
+        return (birth, *place) if known is None or place not in known else known[place]
+
+    def note(self, output: Any, at: int) -> bool:
+        """Number what an operation gave that is no example's own, so that no choice between two goes unseen."""
+        noted = False
+        for tensor in (output,) if isinstance(output, Tensor) else tensors_of((output,)):
+            key = storage_key(tensor)
+            mark = self.marks.get(key, (None, 0))[0]
+            if type(mark) is Span and not mark.constant:
+                continue
+            noted, number = True, max(self._next, at * _MANY)
+            self._next = number + 1
+            try:
+                place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            except (NotImplementedError, RuntimeError):
+                continue
+            known = self.views.setdefault(key, {})
+            known[place] = known[place] | {number} if place in known else frozenset((number,))
+        return noted
+
+    def after(self, target: Tensor, label: Label, old: Mark) -> Mark:
+        """What a storage is after a write to a view of it."""
+        if is_whole(target):
+            return self.mark(target, label)
+        if isinstance(label, Mixed) or isinstance(old, Mixed):
+            return label if isinstance(label, Mixed) else cast("Mixed", old)
+        if isinstance(label, Place):
+            made = self.mark(target, label)
+            if not isinstance(made, Span) or (isinstance(old, Span) and not old.constant):
+                same = isinstance(made, Span) and isinstance(old, Span) and _same(made, old)
+                return made if same else Mixed("rows of the examples are written over others' rows")
+            uniform = old in (Public.FILL, Public.RANDOM) or key_of(target) in self.filled
+            return made if uniform else Mixed(LAID_ALONG)
+        if not isinstance(old, Span):
+            return Public.ANY
+        place = self.view(target, old)[0]
+        if old.constant:
+            return old
+        if not isinstance(place, Place):
+            return Mixed("rows of some examples are written, by their place in the batch")
+        uniform = label in (Public.FILL, Public.RANDOM) or is_uniform(target, place, self.units(place))
+        return old if uniform else Mixed(LAID_ALONG)
+
+    def end(self) -> None:
+        """Forget what is gone; what was made from data and is still there must not come back in another pass."""
+        stale = self.memory.stale
+        for key in [key for key in stale if _STORAGE._expired(key)]:
+            stale.discard(key)
+            _STORAGE._free_weak_ref(key)
+        for key, (mark, _) in self.marks.items():
+            if key < 0:
+                continue
+            data = (
+                not mark.public if isinstance(mark, Mixed) else isinstance(mark, Span) and not mark.constant
+            )
+            if data and key not in stale and not _STORAGE._expired(key):
+                stale.add(key)
+                continue
+            if not data and key in stale:
+                stale.discard(key)
+                _STORAGE._free_weak_ref(key)
+            _STORAGE._free_weak_ref(key)
+        self.marks = {}
+        self.held.clear()
+
+
+def _same(one: Span, two: Span) -> bool:
+    same = (one.step, one.units, one.owners) == (two.step, two.units, two.owners)
+    return same and (one.base - two.base) % (one.step * one.units) == 0

@@ -1,0 +1,94 @@
+"""Tensors and the memory they lie in: keys of storages, tensors in nested arguments, numbers of constants."""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_C = cast("Any", torch)._C
+# Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
+FUNCTIONS_OFF = _C.DisableTorchFunction
+HAS_FUNCTION_MODES = _C._is_torch_function_mode_enabled
+
+
+class Pausable(TorchDispatchMode):
+    """A mode that looks away while the engine works by itself."""
+
+    idle = False
+
+
+@contextmanager
+def paused() -> Generator[None]:
+    """Inside, the engine works by itself: nothing is watched, and what is made has to be labelled by `Watch.assign`."""
+    modes = cast("list[object]", cast("Any", _python_dispatch)._get_current_dispatch_mode_stack())
+    if len(modes) <= 1:
+        with _C._DisableTorchDispatch():
+            yield
+        return
+    watches = [mode for mode in modes if isinstance(mode, Pausable) and not mode.idle]
+    for watch in watches:  # other modes (one that counts memory) go on
+        watch.idle = True
+    try:
+        yield
+    finally:
+        for watch in watches:
+            watch.idle = False
+
+
+def is_whole(target: Tensor) -> bool:
+    """Whether a tensor has every number of its storage, each once."""
+    return target.layout is not torch.strided or (
+        target.numel() * target.element_size() == target.untyped_storage().nbytes()
+        and 0 not in target.stride()
+    )
+
+
+def key_of(tensor: Tensor) -> int:
+    """Of the memory a tensor lies in; negative for those without one."""
+    if HAS_FUNCTION_MODES():
+        with FUNCTIONS_OFF():
+            return storage_key(tensor)
+    return storage_key(tensor)
+
+
+def storage_key(tensor: Any) -> int:
+    """The same where no mode for torch functions is on."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (NotImplementedError, RuntimeError):
+        return -id(tensor)
+
+
+def tensors_of(values: Iterable[Any]) -> list[Tensor]:
+    """All tensors among values, through lists and tuples."""
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_of(cast("list[Any]", value))
+    return found
+
+
+def slots_of(output: Any) -> list[Tensor | None]:
+    """What an operation returned, with gaps for what it left out."""
+    found: list[Tensor | None] = []
+    for value in cast("list[Any]", output) if isinstance(output, (list, tuple)) else ():
+        if isinstance(value, (list, tuple)):
+            found += slots_of(value)
+        elif value is None or isinstance(value, Tensor):
+            found.append(value)
+    return found
+
+
+def content_of(tensor: Tensor) -> object:
+    """The numbers of a constant made in Python, so that one that depends on the number of examples shows."""
+    if tensor.numel() > 64 or tensor.is_meta:
+        return (
+            tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else ()
+        )
+    return tuple(cast("list[Any]", tensor.detach().flatten().tolist()))
