@@ -16,11 +16,11 @@ import torch
 from torch.nn import functional
 
 import decrescendo as dc
+from decrescendo.base.rng import Streams
 from decrescendo.clipping import Clipper, Engine, GraphedEngine
-from decrescendo.models import paper_cnn
-from decrescendo.noise import privatise
 from decrescendo.optim import apply
-from decrescendo.rng import Streams
+from decrescendo.optim.noise import privatise
+from decrescendo_papers.models import paper_cnn
 
 
 def loss(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

@@ -11,19 +11,19 @@ import pytest
 import torch
 
 from decrescendo.accounting import RenyiFilter
-from decrescendo.budget import Budget
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.cli import COMMANDS, options
-from decrescendo.data import Dataset
-from decrescendo.experiments.schedules import SCHEDULES
-from decrescendo.experiments.tasks import OPTIMIZERS, TASKS
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
+from decrescendo.plans.named import SCHEDULES
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.run import Run
-from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
-from decrescendo.steering import Adaptive, FromSchedule
-from decrescendo.training import train
+from decrescendo.training import OPTIMIZERS, train
+from decrescendo.training.run import Run
+from decrescendo.training.steering import Adaptive, FromSchedule
+from decrescendo_papers.data import Dataset
+from decrescendo_papers.experiments.tasks import TASKS
 
 from .conftest import SMALL, Invoke, facts
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from decrescendo.budget import Budget
-from decrescendo.experiments.tasks import find_task
-from decrescendo.store import Account, Store
+from decrescendo.accounting.budget import Budget
+from decrescendo.training.store import Account, Store
+from decrescendo_papers.experiments.tasks import find_task
 
 from .conftest import Invoke
 

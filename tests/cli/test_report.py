@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from decrescendo.cli import demo
+from decrescendo.cli.demo import CONSTANT, CONTROL, DYNAMIC, NOT_PRIVATE, Outcome
 from decrescendo.errors import InvalidValue, MissingExtra
-from decrescendo.experiments import demo
-from decrescendo.experiments.demo import CONSTANT, CONTROL, DYNAMIC, NOT_PRIVATE, Outcome
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 from decrescendo.report.figure import Scores, draw_schedules, draw_scores
 
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo.budget import Unit
+from decrescendo.accounting.budget import Unit
 from decrescendo.clipping import EngineSettings
-from decrescendo.data.rows import Rows
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated import (
     Clients,
@@ -26,8 +25,9 @@ from decrescendo.federated import (
     simulate,
 )
 from decrescendo.federated.simulation import Dropouts
-from decrescendo.models import paper_cnn
 from decrescendo.training import train
+from decrescendo.training.data import Rows
+from decrescendo_papers.models import paper_cnn
 
 from .conftest import CLIENTS, adam, loss, make_model, make_plan, momentum, records, sgd
 

@@ -8,10 +8,10 @@ from scipy.stats import binom, norm
 
 from decrescendo.accounting import Pld
 from decrescendo.accounting.gaussian import epsilon_of
-from decrescendo.data.infinite import sources
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, InvalidValue
 from decrescendo.federated.units import group_epsilon, most_clients
-from decrescendo.ledger import Ledger
+from decrescendo_papers.data.infinite import sources
 
 
 def exact(m: int, p: float, z: float, delta: float) -> float:

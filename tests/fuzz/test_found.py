@@ -17,29 +17,29 @@ from fuzzing.run_files import STORE
 from fuzzing.seeds import ROWS, plan, terms
 from typer.testing import CliRunner
 
-from decrescendo import plan as plans
-from decrescendo import strict_json
-from decrescendo import terms as termss
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.checkpoint import Checkpoints
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base import sealed as kept
+from decrescendo.base import strict_json
 from decrescendo.cli import app
-from decrescendo.curves import constant
-from decrescendo.data.idx import parse_idx
-from decrescendo.data.imdb import from_archive, from_lines
-from decrescendo.data.names import parse
-from decrescendo.data.xray import from_arrays, pictures
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue
-from decrescendo.experiments import kept
 from decrescendo.federated.journal import HEAD, Entry, Journal
 from decrescendo.federated.policy import Memory
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
+from decrescendo.plans import plan as plans
+from decrescendo.plans import terms as termss
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.terms import Terms
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.run import Run
-from decrescendo.sampling import PoissonSampling
-from decrescendo.store import Store
-from decrescendo.terms import Terms
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.run import Run
+from decrescendo.training.store import Store
+from decrescendo_papers.data.idx import parse_idx
+from decrescendo_papers.data.imdb import from_archive, from_lines
+from decrescendo_papers.data.names import parse
+from decrescendo_papers.data.xray import from_arrays, pictures
 
 DEEP = "[" * 99_999
 
@@ -166,7 +166,7 @@ def test_idx_headers_that_lie_are_refused(shape: tuple[int, ...], sizes: bytes) 
 
 
 def test_a_small_file_that_unpacks_to_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.data.idx.LARGEST", 10_000)
+    monkeypatch.setattr("decrescendo_papers.data.idx.LARGEST", 10_000)
     with pytest.raises(FileRefused, match="at most 10000 bytes"):
         parse_idx(gzip.compress(bytes(1_000_000)))
 

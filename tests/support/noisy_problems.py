@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
-from decrescendo.theory.problem import Problem
+from decrescendo_papers.theory.problem import Problem
 
 Vector = np.ndarray
 

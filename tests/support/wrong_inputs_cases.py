@@ -19,18 +19,18 @@ from torch import nn
 
 import decrescendo as dc
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Selection, Tcdp, Trials, Zcdp
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base.rng import Streams
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
-from decrescendo.data import chest_xray
 from decrescendo.errors import DecrescendoError
-from decrescendo.ledger import Ledger, Release
-from decrescendo.models import vgg11
-from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
-from decrescendo.plan import Plan
-from decrescendo.rng import Streams
-from decrescendo.run import Run, judged
-from decrescendo.schedule import Schedule
+from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
+from decrescendo.training.run import Run, judged
+from decrescendo_papers.data import chest_xray
+from decrescendo_papers.models import vgg11
 
 NAN, INF = float("nan"), float("inf")
 BUDGET, SAMPLING = dc.Budget(5.0, 1e-3), dc.PoissonSampling(40, 10)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 import decrescendo
-from decrescendo.checkpoint import Checkpoints
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, ClippedSum
-from decrescendo.rng import Secure
 from decrescendo.training import Trainer, train
+from decrescendo.training.checkpoint import Checkpoints
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

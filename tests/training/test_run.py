@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from decrescendo.accounting import Pld
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo.ledger import Ledger
-from decrescendo.noise import privatise
-from decrescendo.run import Run
-from decrescendo.run import files as module
+from decrescendo.optim.noise import privatise
 from decrescendo.training import train
+from decrescendo.training.run import Run
+from decrescendo.training.run import files as module
 
 from .conftest import loss, make_model, make_plan, sgd
 

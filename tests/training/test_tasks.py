@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from decrescendo.data import Dataset
 from decrescendo.errors import InvalidValue
-from decrescendo.experiments.schedules import SCHEDULES, schedule_curves
-from decrescendo.experiments.tasks import TASKS, Task, decay_scheduler, find_task, make_optimizer, train_task
+from decrescendo.plans.named import SCHEDULES, schedule_curves
+from decrescendo.training import decay_scheduler, make_optimizer, train_task
+from decrescendo_papers.data import Dataset
+from decrescendo_papers.experiments.tasks import TASKS, Task, find_task
 
 from .conftest import ROWS, make_model, make_plan
 

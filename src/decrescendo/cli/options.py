@@ -9,7 +9,7 @@ import typer
 
 
 class Schedule(StrEnum):
-    """Names of experiments.schedules.SCHEDULES, repeated here so that --help is quick (a test compares
+    """Names of plans.SCHEDULES, repeated here so that --help is quick (a test compares
     them)."""
 
     CONSTANT = "constant"
@@ -21,23 +21,6 @@ class Schedule(StrEnum):
     TIME_DECAY = "time-decay"
     STEP_DECAY = "step-decay"
     POLYNOMIAL_DECAY = "polynomial-decay"
-
-
-class TaskName(StrEnum):
-    """Names of experiments.tasks.TASKS."""
-
-    DIGITS = "digits"
-    MNIST = "mnist"
-    FASHION_MNIST = "fashion-mnist"
-    IMDB = "imdb"
-    IMDB_HALF = "imdb-half"
-    NAMES = "names"
-    XRAY = "xray"
-    XRAY_RANDOM = "xray-random"
-    INFINITE_MNIST_250K = "infinite-mnist-250k"
-    INFINITE_MNIST_500K = "infinite-mnist-500k"
-    MNIST_PCA = "mnist-pca"
-    MNIST35_PCA = "mnist35-pca"
 
 
 class AttackName(StrEnum):
@@ -59,7 +42,7 @@ class Decay(StrEnum):
 
 
 class OptimizerName(StrEnum):
-    """Names of experiments.tasks.OPTIMIZERS."""
+    """Names of training.OPTIMIZERS."""
 
     SGD = "sgd"
     MOMENTUM_BC = "momentum-bc"
@@ -67,6 +50,49 @@ class OptimizerName(StrEnum):
     ADAM_BC = "adam-bc"
 
 
+class AccountantName(StrEnum):
+    """Whose word a plan is calibrated by."""
+
+    PLD = "pld"
+    RDP = "rdp"
+    GAUSSIAN = "gaussian"
+    ZCDP = "zcdp"
+    TCDP = "tcdp"
+    CLT = "clt"
+
+
+TaskName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="module:function that returns a Task or (model, loss, data); or digits, the example that comes along.",
+    ),
+]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="A plan file; instead of the budget options.")]
+Accountant = Annotated[
+    AccountantName | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"Who judges the plan: {', '.join(AccountantName)}. Default: pld, certified; tcdp and clt are estimates.",
+    ),
+]
+OptimizerOption = Annotated[
+    OptimizerName | None, typer.Option("--optimizer", help="Optimiser. Default: the task's.")
+]
+Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate. Default: the task's.")]
+MomentumOf = Annotated[
+    float | None, typer.Option("--momentum", help="Momentum in [0, 1), for sgd and momentum-bc. Default 0.")
+]
+LrDecay = Annotated[
+    Decay | None,
+    typer.Option("--lr-decay", help="Learning rate constant (none, the default) or falling to zero."),
+]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
+StoreFile = Annotated[
+    Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
+]
+SavePlan = Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")]
+EpsilonNeeded = Annotated[float, typer.Option("--epsilon", help="Budget: epsilon > 0 of the whole run.")]
 Epsilon = Annotated[float | None, typer.Option(help="Budget: epsilon > 0 of the whole run.")]
 Delta = Annotated[float | None, typer.Option(help="Budget: delta in (0, 1). Default 1 / (10 N).")]
 Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson sampling.")]

@@ -1,4 +1,4 @@
-"""The command that trains a task."""
+"""The command that trains."""
 
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -6,33 +6,39 @@ from typing import Annotated
 
 import typer
 
+from decrescendo.base.rng import Secure
 from decrescendo.cli.app import err, one_line_errors, print_json, say
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
+    Accountant,
     AsJson,
     Batch,
     Clip,
-    Decay,
     Delta,
     Epochs,
     Epsilon,
-    OptimizerName,
+    LrDecay,
+    MomentumOf,
+    OptimizerOption,
+    PlanFile,
+    Rate,
     RhoC,
     RhoMu,
     ScheduleName,
     Steps,
+    StoreFile,
     TaskName,
+    Threads,
 )
-from decrescendo.cli.plans import agreed_plan, guarantee_facts, plan_facts
+from decrescendo.cli.plans import Asked, agreed_plan, guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
-from decrescendo.rng import Secure
 
 
 @one_line_errors
 def train_command(
-    task: Annotated[TaskName, typer.Argument(help="What to train on.")],
-    plan: Annotated[Path | None, typer.Option(help="A plan file; instead of the budget options.")] = None,
+    task: TaskName,
+    plan: PlanFile = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     batch: Batch = None,
@@ -42,10 +48,11 @@ def train_command(
     clip: Clip = None,
     rho_mu: RhoMu = RHO_MU,
     rho_c: RhoC = RHO_C,
-    optimizer: Annotated[OptimizerName | None, typer.Option(help="Optimiser. Default: the task's.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
-    momentum: Annotated[float, typer.Option(help="Momentum in [0, 1), for sgd and momentum-bc.")] = 0.0,
-    lr_decay: Annotated[Decay, typer.Option(help="Learning rate constant or falling to zero.")] = Decay.NONE,
+    accountant: Accountant = None,
+    optimizer: OptimizerOption = None,
+    lr: Rate = None,
+    momentum: MomentumOf = None,
+    lr_decay: LrDecay = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -53,34 +60,34 @@ def train_command(
         ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="Ledger of the data set, from `decrescendo ledger --create`.")
-    ] = None,
+    store: StoreFile = None,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder to keep the run in; as sensitive as the data.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoints.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
+    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a task privately.
 
-    Settings not given are those of the paper (for digits: chosen here).
+    A task is a function of yours, module:function, that returns a decrescendo.Task or (model, loss, data). Settings
+    not given are the task's.
 
-    Example: decrescendo train mnist --epsilon 1.2 --schedule dynamic --out runs/mnist
+    Example: decrescendo train my_project:patients --epsilon 1.2 --schedule dynamic --out runs/patients
     """
     import torch
 
-    from decrescendo.experiments.tasks import find_task, train_task
-    from decrescendo.run import check_free
-    from decrescendo.store import Store
+    from decrescendo.training import Store, find_task, train_task
+    from decrescendo.training.run import check_free
 
-    chosen = find_task(task.value)
+    chosen = find_task(task)
     if folder is not None:
         check_free(folder)  # before the training, not after it
-    agreed = agreed_plan(
-        chosen, plan, epsilon, delta, batch, steps, epochs, schedule, clip, rho_mu=rho_mu, rho_c=rho_c
-    )
+    asked = Asked(
+        epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
+        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+    )  # fmt: skip
+    agreed = agreed_plan(chosen, plan, asked)
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
     if threads is not None:
@@ -98,8 +105,8 @@ def train_command(
             seed=Secure() if seed is None else seed,
             optimizer=None if optimizer is None else optimizer.value,
             learning_rate=lr,
-            momentum=momentum,
-            lr_decay=lr_decay.value,
+            momentum=0.0 if momentum is None else momentum,
+            lr_decay="none" if lr_decay is None else lr_decay.value,
             store=opened,
             checkpoints=checkpoints,
             resume=resume,

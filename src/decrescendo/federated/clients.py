@@ -8,8 +8,8 @@ from jaxtyping import Int
 
 from decrescendo.clipping import Batch
 from decrescendo.clipping.batches import count_rows
-from decrescendo.data.rows import Rows, rows
 from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.training.data import Rows, rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

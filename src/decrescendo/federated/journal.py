@@ -15,9 +15,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo import strict_json
+from decrescendo.base import strict_json
+from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
-from decrescendo.whole_file import write_whole
 
 FORMAT, VERSION = "decrescendo-federated-journal", 1
 HEAD, LOCK = "journal-private.json", "journal.lock"

@@ -14,9 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 from decrescendo.accounting import GdpClt, Pld
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.cli import app
 from decrescendo.errors import InvalidValue, check_real
-from decrescendo.ledger import Ledger
 from fuzzing import run_files
 from fuzzing.decisions import Decisions
 from fuzzing.target import Files, Target
@@ -34,11 +34,12 @@ TEXTS = (
 )  # fmt: skip
 # Hours of work begin here; a fuzzer is after what comes before.
 WORK = (
-    "decrescendo.experiments.execute.execute", "decrescendo.experiments.hong.reproduce_hong",
-    "decrescendo.experiments.costs.compute", "decrescendo.experiments.demo.demonstrate",
-    "decrescendo.experiments.tasks.train_task", "decrescendo.experiments.search.search",
-    "decrescendo.experiments.private_search.search_privately", "decrescendo.experiments.influence_plan.influence_plan",
-    "decrescendo.plan.verify_epsilon",
+    "decrescendo_papers.experiments.execute.execute", "decrescendo_papers.experiments.hong.reproduce_hong",
+    "decrescendo_papers.experiments.costs.compute", "decrescendo.cli.demo.demonstrate",
+    "decrescendo_papers.experiments.tasks.train_task", "decrescendo_papers.experiments.search.search",
+    "decrescendo_papers.experiments.private_search.search_privately",
+    "decrescendo_papers.experiments.influence_plan.influence_plan",
+    "decrescendo.plans.plan.verify_epsilon",
 )  # fmt: skip
 SMALL = ["--epsilon", "2", "--delta", "1e-6", "--dataset-size", "500", "--batch", "10", "--steps", "4"]
 CALLS: tuple[list[str], ...] = (

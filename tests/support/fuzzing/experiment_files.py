@@ -6,13 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from decrescendo.base import sealed as kept
 from decrescendo.errors import FileRefused
-from decrescendo.experiments import costs, kept, measured_seeds, recipes, results
-from decrescendo.experiments.costs import Costs
-from decrescendo.experiments.pages.archive import Archive
-from decrescendo.experiments.recipes import Recipe, Trial, load_recipe, save_recipe
-from decrescendo.experiments.results import Result
-from decrescendo.experiments.spec import Spec
+from decrescendo_papers.experiments import costs, measured_seeds, recipes, results
+from decrescendo_papers.experiments.costs import Costs
+from decrescendo_papers.experiments.pages.archive import Archive
+from decrescendo_papers.experiments.recipes import Recipe, Trial, load_recipe, save_recipe
+from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.spec import Spec
 from fuzzing.mutations import resigned
 from fuzzing.target import Files, Target
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from decrescendo.budget import Unit
+from decrescendo.accounting.budget import Unit
 from decrescendo.errors import DecrescendoError
 from decrescendo.federated import journal as journals
 from decrescendo.federated import rounds
@@ -23,8 +23,8 @@ from decrescendo.federated.messages import Round, run_id
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.server import Server
-from decrescendo.plan import Plan
-from decrescendo.run import judged
+from decrescendo.plans.plan import Plan
+from decrescendo.training.run import judged
 from fuzzing.judging import found
 from fuzzing.mutations import resigned
 from fuzzing.seeds import plan

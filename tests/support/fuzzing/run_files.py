@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from safetensors.torch import save as save_tensors
 
-from decrescendo import plan as plans
-from decrescendo import terms as termss
-from decrescendo.budget import Budget
-from decrescendo.checkpoint import Checkpoint, Checkpoints, Releases
-from decrescendo.checkpoint import checkpoints as kept
-from decrescendo.checkpoint import releases as listed
-from decrescendo.checkpoint.streams import stream_at, stream_state
-from decrescendo.ledger import Ledger, Release
-from decrescendo.plan import Plan
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base.rng import SecureStream
+from decrescendo.plans import plan as plans
+from decrescendo.plans import terms as termss
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.terms import Terms
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.rng import SecureStream
-from decrescendo.run import History, Run
-from decrescendo.run import files as runs
-from decrescendo.statement import Conduct, Declaration
-from decrescendo.store import Store
-from decrescendo.terms import Terms
+from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.checkpoint import checkpoints as kept
+from decrescendo.training.checkpoint import releases as listed
+from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.run import History, Run
+from decrescendo.training.run import files as runs
+from decrescendo.training.statement import Conduct, Declaration
+from decrescendo.training.store import Store
 from fuzzing.decisions import Decisions
 from fuzzing.judging import found
 from fuzzing.mutations import VALUES, resigned

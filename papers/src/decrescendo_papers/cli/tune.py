@@ -1,0 +1,167 @@
+"""The command that searches for settings: on public data, or on private data at a price."""
+
+import secrets
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from decrescendo.cli import err, one_line_errors, say
+from decrescendo.errors import InvalidValue
+from decrescendo_papers.cli.options import Device, PaperTask
+
+RESULTS, TOGETHER = Path("results/tune/runs"), 4
+
+
+@one_line_errors
+def tune_command(
+    task: PaperTask,
+    epsilon: Annotated[
+        float, typer.Option(help="Of one run, certified; with --private of the whole search.")
+    ],
+    out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
+    on: Annotated[str, typer.Option(help="Public data to search on; the task's own are not opened.")] = "",
+    private: Annotated[
+        bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")
+    ] = False,
+    trials: Annotated[
+        str,
+        typer.Option(
+            help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
+        ),
+    ] = "",
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
+    ] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Public: runs a trial; their mean counts.", min=1)] = 1,
+    fresh_seeds: Annotated[
+        bool, typer.Option("--fresh-seeds", help="Public: a trial's seeds are its own, not everybody's.")
+    ] = False,
+    together: Annotated[
+        int, typer.Option(help="Public: trials asked for at once; part of what the search is.", min=1)
+    ] = TOGETHER,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Public: of the optimiser, default 0. Private: as sensitive as the data; default: drawn from the "
+            "operating system, and not shown.",
+        ),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Public: processes, one thread each.", min=1)] = 1,
+    device: Device = "auto",
+    results: Annotated[Path, typer.Option(help="Public: folder of finished trials.")] = RESULTS,
+) -> None:
+    """Search for settings, honestly.
+
+    On public data (--on) the search is free, and goes on where it was interrupted. On the private data (--private)
+    the number of trials is random and secret, and the guarantee is that of the whole search.
+
+    Example: papers tune mnist --epsilon 0.4 --on fashion-mnist --trials 40 --jobs 2 --out mnist-0.4.json
+    """
+    given = [*(("--vary", text) for text in vary or ()), *(("--fix", text) for text in fix or ())]
+    if private == bool(on):
+        got = "both" if private else "neither"
+        raise InvalidValue(
+            f"tune must be given either --on (public data, free) or --private (the task's own, at a price), got {got}"
+        )
+    if private:
+        public_only: dict[str, Any] = {
+            "--seeds": seeds != 1, "--fresh-seeds": fresh_seeds, "--together": together != TOGETHER,
+            "--jobs": jobs != 1, "--results": results != RESULTS,
+        }  # fmt: skip
+        surplus = [name for name, is_given in public_only.items() if is_given]
+        if surplus:
+            raise InvalidValue(
+                f"{', '.join(surplus)} must be left out with --private, got it: trials run one after the other in this "
+                "process, and nothing but the winner is kept"
+            )
+        _privately(task.value, epsilon, trials, given, seed, device, out)
+        return
+    from decrescendo_papers.experiments.execute import execute
+    from decrescendo_papers.experiments.recipes import save_recipe
+    from decrescendo_papers.experiments.search import Search, search
+    from decrescendo_papers.experiments.space import default_space
+    from decrescendo_papers.experiments.tasks import find_task
+
+    asked = Search(
+        task=task.value, epsilon=epsilon, stand_in=on, space=_changed(default_space(find_task(task.value)), given),
+        trials=_number(trials), seeds=seeds, common_seeds=not fresh_seeds, together=together, sampler_seed=seed or 0,
+    )  # fmt: skip
+    words = ["papers", "tune", task.value, "--epsilon", f"{epsilon:g}", "--on", on, "--trials", trials]
+    words += [word for pair in given for word in pair]
+    words += ["--seeds", str(seeds)] * (seeds != 1) + ["--fresh-seeds"] * fresh_seeds
+    words += ["--together", str(together)] * (together != TOGETHER) + ["--seed", str(seed)] * bool(seed)
+    found = search(
+        asked, results, lambda specs: execute(specs, results, jobs=jobs, device=device, console=err),
+        command=shlex.join(words), console=err,
+    )  # fmt: skip
+    save_recipe(out, found)
+    say(found.describe())
+    say(f"written: {out}")
+
+
+def _privately(
+    task: str,
+    epsilon: float,
+    trials: str,
+    given: list[tuple[str, str]],
+    seed: int | None,
+    device: str,
+    out: Path,
+) -> None:
+    from decrescendo_papers.experiments.execute import choose_device
+    from decrescendo_papers.experiments.private_search import (
+        PrivateSearch,
+        check_fresh,
+        parse_trials,
+        save_winner,
+        search_privately,
+    )
+    from decrescendo_papers.experiments.space import free_space
+    from decrescendo_papers.experiments.tasks import find_task
+
+    if not trials:
+        raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
+    check_fresh(out)
+    asked = PrivateSearch(
+        task=task,
+        epsilon=epsilon,
+        space=_changed(free_space(find_task(task)), given),
+        trials=parse_trials(trials),
+    )
+    used = secrets.randbits(128) if seed is None else seed
+    winner = search_privately(
+        asked,
+        used,
+        device=choose_device(device),
+        announce=lambda text: err.print(
+            f"{text}\nsearching; nothing is shown before the end",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
+        ),
+    )
+    weights = save_winner(out, winner)
+    say(winner.describe())
+    say(f"written: {out}" + ("" if weights is None else f", {weights}"))
+
+
+def _changed(space: Any, given: list[tuple[str, str]]) -> Any:
+    from decrescendo_papers.experiments.space import parse_fixed, parse_moving
+
+    moving = dict(parse_moving(text) for option, text in given if option == "--vary")
+    return space.changed(moving, dict(parse_fixed(text) for option, text in given if option == "--fix"))
+
+
+def _number(trials: str) -> int:
+    try:
+        return int(trials)
+    except ValueError:
+        raise InvalidValue(
+            f"--trials must be a number on public data, got {trials!r}. A random number is for --private"
+        ) from None
