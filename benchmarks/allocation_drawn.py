@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python benchmarks/allocation_drawn.py
 
-The problems are those of tests/theory/test_allocation.py (its slow test). Appends to results/allocation-drawn.json, a
+The problems are those of tests/plans/test_allocation.py (its slow test). Appends to results/allocation-drawn.json, a
 problem at a time; what is there is not solved again. About half an hour on one core.
 """
 

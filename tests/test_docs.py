@@ -10,8 +10,11 @@ import pytest
 import decrescendo as dc
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)((?:::\w+)+)")
+FOLDERS = (ROOT / "docs", ROOT / "papers/docs")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), ROOT / "papers/README.md", *(p for f in FOLDERS for p in f.rglob("*.md"))]
+)
+NAMED_TEST = re.compile(r"((?:papers/)?tests/[\w/]+\.py)((?:::\w+)+)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -87,10 +90,15 @@ def test_every_public_name_is_in_the_glossary_or_the_readme() -> None:
     assert [name for name in dc.__all__ if not re.search(rf"\bdc\.{name}\b", text)] == []
 
 
-def test_files_named_in_the_glossary_exist() -> None:
-    named = re.findall(r"`([\w/]+(?:\.py|/))` \|", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"))
-    assert len(named) > 30
-    assert [name for name in named if not (ROOT / "src/decrescendo" / name).exists()] == []
+@pytest.mark.parametrize(
+    ("page", "package", "least"),
+    [("docs", "src/decrescendo", 30), ("papers/docs", "papers/src/decrescendo_papers", 15)],
+)
+def test_files_named_in_the_glossary_exist(page: str, package: str, least: int) -> None:
+    text = (ROOT / page / "glossary.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|/))` \|", text)
+    assert len(named) > least
+    assert [name for name in named if not (ROOT / package / name).exists()] == []
 
 
 def test_the_layers_in_the_architecture_are_those_that_are_checked() -> None:

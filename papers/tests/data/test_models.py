@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo_papers.models import digits_cnn, imdb_mlp, name_lstm, paper_cnn, vgg11
+from decrescendo.training.digits import digits_cnn
+from decrescendo_papers.models import imdb_mlp, name_lstm, paper_cnn, vgg11
 
 
 @pytest.mark.parametrize(

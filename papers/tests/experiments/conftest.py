@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from decrescendo.training import initialised
 from decrescendo_papers.data import Dataset
 from decrescendo_papers.experiments import stand_ins, tasks
 from decrescendo_papers.experiments.execute import Outcome, missing
@@ -17,7 +18,6 @@ from decrescendo_papers.experiments.search import Run
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.stand_ins import StandIn
 from decrescendo_papers.experiments.tasks import Task
-from decrescendo_papers.models.cnn import initialised
 
 ROWS = 60
 

@@ -11,6 +11,7 @@ from decrescendo.cli.ledger import ledger_command
 from decrescendo.cli.plans import account_command, plan_command, plan_facts, verify_command
 from decrescendo.cli.statement import statement_command
 from decrescendo.cli.train import train_command
+from decrescendo.cli.tune import tune_command
 
 __all__ = [
     "COMMANDS", "app", "err", "listen", "main", "make_app", "one_line_errors", "options", "out", "plan_facts",
@@ -24,6 +25,7 @@ COMMANDS = {
     "account": account_command,
     "verify": verify_command,
     "demo": demo_command,
+    "tune": tune_command,
     "ledger": ledger_command,
     "audit": audit_command,
     "statement": statement_command,

@@ -2,7 +2,7 @@
 
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
@@ -15,11 +15,13 @@ from decrescendo.cli.options import (
     AsJson,
     Batch,
     Clip,
+    Decay,
     Delta,
     Epochs,
     Epsilon,
     LrDecay,
     MomentumOf,
+    OptimizerName,
     OptimizerOption,
     PlanFile,
     Rate,
@@ -31,14 +33,28 @@ from decrescendo.cli.options import (
     TaskName,
     Threads,
 )
-from decrescendo.cli.plans import Asked, agreed_plan, guarantee_facts, plan_facts
+from decrescendo.cli.plans import Asked, agreed_plan, guarantee_facts, judge_of, plan_facts
 from decrescendo.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from decrescendo.training import Recipe
+
+
+class _Optimiser(TypedDict):
+    optimizer: str | None
+    learning_rate: float | None
+    momentum: float
+    lr_decay: str
+    averaging: float
 
 
 @one_line_errors
 def train_command(
     task: TaskName,
     plan: PlanFile = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="What `decrescendo tune --on` found: its settings and its budget.")
+    ] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     batch: Batch = None,
@@ -87,7 +103,12 @@ def train_command(
         epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
         rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
     )  # fmt: skip
-    agreed = agreed_plan(chosen, plan, asked)
+    found = None if recipe is None else _recipe(recipe, plan, asked, optimizer, lr, momentum, lr_decay)
+    if found is None:
+        agreed = agreed_plan(chosen, plan, asked)
+    else:
+        with err.status("calibrating"):
+            agreed = found.plan(chosen, judge_of(accountant))
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
     if threads is not None:
@@ -103,10 +124,7 @@ def train_command(
             chosen,
             agreed,
             seed=Secure() if seed is None else seed,
-            optimizer=None if optimizer is None else optimizer.value,
-            learning_rate=lr,
-            momentum=0.0 if momentum is None else momentum,
-            lr_decay="none" if lr_decay is None else lr_decay.value,
+            **(_given(optimizer, lr, momentum, lr_decay) if found is None else _told(found)),
             store=opened,
             checkpoints=checkpoints,
             resume=resume,
@@ -129,3 +147,48 @@ def train_command(
         say(
             f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"
         )
+
+
+def _recipe(
+    path: Path,
+    plan: Path | None,
+    asked: Asked,
+    optimizer: OptimizerName | None,
+    lr: float | None,
+    momentum: float | None,
+    lr_decay: Decay | None,
+) -> "Recipe":
+    from decrescendo.training import Recipe
+
+    rest = {
+        "--plan": plan,
+        "--optimizer": optimizer,
+        "--lr": lr,
+        "--momentum": momentum,
+        "--lr-decay": lr_decay,
+    }
+    given = [name for name in asked.given() if name != "--accountant"]
+    given += [name for name, value in rest.items() if value is not None]
+    if given:
+        raise InvalidValue(
+            f"a recipe says it all, got --recipe and {', '.join(given)}. Give one or the other"
+        )
+    return Recipe.load(path)
+
+
+def _told(recipe: "Recipe") -> _Optimiser:
+    settings = recipe.settings
+    return {
+        "optimizer": settings.optimizer, "learning_rate": settings.learning_rate, "momentum": settings.momentum,
+        "lr_decay": settings.lr_decay, "averaging": settings.averaging,
+    }  # fmt: skip
+
+
+def _given(
+    optimizer: OptimizerName | None, lr: float | None, momentum: float | None, lr_decay: Decay | None
+) -> _Optimiser:
+    return {
+        "optimizer": None if optimizer is None else optimizer.value, "learning_rate": lr,
+        "momentum": 0.0 if momentum is None else momentum,
+        "lr_decay": "none" if lr_decay is None else lr_decay.value, "averaging": 0.0,
+    }  # fmt: skip

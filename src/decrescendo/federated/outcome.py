@@ -28,7 +28,7 @@ class Outcome:
         against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
         secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
         weights: the trained parameters and the persistent buffers, by name, on the CPU.
-        assumptions: what the guarantee takes on trust of clients being apart; see `run.Run.assumptions`.
+        assumptions: what the guarantee takes on trust of clients being apart; see `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.

@@ -64,7 +64,7 @@ def privatise(
         sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
         generator: the noise stream, drawn from once a parameter in the order of the sorted names. The draw
             is made where the generator lives and is moved to the gradient, so a stream does not depend on
-            the model's device. A `rng.SecureStream` gives noise that nobody can predict and that is an exact
+            the model's device. A `base.rng.SecureStream` gives noise that nobody can predict and that is an exact
             Gaussian, rounded once to a public grid: the sum goes to the CPU for it.
 
     Guarantee:

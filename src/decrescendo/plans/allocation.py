@@ -42,7 +42,7 @@ def allocate(
     """The plan within ``budget`` whose `noise_cost`, sum_t q_t C_t^2 z_t^2, is smallest.
 
     The noise added to the clipped sum at step t has variance s_t^2 = C_t^2 z_t^2, and q_t says how much of it is still
-    felt at the end: eta_t^2 where only the learning rate is known, an influence (`theory.influence`) where something
+    felt at the end: eta_t^2 where only the learning rate is known, an influence (Hong Lemma 4.3) where something
     is known of the loss, a curvature (Du Eq. (59)-(62)), 1 for Du Eq. (52)-(55). By Lagrange:
 
     ======================  =============================================================================

@@ -60,7 +60,7 @@ class PoissonSampling:
         """Yield ``steps`` batches of record indices, ascending; a batch may be empty and must still be taken.
 
         A batch is drawn as a binomial size and then a uniform subset of that size, which is the same law as one
-        coin a record and costs the size of the batch instead of the size of the data set. A `rng.SecureStream`
+        coin a record and costs the size of the batch instead of the size of the data set. A `base.rng.SecureStream`
         throws a coin a record.
 
         >>> sampling = PoissonSampling(dataset_size=5, expected_batch_size=1)

@@ -7,6 +7,7 @@
 `Store`, `Checkpoints`      a ledger on disk for one data set; trainings that survive a crash
 `Adaptive`, `steering`      noise and clipping decided as the run goes
 `Task`, `find_task`, `fit`  what the command line trains, by name
+`tune`, `search_privately`  settings found on public data, or on the task's own at a price
 ==========================  ================================================================================
 
 Names load when they are first touched: a store and a statement need no torch.
@@ -31,14 +32,18 @@ if TYPE_CHECKING:
         train_task,
     )
     from decrescendo.training.loop import train
+    from decrescendo.training.private_tuning import PrivateSearch, parse_trials, save_winner, search_privately
     from decrescendo.training.progress import Callback, Progress
     from decrescendo.training.run import Run, cpu_weights, versions
+    from decrescendo.training.settings import Settings
     from decrescendo.training.source import check_promise
+    from decrescendo.training.space import Among, Between, Space, default_space, free_space
     from decrescendo.training.statement import Conduct, Declaration, Statement
     from decrescendo.training.steering import Adaptive
     from decrescendo.training.store import Store
     from decrescendo.training.task import Task, find_task
     from decrescendo.training.trainer import StepResult, Trainer
+    from decrescendo.training.tuning import Recipe, tune
     from decrescendo.training.untouched import Untouched
 
 _HOMES = {
@@ -51,6 +56,10 @@ _HOMES = {
     "progress": ("Callback", "Progress"),
     "data": ("Rows", "rows"),
     "run": ("Run", "cpu_weights", "versions"),
+    "private_tuning": ("PrivateSearch", "parse_trials", "save_winner", "search_privately"),
+    "settings": ("Settings",),
+    "space": ("Among", "Between", "Space", "default_space", "free_space"),
+    "tuning": ("Recipe", "tune"),
     "source": ("check_promise",),
     "statement": ("Conduct", "Declaration", "Statement"),
     "steering": ("Adaptive",),
@@ -67,6 +76,8 @@ __all__ = [
     "Stateful", "Statement", "Conduct", "Declaration", "Adaptive", "steering", "Task", "find_task", "fit", "train_task",
     "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy", "digits", "Rows",
     "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "Untouched", "check_promise",
+    "Settings", "Space", "Between", "Among", "default_space", "free_space", "tune", "Recipe", "PrivateSearch",
+    "search_privately", "save_winner", "parse_trials",
 ]  # fmt: skip
 
 

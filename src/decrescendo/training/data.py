@@ -39,7 +39,7 @@ def rows(data: object) -> Rows:
     Args:
         data: a tensor, or a tuple, list or mapping of such (nested as deep as you like) with equal length
             along dimension 0; or a map-style `torch.utils.data.Dataset`, whose items torch's
-            ``default_collate`` puts together.
+            ``default_collate`` puts together; or `Rows`, which are returned as they are.
 
     Raises:
         InvalidType: something else.
@@ -49,6 +49,8 @@ def rows(data: object) -> Rows:
     >>> toy.count, toy.take(np.array([1, 3]))["y"].tolist()
     (4, [1, 3])
     """
+    if isinstance(data, Rows):
+        return data
     if isinstance(data, TensorDataset):  # the same rows without a Python call for each
         data = data.tensors
     if isinstance(data, TorchDataset):

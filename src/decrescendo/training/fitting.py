@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints, Stateful
 from decrescendo.training.loop import train
 from decrescendo.training.progress import Callback, Progress
-from decrescendo.training.run import Run
+from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.store import Store
 from decrescendo.training.task import Task
 
@@ -102,6 +103,7 @@ def train_task(
     learning_rate: float | None = None,
     momentum: float = 0.0,
     lr_decay: str = "none",
+    averaging: float = 0.0,
     callback: Callback | None = None,
     store: Store | None = None,
     checkpoints: Path | None = None,
@@ -118,6 +120,7 @@ def train_task(
         learning_rate: > 0; the task's by default.
         momentum: in [0, 1), for sgd and momentum-bc.
         lr_decay: ``none``, ``linear`` or ``cosine``.
+        averaging: in [0, 1): decay of the average of the iterates, which is then what is kept and scored; 0 for none.
         callback: called after each step.
         store: the ledger on disk that the run is written into.
         checkpoints: folder to keep the run in.
@@ -125,12 +128,15 @@ def train_task(
         progress: draw a progress bar on standard error.
     """
     data, model = task.load(), task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed)
-    run, _ = fit(
+    run, tested = fit(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
-        lr_decay=lr_decay, callback=callback, store=store, checkpoints=checkpoints, resume=resume, progress=progress,
+        lr_decay=lr_decay, averaging=averaging, callback=callback, store=store, checkpoints=checkpoints, resume=resume,
+        progress=progress,
     )  # fmt: skip
-    found = task.scores(model)
+    if averaging:
+        run = replace(run, weights=cpu_weights(tested))
+    found = task.scores(tested)
     return run.with_metrics(found) if found else run
 
 

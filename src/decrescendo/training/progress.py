@@ -16,7 +16,7 @@ from decrescendo.clipping import Diagnostics
 
 @runtime_checkable
 class Spending(Protocol):
-    """Answers what was spent; `spent.Spent` is one."""
+    """Answers what was spent; `accounting.spent.Spent` is one."""
 
     def after(self, step: int) -> float:
         """Upper bound on the epsilon of the first ``step`` steps."""

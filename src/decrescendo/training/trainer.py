@@ -164,7 +164,7 @@ class Trainer:
         With an `Adaptive` each batch is drawn after its step was granted, and the batches end where the training does.
 
         Args:
-            data: see `data.rows.rows`; as many rows as the plan's ``dataset_size``.
+            data: see `training.rows`; as many rows as the plan's ``dataset_size``.
         """
         table = rows(data)
         size = self._source.sampling.dataset_size

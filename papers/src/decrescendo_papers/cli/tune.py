@@ -1,6 +1,5 @@
-"""The command that searches for settings: on public data, or on private data at a price."""
+"""The command that searches for settings on public data; on private data: `decrescendo tune --private`."""
 
-import secrets
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,9 +21,6 @@ def tune_command(
     ],
     out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
     on: Annotated[str, typer.Option(help="Public data to search on; the task's own are not opened.")] = "",
-    private: Annotated[
-        bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")
-    ] = False,
     trials: Annotated[
         str,
         typer.Option(
@@ -56,32 +52,14 @@ def tune_command(
     device: Device = "auto",
     results: Annotated[Path, typer.Option(help="Public: folder of finished trials.")] = RESULTS,
 ) -> None:
-    """Search for settings, honestly.
+    """Search for settings on public data.
 
-    On public data (--on) the search is free, and goes on where it was interrupted. On the private data (--private)
-    the number of trials is random and secret, and the guarantee is that of the whole search.
+    The search is free, and goes on where it was interrupted. For a search on the private data themselves see
+    decrescendo tune --private.
 
     Example: papers tune mnist --epsilon 0.4 --on fashion-mnist --trials 40 --jobs 2 --out mnist-0.4.json
     """
     given = [*(("--vary", text) for text in vary or ()), *(("--fix", text) for text in fix or ())]
-    if private == bool(on):
-        got = "both" if private else "neither"
-        raise InvalidValue(
-            f"tune must be given either --on (public data, free) or --private (the task's own, at a price), got {got}"
-        )
-    if private:
-        public_only: dict[str, Any] = {
-            "--seeds": seeds != 1, "--fresh-seeds": fresh_seeds, "--together": together != TOGETHER,
-            "--jobs": jobs != 1, "--results": results != RESULTS,
-        }  # fmt: skip
-        surplus = [name for name, is_given in public_only.items() if is_given]
-        if surplus:
-            raise InvalidValue(
-                f"{', '.join(surplus)} must be left out with --private, got it: trials run one after the other in this "
-                "process, and nothing but the winner is kept"
-            )
-        _privately(task.value, epsilon, trials, given, seed, device, out)
-        return
     from decrescendo_papers.experiments.execute import execute
     from decrescendo_papers.experiments.recipes import save_recipe
     from decrescendo_papers.experiments.search import Search, search
@@ -105,52 +83,6 @@ def tune_command(
     say(f"written: {out}")
 
 
-def _privately(
-    task: str,
-    epsilon: float,
-    trials: str,
-    given: list[tuple[str, str]],
-    seed: int | None,
-    device: str,
-    out: Path,
-) -> None:
-    from decrescendo_papers.experiments.execute import choose_device
-    from decrescendo_papers.experiments.private_search import (
-        PrivateSearch,
-        check_fresh,
-        parse_trials,
-        save_winner,
-        search_privately,
-    )
-    from decrescendo_papers.experiments.space import free_space
-    from decrescendo_papers.experiments.tasks import find_task
-
-    if not trials:
-        raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
-    check_fresh(out)
-    asked = PrivateSearch(
-        task=task,
-        epsilon=epsilon,
-        space=_changed(free_space(find_task(task)), given),
-        trials=parse_trials(trials),
-    )
-    used = secrets.randbits(128) if seed is None else seed
-    winner = search_privately(
-        asked,
-        used,
-        device=choose_device(device),
-        announce=lambda text: err.print(
-            f"{text}\nsearching; nothing is shown before the end",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        ),
-    )
-    weights = save_winner(out, winner)
-    say(winner.describe())
-    say(f"written: {out}" + ("" if weights is None else f", {weights}"))
-
-
 def _changed(space: Any, given: list[tuple[str, str]]) -> Any:
     from decrescendo_papers.experiments.space import parse_fixed, parse_moving
 
@@ -162,6 +94,4 @@ def _number(trials: str) -> int:
     try:
         return int(trials)
     except ValueError:
-        raise InvalidValue(
-            f"--trials must be a number on public data, got {trials!r}. A random number is for --private"
-        ) from None
+        raise InvalidValue(f"--trials must be a number, got {trials!r}") from None

@@ -76,7 +76,7 @@ class Dataset:
 
     @property
     def test(self) -> tuple[Shaped[Tensor, "test ..."], Int[Tensor, " test"]]:
-        """The public half, as `evaluate.accuracy` takes it."""
+        """The public half, as `training.evaluate.accuracy` takes it."""
         return self.test_inputs, self.test_targets
 
     def batch(

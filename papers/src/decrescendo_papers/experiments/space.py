@@ -1,8 +1,6 @@
 """What a search may move, as data: a range or a few values a setting, and how drawn values become a spec."""
 
 import dataclasses
-import itertools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from decrescendo.errors import InvalidValue, check_real
-from decrescendo_papers.experiments.methods import RHO_MU
+from decrescendo.training import Among, Between
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import base_spec
 from decrescendo_papers.experiments.tasks import Task
@@ -30,75 +28,8 @@ READ_BY = {
     "rho_c": ("sensitivity-decay", "dynamic", "optimal"),
 }
 
-Value = float | int | str
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """Any number from ``low`` to ``high``; evenly over the logarithm if ``log``.
-
-    >>> Between(1.0, 4.0, log=True).draw(np.random.default_rng(0))
-    2.418...
-    """
-
-    low: float
-    high: float
-    log: bool = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "low", check_real("low", self.low, above=0 if self.log else None))
-        object.__setattr__(self, "high", check_real("high", self.high, above=self.low))
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """One value at random."""
-        if not self.log:
-            return float(rng.uniform(self.low, self.high))
-        drawn = math.exp(rng.uniform(math.log(self.low), math.log(self.high)))
-        return min(max(drawn, self.low), self.high)
-
-    def has(self, value: Value) -> bool:
-        """Whether ``value`` may be drawn."""
-        return not isinstance(value, str) and self.low <= value <= self.high
-
-    def ends(self) -> tuple[Value, ...]:
-        """Values to check a space with."""
-        return self.low, self.high
-
-    def __str__(self) -> str:
-        return f"{self.low:g}..{self.high:g}" + (":log" if self.log else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Among:
-    """One of some values, each as likely.
-
-    >>> str(Among((0.0, 0.5, 0.9)))
-    '0,0.5,0.9'
-    """
-
-    values: tuple[Value, ...]
-
-    def __post_init__(self) -> None:
-        if len(self.values) < 1 or len(set(self.values)) < len(self.values):
-            raise InvalidValue(f"values must be at least one and all different, got {self.values}")
-
-    def draw(self, rng: np.random.Generator) -> Value:
-        """One value at random."""
-        return self.values[int(rng.integers(len(self.values)))]
-
-    def has(self, value: Value) -> bool:
-        """Whether ``value`` may be drawn."""
-        return value in self.values
-
-    def ends(self) -> tuple[Value, ...]:
-        """Values to check a space with."""
-        return self.values
-
-    def __str__(self) -> str:
-        return ",".join(_shown(value) for value in self.values)
-
-
 Dimension = Between | Among
+Value = float | int | str
 Choose = Callable[[str, Dimension], Value]
 
 
@@ -176,13 +107,6 @@ class Space:
             for end in dimension.ends()[1:]:
                 yield {**start, name: end}
 
-    def pairs(self) -> Iterator[dict[str, Value]]:
-        """As `corners`, every two ranges at a time: some settings go with some values of another only."""
-        start = self.choose(lambda _, dimension: dimension.ends()[0])
-        for (one, first), (other, second) in itertools.combinations(self.moving.items(), 2):
-            for ends in itertools.product(first.ends(), second.ends()):
-                yield {**start, one: ends[0], other: ends[1]}
-
     def changed(self, moving: Mapping[str, Dimension], fixed: Mapping[str, Value]) -> "Space":
         """The same with more of both; what stands for a setting gives way to it, and the other way round."""
         given = {*moving, *fixed}
@@ -216,18 +140,6 @@ def default_space(task: Task) -> Space:
         "rho_c": _RHO_C,
     }
     return Space({**moving, **_free(task)})
-
-
-def free_space(task: Task) -> Space:
-    """What costs no privacy to move: everything that leaves the noise and the sampling alone.
-
-    With the method ``optimal`` the noise follows the fall of the clip norm: rho_c must be fixed there.
-
-    >>> from decrescendo_papers.experiments.tasks import find_task
-    >>> "batch" in free_space(find_task("mnist")).moving
-    False
-    """
-    return Space({**_free(task), "rho_c": _RHO_C}, {"rho_mu": RHO_MU})
 
 
 def starting_values(space: Space, task: Task) -> dict[str, Value]:

@@ -22,7 +22,7 @@ class Spec:
 
     Args:
         task: a key of `experiments.tasks.TASKS`.
-        method: ``none`` (not private), or a key of `experiments.schedules.SCHEDULES`.
+        method: ``none`` (not private), or a key of `plans.named.SCHEDULES`.
         accountant: whose word the noise is calibrated by: ``pld`` (certified), ``clt`` (the paper's estimate),
             ``zcdp`` and ``tcdp`` (the baselines'); ``none`` if not private.
         epsilon: budget; 0 if not private.

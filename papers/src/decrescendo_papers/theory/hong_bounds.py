@@ -86,7 +86,7 @@ def page() -> str:
     runs = _runs(one)
     return f"""# The bounds of Hong, Wang and Zhou, with numbers
 
-Written by `report/hong_bounds.py` from `theory/hong_tables.py`; a test compares. What the paper prints and what is
+Written by `theory/hong_bounds.py` from `theory/hong_tables.py`; a test compares. What the paper prints and what is
 right is in [errata.md](errata.md).
 
 The paper's two tables compare *orders*. An order has no constant, so most rows have no value; those that this library

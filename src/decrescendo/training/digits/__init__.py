@@ -11,14 +11,13 @@ from importlib.resources import files
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from decrescendo.training.evaluate import accuracy
 from decrescendo.training.fitting import cross_entropy, initialised
 from decrescendo.training.task import Task
 
-Half = tuple[Float[Tensor, "n 1 8 8"], Int[Tensor, " n"]]
+Half = tuple[Tensor, Tensor]  # inputs and their classes
 ROWS, LARGEST = 1438, 16
 
 

@@ -119,7 +119,7 @@ class Store:
             budget: for everything that all runs on this data set may spend together.
             dataset: its name, for people.
             rows: number of its records; public. Plans for another number are refused.
-            composition: how runs add up: ``sum``, ``renyi:ORDER`` or ``declared``; see `store.composition`.
+            composition: how runs add up: ``sum``, ``renyi:ORDER`` or ``declared``; see `training.store.composition`.
 
         Raises:
             InvalidValue: the file exists, cannot be written, or the rule is unknown.

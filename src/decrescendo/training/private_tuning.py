@@ -14,34 +14,28 @@ from typing import Any
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo import (
-    Budget,
-    Guarantee,
-    Plan,
-    PoissonSampling,
-    Schedule,
-    Streams,
-    accuracy,
-    calibrate_selection,
-)
 from decrescendo.accounting import Trials
+from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.base.rng import Streams
 from decrescendo.base.sealed import check_writable, write
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_real
-from decrescendo.plans import schedule_curves
+from decrescendo.plans.calibration import calibrate_selection
 from decrescendo.plans.curves import evaluate
-from decrescendo.training import cpu_weights
-from decrescendo_papers.experiments.perform import data_of, fresh_model, machine, train_by
-from decrescendo_papers.experiments.search import check_settings
-from decrescendo_papers.experiments.space import Space, Value
-from decrescendo_papers.experiments.spec import Spec
-from decrescendo_papers.experiments.tasks import find_task
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.training.run import cpu_weights
+from decrescendo.training.settings import Settings
+from decrescendo.training.space import Space, Value
+from decrescendo.training.task import Task
+from decrescendo.training.tuning import machine, train_with
 
 FORMAT, VERSION = "decrescendo-private-search", 1
 
 # What may differ from trial to trial: none of it changes the noise over the clip norm, or the sampling.
 FREE = (
-    "clip", "rho_c", "learning_rate", "stride", "momentum", "lr_decay", "averaging", "model", "optimizer",
+    "clip", "rho_c", "learning_rate", "stride", "momentum", "lr_decay", "averaging", "optimizer",
 )  # fmt: skip
 
 LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
@@ -55,7 +49,7 @@ class Tried:
     weights: Mapping[str, Tensor]
 
 
-Attempt = Callable[[Spec, Plan], Tried]
+Attempt = Callable[[Settings, Plan], Tried]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +61,10 @@ class PrivateSearch:
     theorem is about trials that know nothing of each other.
 
     Args:
-        task: a key of `experiments.tasks.TASKS`; its training rows are the private data.
+        task: what is trained; it must have a score.
         epsilon: of the whole search, winner and all.
-        space: what moves, of `FREE` only. Batch, steps, method and rho_mu are fixed: they decide the noise, and all
+        delta: of the whole search; default: the task's.
+        space: what moves, of `FREE` only. Batch, steps, schedule and rho_mu are fixed: they decide the noise, and all
             trials must spend the same.
         trials: the law of their number.
 
@@ -78,45 +73,48 @@ class PrivateSearch:
         InvalidValue: a setting moves that changes what a trial spends, or that no run could have.
     """
 
-    task: str
+    task: Task
     epsilon: float
     space: Space
     trials: Trials
+    delta: float | None = None
 
     def __post_init__(self) -> None:
-        find_task(self.task)
+        check_instance("task", self.task, Task)
+        if self.task.score is None:
+            raise InvalidValue("task must have a score, got none. It is what trials are compared by")
         check_real("epsilon", self.epsilon, above=0)
         check_instance("space", self.space, Space)
         check_instance("trials", self.trials, Trials, _WHY_RANDOM)
-        method = self.space.fixed.get("method", "constant")
+        schedule = self.space.fixed.get("schedule", "dynamic")
         for name in self.space.moving:
             if name not in FREE:
                 raise InvalidValue(
                     f"with private data only {', '.join(FREE)} may move, got {name}: it changes what a trial spends, "
                     "and all trials must spend the same. Fix it"
                 )
-        if method == "optimal" and "rho_c" in self.space.moving:
+        if schedule == "optimal" and "rho_c" in self.space.moving:
             raise InvalidValue(
-                "rho_c must be fixed with the method optimal, whose noise follows it, got a range"
+                "rho_c must be fixed with the schedule optimal, whose noise follows it, got a range"
             )
         # An error in the middle of a search would tell that it had come so far, and waste it.
         for values in itertools.chain(self.space.corners(), self.space.pairs()):
-            spec = self.spec(values)
-            check_settings(spec)
-            check_clip_norm("clip", spec.clip / max(spec.rho_c, 1.0))
+            settings = self.settings(values)
+            settings.check(self.task)
+            check_clip_norm("clip", settings.clip / max(settings.rho_c, 1.0))
 
-    def spec(self, values: Mapping[str, Value]) -> Spec:
+    def settings(self, values: Mapping[str, Value]) -> Settings:
         """The run of a trial with these values, but for its seed and its noise, which is that of `calibrated`."""
-        return self.space.spec(self.task, self.epsilon, values)
+        return self.space.settings(self.task, values)
 
     def calibrated(self) -> tuple[Plan, Guarantee]:
         """The plan whose noise every trial has, and the guarantee of the whole search; no data are touched."""
-        spec = self.spec(next(self.space.corners()))
-        sampling = PoissonSampling(find_task(self.task).rows, spec.batch)
-        privacy, clip = _curves(spec)
+        settings = self.settings(next(self.space.corners()))
+        sampling = PoissonSampling(self.task.count, settings.batch)
+        privacy, clip = settings.curves(self.task.count)
         return calibrate_selection(
-            Budget(self.epsilon, spec.delta), sampling,
-            steps=spec.steps, privacy=privacy, clip=clip, trials=self.trials,
+            Budget(self.epsilon, self.task.delta if self.delta is None else self.delta), sampling,
+            steps=settings.steps, privacy=privacy, clip=clip, trials=self.trials,
         )  # fmt: skip
 
 
@@ -128,9 +126,9 @@ class Winner:
         asked: the search.
         plan: of one trial. Its own guarantee is not the one to show with the weights.
         guarantee: of the whole search: covers weights, settings and score together.
-        spec: settings of the winner, seed 0 in place of its own, which is secret; ``None`` if there was no trial
+        settings: of the winner, seed 0 in place of its own, which is secret; ``None`` if there was no trial
             (a Poisson number can be 0).
-        score: accuracy on the declared public test rows, in [0, 1]. The best of several, so a little too good.
+        score: on declared public data. The best of several, so a little too good.
         weights: of the winner.
         machine: where it ran, and with what versions.
     """
@@ -138,7 +136,7 @@ class Winner:
     asked: PrivateSearch
     plan: Plan
     guarantee: Guarantee
-    spec: Spec | None = None
+    settings: Settings | None = None
     score: float | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -146,16 +144,13 @@ class Winner:
     def describe(self) -> str:
         """A few lines for people."""
         lines = describe_promise(self.asked, self.plan, self.guarantee)
-        if self.spec is None or self.score is None:
+        if self.settings is None or self.score is None:
             return lines + "\nwinner     none: the number of trials happened to be 0, as a Poisson number may"
-        spec = self.spec
-        rate = f"{spec.optimizer} {spec.learning_rate:.4g}, decay {spec.lr_decay}, momentum {spec.momentum:g}"
         return "\n".join(
             (
                 lines,
-                f"winner     clip {spec.clip:.4g}, {rate}, averaging {spec.averaging:g}, model {spec.model}",
-                f"score      {100 * self.score:.2f} % on the declared public test rows, which also chose it: "
-                "a little too good",
+                f"winner     {self.settings.describe()}",
+                f"score      {self.score:.4g} on declared public data, which also chose it: a little too good",
             )
         )
 
@@ -176,7 +171,6 @@ def search_privately(
     asked: PrivateSearch,
     seed: int,
     *,
-    device: str = "cpu",
     attempt: Attempt | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Winner:
@@ -190,7 +184,6 @@ def search_privately(
         seed: whole number >= 0, secret and unguessable: it tells the number of trials and all their noise. The number
             is drawn from its stream "selection" before anything else. Trial i gets the streams of its ``i``-th child
             (`Streams.child`): settings, initial weights, batches and noise are new and independent in every trial.
-        device: of the models.
         attempt: one trial; `train_and_score` by default.
         announce: told what is promised, before the private data are opened and the number is drawn.
 
@@ -215,27 +208,30 @@ def search_privately(
         announce(describe_promise(asked, plan, guarantee))
     # A number that were drawn, or changed, after a trial was seen would not be covered.
     number = asked.trials.draw(secret.numpy("selection"))
-    best: tuple[tuple[float, str], Spec, Tried] | None = None
+    best: tuple[tuple[float, str], Settings, Tried] | None = None
     for index in range(number):
         own = secret.child(index)
-        spec = asked.spec(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
-        own_plan = _with_clip_of(plan, spec)
-        tried = train_and_score(spec, own_plan, device=device) if attempt is None else attempt(spec, own_plan)
+        settings = asked.settings(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
+        own_plan = _with_clip_of(plan, settings, asked.task.count)
+        tried = (
+            train_and_score(asked.task, settings, own_plan)
+            if attempt is None
+            else attempt(settings, own_plan)
+        )
         rank = (tried.score, hashlib.sha256(_content(tried.weights)).hexdigest())
         if best is None or rank > best[0]:
-            best = (rank, spec.seeded(0), tried)
+            best = (rank, settings.seeded(0), tried)
     if best is None:
-        return Winner(asked, plan, guarantee, machine=machine(device))
-    return Winner(asked, plan, guarantee, best[1], best[2].score, best[2].weights, machine(device))
+        return Winner(asked, plan, guarantee, machine=machine())
+    return Winner(asked, plan, guarantee, best[1], best[2].score, best[2].weights, machine())
 
 
-def train_and_score(spec: Spec, plan: Plan, *, device: str = "cpu") -> Tried:
+def train_and_score(task: Task, settings: Settings, plan: Plan) -> Tried:
     """One trial: trained on the private rows by ``plan``, scored on the public ones."""
-    data, model = data_of(spec.task), fresh_model(spec, device)
-    run, tested = train_by(spec, plan, data, model)
+    run, tested = train_with(task, settings, plan, task.load())
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
-    return Tried(accuracy(tested, *data.test), cpu_weights(tested))
+    return Tried(next(iter(task.scores(tested).values())), cpu_weights(tested))
 
 
 def save_winner(path: Path, winner: Winner) -> Path | None:
@@ -260,8 +256,8 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
             "noise_multiplier": plan.noise_multiplier.tolist(),
         },
         "space": asked.space.describe(),
-        "settings": None if winner.spec is None else _shown(winner.spec),
-        "test_accuracy": winner.score,
+        "settings": None if winner.settings is None else winner.settings.written(),
+        "score": winner.score,
         "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
         "machine": dict(winner.machine),
     }  # fmt: skip
@@ -334,22 +330,7 @@ _WHY_RANDOM = (
 )
 
 
-def _curves(spec: Spec) -> tuple[Any, Any]:
-    rows = find_task(spec.task).rows
-    epochs = max(1, round(spec.steps * spec.batch / rows))
-    return schedule_curves(spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=epochs)
-
-
-def _with_clip_of(plan: Plan, spec: Spec) -> Plan:
-    """The clip norms of ``spec`` with the noise multipliers of ``plan``: what is spent stays the same to the bit."""
-    clips = evaluate("clip", _curves(spec)[1], plan.steps)
+def _with_clip_of(plan: Plan, settings: Settings, rows: int) -> Plan:
+    """The clip norms of ``settings`` with the noise multipliers of ``plan``: what is spent stays the same."""
+    clips = evaluate("clip", settings.curves(rows)[1], plan.steps)
     return Plan(plan.budget, plan.sampling, Schedule(plan.noise_multiplier, clips), plan.guarantee)
-
-
-def _shown(spec: Spec) -> dict[str, Any]:
-    """Settings without the seed, which is secret, and the budget, which is the guarantee's to state."""
-    return {
-        name: value
-        for name, value in spec.settings().items()
-        if name not in ("seed", "epsilon", "delta", "accountant")
-    }

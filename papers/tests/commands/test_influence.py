@@ -8,12 +8,12 @@ from torch import nn
 
 from decrescendo.plans import curves
 from decrescendo.plans.plan import Plan
+from decrescendo.training import initialised
 from decrescendo_papers.data import Dataset, gaussian_rows
 from decrescendo_papers.experiments import stand_ins, tasks
 from decrescendo_papers.experiments.perform import data_of
 from decrescendo_papers.experiments.stand_ins import StandIn
 from decrescendo_papers.experiments.tasks import Task
-from decrescendo_papers.models.cnn import initialised
 
 from .conftest import Invoke, facts
 

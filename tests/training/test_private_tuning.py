@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import traceback
-from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from scipy.stats import chisquare
+from torch import nn
 
 from decrescendo.accounting import Pld, Selection, Trials
 from decrescendo.accounting.budget import Budget, Guarantee
@@ -24,9 +25,9 @@ from decrescendo.plans.calibration import calibrate_selection
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo_papers.experiments import private_search, tasks
-from decrescendo_papers.experiments.perform import data_of
-from decrescendo_papers.experiments.private_search import (
+from decrescendo.training import Among, Between, Settings, Space, Task, accuracy, cross_entropy, initialised
+from decrescendo.training import private_tuning as private_search
+from decrescendo.training.private_tuning import (
     FREE,
     PrivateSearch,
     Tried,
@@ -36,21 +37,41 @@ from decrescendo_papers.experiments.private_search import (
     search_privately,
     train_and_score,
 )
-from decrescendo_papers.experiments.space import Among, Between, Space
-from decrescendo_papers.experiments.spec import Spec
-
-from .conftest import toy_data, toy_task
 
 EPSILON, GEOMETRIC = 4.0, Trials(mean=3, shape=1)
 SPACE = Space(
     {
         "clip": Between(0.5, 2.0, log=True),
         "stride": Between(0.1, 2.0, log=True),
-        "model": Among(("paper", "tanh")),
+        "optimizer": Among(("sgd", "adam")),
     },
-    {"steps": 3, "method": "sensitivity-decay", "rho_c": 2.0},
+    {"steps": 3, "schedule": "sensitivity-decay", "rho_c": 2.0},
 )
-FIXED = Space({"clip": Among((1.0,))}, {"steps": 3})
+FIXED = Space({"clip": Among((1.0,))}, {"steps": 3, "schedule": "constant"})
+
+
+def toy_rows(seed: int, rows: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs = torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed))
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def toy_task(load: Any = lambda: toy_rows(0)) -> Task:
+    def build(seed: int) -> nn.Module:
+        return initialised(lambda: nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), seed)
+
+    def score(model: nn.Module) -> dict[str, float]:
+        return {"test_accuracy": accuracy(model, *toy_rows(0, 20))}
+
+    return Task(
+        model=build,
+        loss=cross_entropy,
+        data=load,
+        rows=60,
+        score=score,
+        batch=12,
+        epochs=1,
+        learning_rate=0.5,
+    )
 
 
 def uncalibrated(
@@ -64,17 +85,12 @@ def uncalibrated(
 
 
 @pytest.fixture(autouse=True)
-def _open(toy: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The toy task with data that may be opened, and no calibration."""
-    monkeypatch.setitem(tasks.TASKS, "toy", toy_task(lambda: toy_data(0)))
+def _uncalibrated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private_search, "calibrate_selection", uncalibrated)
-    data_of.cache_clear()
-    yield
-    data_of.cache_clear()
 
 
 def asked(**changes: Any) -> PrivateSearch:
-    settings: dict[str, Any] = {"task": "toy", "epsilon": EPSILON, "space": SPACE, "trials": GEOMETRIC}
+    settings: dict[str, Any] = {"task": toy_task(), "epsilon": EPSILON, "space": SPACE, "trials": GEOMETRIC}
     return PrivateSearch(**{**settings, **changes})
 
 
@@ -82,13 +98,13 @@ class Recorded:
     """Trials that are not trained: the score is a number of their seed."""
 
     def __init__(self) -> None:
-        self.specs: list[Spec] = []
+        self.specs: list[Settings] = []
         self.plans: list[Plan] = []
 
-    def score(self, spec: Spec) -> float:
+    def score(self, spec: Settings) -> float:
         return float(np.random.default_rng(spec.seed).random())
 
-    def __call__(self, spec: Spec, plan: Plan) -> Tried:
+    def __call__(self, spec: Settings, plan: Plan) -> Tried:
         self.specs.append(spec)
         self.plans.append(plan)
         return Tried(self.score(spec), {"w": torch.tensor([self.score(spec)])})
@@ -120,7 +136,7 @@ class TestTheMechanism:
             seen = Recorded()
             winner = search_privately(asked(), secret, attempt=seen)
             best = max(seen.specs, key=seen.score)
-            assert winner.spec == best.seeded(0)
+            assert winner.settings == best.seeded(0)
             assert winner.score == seen.score(best)
             assert winner.weights["w"].item() == pytest.approx(seen.score(best))
 
@@ -158,26 +174,28 @@ class TestTheMechanism:
         search_privately(asked(), 7, attempt=other)
         assert one.specs == other.specs
 
-    @pytest.mark.parametrize("method", ["constant", "sensitivity-decay", "dynamic", "growing-mu", "optimal"])
-    def test_every_trial_has_the_calibrated_noise_and_its_own_clip(self, method: str) -> None:
-        fixed = {"steps": 3, "method": method, "rho_mu": 1.5, "rho_c": 2.0}
+    @pytest.mark.parametrize(
+        "schedule", ["constant", "sensitivity-decay", "dynamic", "growing-mu", "optimal"]
+    )
+    def test_every_trial_has_the_calibrated_noise_and_its_own_clip(self, schedule: str) -> None:
+        fixed = {"steps": 3, "schedule": schedule, "rho_mu": 1.5, "rho_c": 2.0}
         seen = Recorded()
         search = asked(space=Space({"clip": Between(0.5, 2.0)}, fixed))
         for secret in range(3):
             winner = search_privately(search, secret, attempt=seen)
         assert {plan.ledger for plan in seen.plans} == {winner.plan.ledger}
         for spec, plan in zip(seen.specs, seen.plans, strict=True):
-            falls = method not in ("constant", "growing-mu")
+            falls = schedule not in ("constant", "growing-mu")
             assert plan.clip_norm[-1] == pytest.approx(spec.clip / (2 if falls else 1))
 
     def test_no_trial_at_all_is_said(self, tmp_path: Path) -> None:
         poisson = Trials(mean=1, shape=math.inf)
         secret = next(s for s in range(99) if poisson.draw(Streams(s).numpy("selection")) == 0)
         winner = search_privately(asked(trials=poisson), secret, attempt=Recorded())
-        assert (winner.spec, winner.score, dict(winner.weights)) == (None, None, {})
+        assert (winner.settings, winner.score, dict(winner.weights)) == (None, None, {})
         assert "number of trials happened to be 0" in winner.describe()
         assert save_winner(tmp_path / "found.json", winner) is None
-        assert json.loads((tmp_path / "found.json").read_text())["test_accuracy"] is None
+        assert json.loads((tmp_path / "found.json").read_text())["score"] is None
 
 
 class TestTheGuarantee:
@@ -185,43 +203,41 @@ class TestTheGuarantee:
         monkeypatch.setattr(private_search, "calibrate_selection", calibrate_selection)
         seen = Recorded()
         winner = search_privately(asked(), 0, attempt=seen)
-        billed = Selection(GEOMETRIC).epsilon(seen.plans[0].ledger, tasks.find_task("toy").delta)
+        billed = Selection(GEOMETRIC).epsilon(seen.plans[0].ledger, toy_task().delta)
         assert (winner.guarantee.epsilon, winner.guarantee.kind) == (billed.value, billed.kind)
         assert winner.guarantee.epsilon <= EPSILON
-        assert winner.guarantee.delta == tasks.find_task("toy").delta
+        assert winner.guarantee.delta == toy_task().delta
         alone = Pld().epsilon(seen.plans[0].ledger, winner.guarantee.delta).value
         assert winner.guarantee.epsilon > alone
 
     def test_a_real_trial_spends_exactly_the_plan(self, monkeypatch: pytest.MonkeyPatch) -> None:
         search = asked()
         plan, _ = search.calibrated()
-        spec = search.spec(search.space.draw(np.random.default_rng(0))).seeded(5)
-        tried = train_and_score(spec, plan)
+        spec = search.settings(search.space.draw(np.random.default_rng(0))).seeded(5)
+        tried = train_and_score(toy_task(), spec, plan)
         assert 0 <= tried.score <= 1
-        real = private_search.train_by
+        real = private_search.train_with
 
         def short(*arguments: Any) -> Any:
             run, model = real(*arguments)
             object.__setattr__(run, "ledger", run.ledger.first(2))
             return run, model
 
-        monkeypatch.setattr(private_search, "train_by", short)
+        monkeypatch.setattr(private_search, "train_with", short)
         with pytest.raises(InvalidValue, match="every trial must spend what was planned"):
-            train_and_score(spec, plan)
+            train_and_score(toy_task(), spec, plan)
 
     def test_the_weights_are_those_that_were_scored(self) -> None:
         """The average, where there is one."""
         search = asked(space=Space({"clip": Between(0.5, 2)}, {"steps": 3, "averaging": 0.9}))
         plan, _ = search.calibrated()
-        spec = search.spec({"clip": 1.0})
-        tried = train_and_score(spec, plan)
-        model = tasks.find_task("toy").build("paper", 0)
+        spec = search.settings({"clip": 1.0})
+        tried = train_and_score(toy_task(), spec, plan)
+        model = toy_task().fresh(0)
         model.load_state_dict(dict(tried.weights))
-        data = toy_data(0)
-        assert float(
-            (model(data.test_inputs).argmax(1) == data.test_targets).float().mean()
-        ) == pytest.approx(tried.score)
-        plain = train_and_score(dataclasses.replace(spec, averaging=0.0), plan)
+        inputs, targets = toy_rows(0, 20)
+        assert float((model(inputs).argmax(1) == targets).float().mean()) == pytest.approx(tried.score)
+        plain = train_and_score(toy_task(), dataclasses.replace(spec, averaging=0.0), plan)
         assert not torch.equal(plain.weights["0.weight"], tried.weights["0.weight"])
 
 
@@ -250,7 +266,7 @@ class TestWhatIsShown:
         weights = save_winner(tmp_path / "found.json", winner)
         assert sorted(path.name for path in tmp_path.rglob("*")) == ["found.json", "found.safetensors"]
         facts = json.loads((tmp_path / "found.json").read_text())
-        assert facts["test_accuracy"] == winner.score
+        assert facts["score"] == winner.score
         assert facts["guarantee"]["epsilon"] == winner.guarantee.epsilon
         assert weights is not None
         assert facts["weights_sha256"] == hashlib.sha256(weights.read_bytes()).hexdigest()
@@ -273,12 +289,14 @@ class TestWhatIsShown:
 
     def test_the_promise_is_told_before_the_data_are_opened(self, monkeypatch: pytest.MonkeyPatch) -> None:
         order: list[str] = []
-        monkeypatch.setitem(tasks.TASKS, "toy", toy_task(lambda: (order.append("opened"), toy_data(0))[1]))
-        search_privately(asked(), 3, announce=lambda text: order.append("promised"))
+        task = toy_task(lambda: (order.append("opened"), toy_rows(0))[1])
+        search_privately(
+            asked(task=task, trials=Trials(1, 1)), 3, announce=lambda text: order.append("promised")
+        )
         assert order == ["promised", "opened"]
 
     def test_an_error_in_a_trial_ends_the_search_without_a_winner(self) -> None:
-        def broken(spec: Spec, plan: Plan) -> Tried:
+        def broken(spec: Settings, plan: Plan) -> Tried:
             raise RuntimeError("broken")
 
         with pytest.raises(RuntimeError, match="broken") as caught:
@@ -286,14 +304,14 @@ class TestWhatIsShown:
         assert "of 3" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("name", ["batch", "steps", "epochs", "method", "rho_mu"])
+@pytest.mark.parametrize("name", ["batch", "steps", "epochs", "schedule", "rho_mu"])
 def test_what_changes_the_price_must_be_fixed(name: str) -> None:
     assert name not in FREE
     values: dict[str, Any] = {
         "batch": (12.0, 24.0),
         "steps": (3, 4),
         "epochs": (1.0, 2.0),
-        "method": ("constant",),
+        "schedule": ("constant",),
     }
     with pytest.raises(InvalidValue, match=f"got {name}: it changes what a trial spends"):
         asked(space=Space({name: Among(values.get(name, (1.1, 1.2)))}))
@@ -307,12 +325,12 @@ def test_what_changes_the_price_must_be_fixed(name: str) -> None:
         (lambda: parse_trials("geometric:many"), "trials must be a law and a mean"),
         (lambda: parse_trials("geometric:0.5"), "mean must be >= 1"),
         (lambda: parse_trials("-1:10"), "shape must be >= 0"),
-        (lambda: asked(task="none"), "task must be one of"),
+        (lambda: asked(task=replace(toy_task(), score=None)), "task must have a score"),
         (lambda: asked(epsilon=0), "epsilon must be > 0"),
-        (lambda: asked(space=Space({"model": Among(("magic",))})), "model must be one of"),
+        (lambda: asked(space=Space({"optimizer": Among(("magic",))})), "optimizer must be one of"),
         (
-            lambda: asked(space=Space({"rho_c": Between(1.5, 2)}, {"method": "optimal"})),
-            "rho_c must be fixed with the method optimal",
+            lambda: asked(space=Space({"rho_c": Between(1.5, 2)}, {"schedule": "optimal"})),
+            "rho_c must be fixed with the schedule optimal",
         ),
         (
             lambda: asked(

@@ -1,4 +1,4 @@
-"""One small plan file, calibrated once, and a runner."""
+"""A runner of the reproduction's commands."""
 
 import json
 from collections.abc import Callable
@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from decrescendo.cli import app
+from decrescendo_papers.cli import app
 
 Invoke = Callable[..., Result]
-SMALL = ["--epsilon", "2", "--delta", "1e-5", "--dataset-size", "1438", "--batch", "200", "--steps", "4"]
 
 
 @pytest.fixture
@@ -20,15 +19,6 @@ def invoke(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Invoke:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
     return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-@pytest.fixture(scope="session")
-def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Dynamic, 4 steps, for the digits."""
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
-    result = CliRunner().invoke(app, ["plan", *SMALL, "--save", str(path)])
-    assert result.exit_code == 0, result.output
-    return path
 
 
 def facts(result: Result) -> dict[str, Any]:

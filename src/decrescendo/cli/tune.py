@@ -1,0 +1,150 @@
+"""The command that searches for settings: on public data, or on private data at a price."""
+
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from decrescendo.cli.app import err, one_line_errors, say
+from decrescendo.cli.options import Accountant, Delta, EpsilonNeeded, TaskName, Threads
+from decrescendo.cli.plans import judge_of
+from decrescendo.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from decrescendo.training import Space, Task
+
+
+@one_line_errors
+def tune_command(
+    task: TaskName,
+    epsilon: EpsilonNeeded,
+    out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
+    on: Annotated[
+        str, typer.Option(help="Public data to search on, a task too; those of TASK are not opened.")
+    ] = "",
+    private: Annotated[
+        bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")
+    ] = False,
+    delta: Delta = None,
+    trials: Annotated[
+        str,
+        typer.Option(
+            help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
+        ),
+    ] = "",
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
+    ] = None,
+    fix: Annotated[
+        list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Public: runs a trial; their mean counts. Default 1.", min=1)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Public: of the settings that are drawn, default 0. Private: as sensitive as the data; default: drawn "
+            "from the operating system, and not shown.",
+        ),
+    ] = None,
+    accountant: Accountant = None,
+    threads: Threads = None,
+) -> None:
+    """Search for settings, honestly.
+
+    On public data (--on) the search is free; decrescendo train takes what it found with --recipe. On the private data
+    (--private) the number of trials is random and secret, and the guarantee is that of the whole search.
+
+    Example: decrescendo tune my_project:task --epsilon 0.4 --on my_project:public --trials 40 --out recipe.json
+    """
+    import torch
+
+    from decrescendo.training import find_task
+
+    if private == bool(on):
+        got = "both" if private else "neither"
+        raise InvalidValue(
+            f"tune must be given either --on (public data, free) or --private (the task's own, at a price), got {got}"
+        )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    chosen = find_task(task)
+    if private:
+        given = {"--seeds": seeds, "--accountant": accountant}
+        if surplus := [name for name, value in given.items() if value is not None]:
+            raise InvalidValue(
+                f"{', '.join(surplus)} must be left out with --private, got it: a trial has one seed, a secret one, "
+                "and the search is judged by the accountant of searches"
+            )
+        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], seed, out)
+        return
+    from decrescendo.accounting import Budget
+    from decrescendo.training import default_space, tune
+    from decrescendo.training.tuning import Trial
+
+    if not out.absolute().parent.is_dir():
+        raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
+
+    def tell(trial: Trial) -> None:
+        score = "no score" if trial.score is None else f"{trial.score:.4f}"
+        words = f"{score}  {dict(trial.values)} {trial.why}"
+        err.print(words, soft_wrap=True, highlight=False, markup=False)
+
+    found = tune(
+        chosen, find_task(on), Budget(epsilon, chosen.delta if delta is None else delta),
+        _changed(default_space(chosen), vary or [], fix or []), trials=_number(trials), on=on,
+        seeds=1 if seeds is None else seeds, seed=0 if seed is None else seed, accountant=judge_of(accountant),
+        tell=tell,
+    )  # fmt: skip
+    found.save(out)
+    say(found.describe())
+    say(f"written: {out}. To train by it: decrescendo train {task} --recipe {out}")
+
+
+def _privately(
+    task: "Task",
+    epsilon: float,
+    delta: float | None,
+    trials: str,
+    vary: list[str],
+    fix: list[str],
+    seed: int | None,
+    out: Path,
+) -> None:
+    from decrescendo.training import PrivateSearch, free_space, parse_trials, save_winner, search_privately
+    from decrescendo.training.private_tuning import check_fresh
+
+    if not trials:
+        raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
+    check_fresh(out)
+    asked = PrivateSearch(
+        task=task, epsilon=epsilon, delta=delta, space=_changed(free_space(task), vary, fix),
+        trials=parse_trials(trials),
+    )  # fmt: skip
+
+    def announce(text: str) -> None:
+        words = f"{text}\nsearching; nothing is shown before the end"
+        err.print(words, soft_wrap=True, highlight=False, markup=False)
+
+    winner = search_privately(asked, secrets.randbits(128) if seed is None else seed, announce=announce)
+    weights = save_winner(out, winner)
+    say(winner.describe())
+    say(f"written: {out}" + ("" if weights is None else f", {weights}"))
+
+
+def _changed(space: "Space", vary: list[str], fix: list[str]) -> "Space":
+    from decrescendo.training.space import parse_fixed, parse_moving
+
+    return space.changed(dict(map(parse_moving, vary)), dict(map(parse_fixed, fix)))
+
+
+def _number(trials: str) -> int:
+    try:
+        return int(trials)
+    except ValueError:
+        raise InvalidValue(
+            f"--trials must be a number on public data, got {trials!r}. A random number is for --private"
+        ) from None
