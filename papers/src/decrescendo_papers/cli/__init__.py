@@ -6,7 +6,7 @@ Folders are looked for in the folder that the command runs in: ``papers`` of the
 from decrescendo.cli import listen, make_app
 from decrescendo_papers.cli.influence import influence_command
 from decrescendo_papers.cli.reproduce import report_command, reproduce_command
-from decrescendo_papers.cli.tune import tune_command
+from decrescendo_papers.cli.search import search_command
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -14,7 +14,7 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS = {
     "reproduce": reproduce_command,
     "report": report_command,
-    "tune": tune_command,
+    "search": search_command,
     "influence": influence_command,
 }
 app = make_app("papers", "The tables and figures of the papers behind decrescendo, run again and certified.")

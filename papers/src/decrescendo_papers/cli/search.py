@@ -10,11 +10,11 @@ from decrescendo.cli import err, one_line_errors, say
 from decrescendo.errors import InvalidValue
 from decrescendo_papers.cli.options import Device, PaperTask
 
-RESULTS, TOGETHER = Path("results/tune/runs"), 4
+RESULTS, TOGETHER = Path("results/search/runs"), 4
 
 
 @one_line_errors
-def tune_command(
+def search_command(
     task: PaperTask,
     epsilon: Annotated[
         float, typer.Option(help="Of one run, certified; with --private of the whole search.")
@@ -57,7 +57,7 @@ def tune_command(
     The search is free, and goes on where it was interrupted. For a search on the private data themselves see
     decrescendo tune --private.
 
-    Example: papers tune mnist --epsilon 0.4 --on fashion-mnist --trials 40 --jobs 2 --out mnist-0.4.json
+    Example: papers search mnist --epsilon 0.4 --on fashion-mnist --trials 40 --jobs 2 --out mnist-0.4.json
     """
     given = [*(("--vary", text) for text in vary or ()), *(("--fix", text) for text in fix or ())]
     from decrescendo_papers.experiments.execute import execute
@@ -70,7 +70,7 @@ def tune_command(
         task=task.value, epsilon=epsilon, stand_in=on, space=_changed(default_space(find_task(task.value)), given),
         trials=_number(trials), seeds=seeds, common_seeds=not fresh_seeds, together=together, sampler_seed=seed or 0,
     )  # fmt: skip
-    words = ["papers", "tune", task.value, "--epsilon", f"{epsilon:g}", "--on", on, "--trials", trials]
+    words = ["papers", "search", task.value, "--epsilon", f"{epsilon:g}", "--on", on, "--trials", trials]
     words += [word for pair in given for word in pair]
     words += ["--seeds", str(seeds)] * (seeds != 1) + ["--fresh-seeds"] * fresh_seeds
     words += ["--together", str(together)] * (together != TOGETHER) + ["--seed", str(seed)] * bool(seed)

@@ -1,6 +1,5 @@
-"""Facts: `tune` searches public data or private ones, never by accident, and says what it cost."""
+"""Facts: `search` searches public data, never the task's own, and says what it cost."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,7 @@ from decrescendo_papers.experiments.spec import Spec
 
 from .conftest import Invoke
 
-PUBLIC = ["tune", "mnist", "--epsilon", 0.4, "--on", "fashion-mnist", "--out", "found.json"]
-PRIVATE = ["tune", "digits", "--epsilon", 8, "--private", "--out", "found.json"]
+PUBLIC = ["search", "mnist", "--epsilon", 0.4, "--on", "fashion-mnist", "--out", "found.json"]
 
 
 @pytest.fixture
@@ -52,7 +50,7 @@ def test_public_data_are_searched_and_the_command_is_in_the_file(
     assert "on fashion-mnist, not on mnist" in result.stdout
     assert "5 trials, 0 failed, 2.5 core-minutes" in result.stdout
     assert recipe.command == (
-        "decrescendo tune mnist --epsilon 0.4 --on fashion-mnist --trials 5 --vary batch=250,500 --fix steps=300"
+        "papers search mnist --epsilon 0.4 --on fashion-mnist --trials 5 --vary batch=250,500 --fix steps=300"
     )
     assert {(spec.steps, spec.accountant, spec.stand_in) for spec in performed} == {
         (300, "pld", "fashion-mnist")
@@ -64,41 +62,17 @@ def test_public_data_are_searched_and_the_command_is_in_the_file(
     assert len(performed) == 5
 
 
-def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: Invoke, tmp_path: Path) -> None:
-    options = ["--trials", "geometric:2", "--fix", "steps=2", "--fix", "batch=100", "--seed", 4]
-    result = invoke(*PRIVATE, *options)
-    assert result.exit_code == 0, result.output
-    facts = json.loads((tmp_path / "found.json").read_text())
-    assert facts["guarantee"]["epsilon"] <= 8
-    assert facts["guarantee"]["accountant"] == "Selection of 2 expected trials (geometric)"
-    assert "Selection of 2 expected trials (geometric) upper bound: the whole search" in result.stdout
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["found.json", "found.safetensors"]
-    assert "seed" not in facts["settings"]
-    second = invoke(*PRIVATE, *options)
-    assert second.exit_code == 2
-    assert "must be a new file" in second.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tune", "mnist", "--epsilon", 1, "--trials", 3, "--out", "x.json"], "got neither"),
-        ([*PUBLIC, "--private", "--trials", "geometric:3"], "got both"),
-        ([*PUBLIC, "--trials", "geometric:3"], "--trials must be a number on public data"),
-        ([*PUBLIC], "--trials must be a number on public data, got ''"),
+        ([*PUBLIC, "--trials", "geometric:3"], "--trials must be a number"),
+        ([*PUBLIC], "--trials must be a number, got ''"),
         ([*PUBLIC, "--trials", 0], "trials must be >= 1"),
         ([*PUBLIC, "--trials", 3, "--vary", "seed=1,2"], "a setting must be one of"),
         ([*PUBLIC, "--trials", 3, "--fix", "momentum=1"], "momentum must be"),
         (
-            ["tune", "mnist", "--epsilon", 1, "--on", "mnist", "--trials", 3, "--out", "x.json"],
+            ["search", "mnist", "--epsilon", 1, "--on", "mnist", "--trials", 3, "--out", "x.json"],
             "stand_in for mnist",
-        ),
-        ([*PRIVATE], "--trials must be given with --private"),
-        ([*PRIVATE, "--trials", 40], "must be random, like geometric:10, got '40'"),
-        ([*PRIVATE, "--trials", "geometric:3", "--jobs", 2], "--jobs must be left out with --private"),
-        (
-            [*PRIVATE, "--trials", "geometric:3", "--vary", "batch=100,200"],
-            "got batch: it changes what a trial spends",
         ),
     ],
 )
