@@ -19,8 +19,8 @@ from decrescendo.plans.curves import constant
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer
 from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.digits import digits
 from decrescendo.training.statement import Declaration
-from decrescendo_papers.data import digits
 
 
 class MixesWhenBig(nn.Module):

@@ -19,14 +19,12 @@ from typer.testing import CliRunner
 
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.base import sealed, strict_json
 from decrescendo.base import sealed as kept
-from decrescendo.base import strict_json
 from decrescendo.cli import app
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue
 from decrescendo.federated.journal import HEAD, Entry, Journal
 from decrescendo.federated.policy import Memory
-from decrescendo.plans import plan as plans
-from decrescendo.plans import terms as termss
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant
 from decrescendo.plans.plan import Plan
@@ -58,8 +56,8 @@ def test_a_number_beyond_all_floats_in_a_signed_plan_or_terms_is_refused(where: 
     """The checksum itself could not be computed: an error of json's, not of ours."""
     name = where.split(":")[0]
     for text, digest, read in (
-        (plan().to_json(), plans._digest, Plan.from_json),
-        (terms().to_json(), termss._digest, Terms.from_json),
+        (plan().to_json(), sealed.digest, Plan.from_json),
+        (terms().to_json(), sealed.digest, Terms.from_json),
     ):
         changed = resigned(text.replace(where, f"{name}: 1e999").encode(), digest).decode()
         assert changed != text
@@ -196,14 +194,13 @@ def test_pictures_of_other_kinds_in_a_file_of_arrays_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["../elsewhere", "state-0000000000000000.safetensors/../x", 5, "\x00"])
 def test_a_journal_reads_nothing_but_what_is_beside_it(tmp_path: Path, name: Any) -> None:
-    from decrescendo.federated.journal import _digest
 
     journal = Journal(tmp_path / "run")
     journal.write(Entry({}, {"w": torch.zeros(1)}))
     body = json.loads((tmp_path / "run" / HEAD).read_text())
     del body["sha256"]
     body["tensors"] = name
-    (tmp_path / "run" / HEAD).write_text(json.dumps(body | {"sha256": _digest(body)}))
+    (tmp_path / "run" / HEAD).write_text(json.dumps(body | {"sha256": sealed.digest(body)}))
     with pytest.raises(FileRefused, match="beside it"):
         journal.read()
     journal.close()

@@ -29,8 +29,6 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
 from decrescendo.training.run import Run, judged
-from decrescendo_papers.data import chest_xray
-from decrescendo_papers.models import vgg11
 
 NAN, INF = float("nan"), float("inf")
 BUDGET, SAMPLING = dc.Budget(5.0, 1e-3), dc.PoissonSampling(40, 10)
@@ -390,12 +388,6 @@ CASES: dict[str, Case] = {
     "step: None for a full batch": ("PlanViolation", "batch just drawn", _stepping(lambda *_: None)),
     "step: a text": ("InvalidType", "batch must be", _stepping(lambda *_: "batch")),
     "batches: one skipped": ("PlanViolation", "every drawn batch", _skipping),
-    "chest_xray: another split": (
-        "InvalidValue", "split must be 'official' or 'random', got 'mine'", call(chest_xray, "mine"),
-    ),
-    "vgg11: images that five maxima do not halve": (
-        "InvalidValue", "size must be a multiple of 32, got size=65", call(vgg11, 0, size=65),
-    ),
     "stream: purpose unknown": ("InvalidValue", "purpose must be", call(Streams(0).seed_of, "mood")),
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from torch import nn
 from decrescendo.accounting import Filter, GdpFilter, Pld, Rdp, RenyiFilter, ZcdpFilter
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base import sealed
 from decrescendo.errors import (
     AccountingError,
     FileRefused,
@@ -32,7 +33,6 @@ from decrescendo.plans.terms import Terms
 from decrescendo.training import Trainer, train
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import Run
-from decrescendo.training.run import files as run_module
 from decrescendo.training.steering import Adaptive, FromSchedule, Seen, Settings, ValidationDecay
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
@@ -593,7 +593,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads(path.read_text())
     content.pop("sha256")
     change(content)
-    content["sha256"] = run_module._sha256(run_module._canonical(content))
+    content["sha256"] = sealed.digest(content)
     path.write_text(json.dumps(content))
 
 

@@ -9,6 +9,7 @@ import torch
 
 from decrescendo.accounting import Pld
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.base import sealed
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.optim.noise import privatise
 from decrescendo.training import train
@@ -162,7 +163,7 @@ def test_content_that_does_not_fit_together_is_refused_even_with_a_right_checksu
     content = json.loads(path.read_text())
     content.pop("sha256")
     change(content)
-    content["sha256"] = module._sha256(module._canonical(content))
+    content["sha256"] = sealed.digest(content)
     path.write_text(json.dumps(content))
     with pytest.raises(FileRefused):
         Run.load(tmp_path / "run")

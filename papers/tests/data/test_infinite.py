@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from decrescendo.errors import InvalidValue
+from decrescendo.federated import most_clients
 from decrescendo_papers.data import InfiniteMnist, images, infinite, infinite_mnist
 from decrescendo_papers.data.fetch import FOLDER_VARIABLE
 from decrescendo_papers.data.fields import displacement_fields
+from decrescendo_papers.data.infinite import sources
 from decrescendo_papers.models import infinite_cnn, paper_cnn
 
 BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -160,3 +162,11 @@ def test_the_real_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 DEFORMED_SHA256 = "35269bd80d230ed60f81a48405a7689f0ce7bf46a00ff56c9df9e52eb74463ea"
+
+
+@pytest.mark.parametrize(
+    ("rows", "records", "expected"), [(250_000, 1, 5), (500_000, 1, 9), (500_000, 10, 9)]
+)
+def test_clients_behind_a_source_digit(rows: int, records: int, expected: int) -> None:
+    numbers = np.arange(rows)
+    assert most_clients(sources(10_000 + numbers), numbers // records) == expected

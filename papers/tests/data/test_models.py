@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from decrescendo.errors import InvalidValue
 from decrescendo.training.digits import digits_cnn
+from decrescendo_papers.data import chest_xray
 from decrescendo_papers.models import imdb_mlp, name_lstm, paper_cnn, vgg11
 
 
@@ -39,3 +41,10 @@ def test_the_activation_is_an_argument() -> None:
 def test_the_signal_neither_dies_nor_explodes_in_the_deep_network() -> None:
     scores = vgg11(0)(torch.randn(8, 1, 64, 64, generator=torch.Generator().manual_seed(0)))
     assert 0.01 < float(scores.detach().std()) < 5
+
+
+def test_wrong_inputs_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="split must be 'official' or 'random', got 'mine'"):
+        chest_xray("mine")  # type: ignore[arg-type]
+    with pytest.raises(InvalidValue, match="size must be a multiple of 32, got size=65"):
+        vgg11(0, size=65)

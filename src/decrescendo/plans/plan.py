@@ -1,7 +1,6 @@
 """`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file."""
 
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from jaxtyping import Float
 from decrescendo.accounting.budget import Budget, Guarantee, check_unit
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.verify import Verification, verify_epsilon
-from decrescendo.base import strict_json
+from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_instance
 from decrescendo.plans.sampling import PoissonSampling
@@ -22,7 +21,7 @@ from decrescendo.plans.schedule import Schedule
 
 FORMAT, VERSION = "decrescendo-plan", 1
 _KEYS = {
-    "": {"format", "version", "budget", "sampling", "schedule", "guarantee", "sha256"},
+    "": {"format", "version", "budget", "sampling", "schedule", "guarantee"},
     "budget": {"epsilon", "delta", "unit"},
     "sampling": {"dataset_size", "expected_batch_size"},
     "schedule": {"noise_multiplier", "clip_norm"},
@@ -197,35 +196,16 @@ class Plan:
                 "epsilon_lower": guarantee.epsilon_lower,
             },
         }
-        return json.dumps(body | {"sha256": _digest(body)}, allow_nan=False) + "\n"
+        return sealed.seal(body) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
-        try:
-            body: Any = strict_json.loads(text)
-        except ValueError as error:
-            raise FileRefused(f"{source} must be a plan file, got text that is not JSON ({error})") from None
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
-            raise FileRefused(
-                f'{source} must be a plan file (with "format": "{FORMAT}"), got another kind of file'
-            )
-        if body.get("version") != VERSION:
-            raise FileRefused(
-                f"{source} must be of version {VERSION}, got version={body.get('version')!r}. "
-                "A newer decrescendo may have written it"
-            )
-        _check_keys(body, "", source)
+        body = sealed.opened(text, source, FORMAT, VERSION, keys=_KEYS[""])
         for section in ("budget", "sampling", "schedule", "guarantee"):
             if not isinstance(body[section], dict):
                 raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')
             _check_keys(body[section], section, source)
-        digest = body.pop("sha256")
-        if digest != _digest(body):
-            raise FileRefused(
-                f"{source} must be as it was written, got a content that its sha256 does not match: it was changed "
-                "after it was written. Calibrate again"
-            )
         try:
             return cls(
                 Budget(**_with_unit(body["budget"])),
@@ -239,11 +219,6 @@ class Plan:
 
 def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:
     return {**section, "unit": check_unit(section["unit"])}
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _check_keys(found: Mapping[str, Any], section: str, source: str) -> None:

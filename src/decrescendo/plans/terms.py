@@ -1,15 +1,13 @@
 """`Terms`: what is fixed before a run whose noise is decided on the way, frozen, as one small file."""
 
 import hashlib
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from decrescendo.accounting.budget import Budget, Guarantee, check_unit
 from decrescendo.accounting.filters import Filter, GdpFilter, RenyiFilter, ZcdpFilter
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.base import strict_json
+from decrescendo.base import sealed
 from decrescendo.errors import (
     AccountingError,
     DecrescendoError,
@@ -21,7 +19,7 @@ from decrescendo.errors import (
 from decrescendo.plans.sampling import PoissonSampling
 
 FORMAT, VERSION = "decrescendo-terms", 1
-_KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy", "sha256"}
+_KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class Terms:
             "steps": self.steps,
             "policy": self.policy,
         }
-        return json.dumps(body | {"sha256": _digest(body)}, allow_nan=False) + "\n"
+        return sealed.seal(body) + "\n"
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "the text") -> "Terms":
@@ -123,22 +121,7 @@ class Terms:
         Raises:
             FileRefused: damaged, foreign, newer, or with a key or value that does not belong.
         """
-        try:
-            body: Any = strict_json.loads(text)
-        except ValueError as error:
-            raise FileRefused(f"{source} must be JSON, got {error}") from None
-        if not isinstance(body, dict) or body.get("format") != FORMAT:
-            raise FileRefused(f'{source} must say format "{FORMAT}", got a foreign file')
-        if body.get("version") != VERSION:
-            raise FileRefused(
-                f"{source} must be of version {VERSION}, got version={body.get('version')!r}. "
-                "A newer decrescendo reads it"
-            )
-        if set(body) != _KEYS:
-            odd = ", ".join(sorted(set(body) ^ _KEYS))
-            raise FileRefused(f"{source} must have exactly the keys of terms, got a difference in {odd}")
-        if body.pop("sha256") != _digest(body):
-            raise FileRefused(f"{source} must match its own checksum, got other content. It was changed")
+        body = sealed.opened(text, source, FORMAT, VERSION, keys=_KEYS)
         try:
             budget: dict[str, Any] = dict(body["budget"])
             budget["unit"] = check_unit(budget["unit"])
@@ -162,8 +145,3 @@ def _filter_named(name: str, budget: Budget) -> Filter | None:
     if order.isdecimal() and name == f"RenyiFilter(order={order})":
         return RenyiFilter(budget, int(order))
     return None
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()

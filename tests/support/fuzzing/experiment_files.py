@@ -26,11 +26,11 @@ SPEC = Spec(
 
 def _text(format_name: str, version: int, facts: dict[str, Any]) -> Files:
     content = {"format": format_name, "version": version, **facts}
-    return {FILE: json.dumps({**content, "sha256": kept._checksum(content)}, indent=1).encode()}
+    return {FILE: json.dumps({**content, "sha256": kept.digest(content)}, indent=1).encode()}
 
 
 def _sign(files: Files) -> Files:
-    return {name: resigned(content, kept._checksum) for name, content in files.items()}
+    return {name: resigned(content, kept.digest) for name, content in files.items()}
 
 
 @cache

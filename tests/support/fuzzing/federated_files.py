@@ -13,6 +13,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from decrescendo.accounting.budget import Unit
+from decrescendo.base import sealed
 from decrescendo.errors import DecrescendoError
 from decrescendo.federated import journal as journals
 from decrescendo.federated import rounds
@@ -114,7 +115,7 @@ def _sign_journal(files: Files) -> Files:
         if tensors and isinstance(old, str) and len(old) == 64:
             new = hashlib.sha256(tensors[0]).hexdigest()
             out[journals.HEAD] = out[journals.HEAD].replace(old.encode(), new.encode())
-        out[journals.HEAD] = resigned(out[journals.HEAD], journals._digest)
+        out[journals.HEAD] = resigned(out[journals.HEAD], sealed.digest)
     return out
 
 

@@ -14,9 +14,8 @@ from safetensors.torch import save as save_tensors
 
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base import sealed
 from decrescendo.base.rng import SecureStream
-from decrescendo.plans import plan as plans
-from decrescendo.plans import terms as termss
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.terms import Terms
 from decrescendo.report.ledgers import read_ledger
@@ -52,7 +51,7 @@ def _plan_again(value: Plan, folder: Path) -> Plan:
 
 
 def _sign_plan(files: Files) -> Files:
-    return {name: resigned(content, plans._digest) for name, content in files.items()}
+    return {name: resigned(content, sealed.digest) for name, content in files.items()}
 
 
 def _read_terms(folder: Path) -> Terms:
@@ -156,7 +155,7 @@ def _runs() -> list[Files]:
 def _sign_run(files: Files) -> Files:
     """The plan's own checksum, those of the files, and the run's."""
     out = dict(files)
-    for name, digest in ((runs.PLAN, plans._digest), (runs.TERMS, termss._digest)):
+    for name, digest in ((runs.PLAN, sealed.digest), (runs.TERMS, sealed.digest)):
         if name in out:
             out[name] = resigned(out[name], digest)
     if runs.RUN not in out:
@@ -174,7 +173,7 @@ def _sign_run(files: Files) -> Files:
                     out[runs.RUN] = out[runs.RUN].replace(body[key].encode(), new.encode())
     except (ValueError, TypeError, RecursionError):
         pass
-    out[runs.RUN] = resigned(out[runs.RUN], lambda body: runs._sha256(runs._canonical(body)))
+    out[runs.RUN] = resigned(out[runs.RUN], sealed.digest)
     return out
 
 
@@ -327,7 +326,7 @@ def _sign_checkpoint(files: Files) -> Files:
                 content = content.replace(old.encode(), hashlib.sha256(tensors).hexdigest().encode())
         except (ValueError, AttributeError, RecursionError):
             pass
-        out[name] = resigned(content, kept._digest)
+        out[name] = resigned(content, sealed.digest)
     return out
 
 
@@ -410,7 +409,7 @@ RUNS = (
         "terms",
         lambda: [{TERMS: terms(r).to_json().encode()} for r in ("RenyiFilter(order=12)", "ZcdpFilter", "GdpFilter")],
         _read_terms, lambda value, _: Terms.from_json(value.to_json()),
-        lambda files: {name: resigned(content, termss._digest) for name, content in files.items()},
+        lambda files: {name: resigned(content, sealed.digest) for name, content in files.items()},
     ),
     Target("ledger", _ledgers, _read_ledger, _ledger_again),
     Target("run", _runs, _read_run, _run_again, _sign_run, _bend_tensors),

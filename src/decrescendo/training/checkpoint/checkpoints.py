@@ -1,7 +1,6 @@
 """`Checkpoints`: a folder of states of one training, each whole or absent."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo.base import strict_json
+from decrescendo.base import sealed
 from decrescendo.base.whole_file import sync_folder
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
 from decrescendo.training.checkpoint.tree import pack, unpack
@@ -110,7 +109,7 @@ class Checkpoints:
         staging.mkdir(mode=0o700)
         try:
             _write(staging / TENSORS, content)
-            _write(staging / STATE, json.dumps(body | {"sha256": _digest(body)}).encode())
+            _write(staging / STATE, sealed.seal(body).encode())
             sync_folder(staging)
             shutil.rmtree(target, ignore_errors=True)
             staging.rename(target)
@@ -154,20 +153,17 @@ class Checkpoints:
 
 def _read(path: Path) -> Checkpoint:
     try:
-        body: Any = strict_json.loads((path / STATE).read_bytes())
-        content = (path / TENSORS).read_bytes()
-    except (OSError, ValueError) as error:
+        raw, content = (path / STATE).read_bytes(), (path / TENSORS).read_bytes()
+    except OSError as error:
         raise FileRefused(f"{path} must be a checkpoint, got files that cannot be read ({error})") from None
-    if isinstance(body, dict) and body.get("format") == FORMAT and body.get("version") == 1:
+    body = sealed.opened(raw, path / STATE, FORMAT, 1, VERSION)
+    if body["version"] == 1:
         raise FileRefused(
             f"{path} must be a checkpoint of version {VERSION}, got version 1, which does not say what was released "
             "since: the same noise might meet another sum. Finish the run with the version of decrescendo that began "
             "it, or begin a new one in a new folder"
         )
-    if not isinstance(body, dict) or body.get("format") != FORMAT or body.get("version") != VERSION:
-        raise FileRefused(f"{path} must be a checkpoint of version {VERSION}, got another file")
-    digest = body.pop("sha256", None)
-    if digest != _digest(body) or body.get("tensors_sha256") != hashlib.sha256(content).hexdigest():
+    if body.get("tensors_sha256") != hashlib.sha256(content).hexdigest():
         raise FileRefused(f"{path} must be as it was written, got other bytes: it is damaged")
     try:
         step, state = check_integer("step", body["step"]), unpack(body["state"], load_tensors(content))
@@ -179,10 +175,6 @@ def _read(path: Path) -> Checkpoint:
         raise FileRefused(
             f"{path} must be a checkpoint, got one that does not fit together ({error})"
         ) from None
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import save as save_tensors
 
 from decrescendo.accounting.budget import Guarantee, check_unit
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.base import strict_json
+from decrescendo.base import sealed
 from decrescendo.errors import AccountingError, DecrescendoError, FileRefused, InvalidValue, check_array
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.terms import Terms
@@ -84,7 +84,7 @@ def _to_json(run: "Run", staging: Path) -> str:
         content[CONDUCT] = asdict(run.conduct)
     if adaptive:
         content |= {"clip_norm": list(run.clip_norm), "stopped": run.stopped}
-    return json.dumps({**content, "sha256": _sha256(_canonical(content))}, indent=1)
+    return sealed.seal(content, indent=1, finite=False)
 
 
 def read(source: Path, make: "Callable[..., Run]") -> "Run":
@@ -144,10 +144,6 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _canonical(content: Mapping[str, Any]) -> bytes:
-    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
-
-
 def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -176,8 +172,7 @@ def _check_terms(terms: Terms, run: "Run", path: Path) -> None:
 
 
 KEYS = {"format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds"} | {
-    "versions",
-    "sha256",
+    "versions"
 }
 # In runs since it was recorded.
 CONDUCT = "conduct"
@@ -185,30 +180,8 @@ ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
 
 
 def _checked_content(path: Path) -> dict[str, Any]:
-    raw = _read(path)
-    try:
-        content: Any = strict_json.loads(raw)
-    except ValueError as error:
-        raise FileRefused(f"{path} must be JSON, got {error}. It is damaged or foreign") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise FileRefused(f'{path} must say format "{FORMAT}", got a foreign file')
-    known: dict[str, Any] = content
-    given = known.get("version")
-    if given not in (VERSION, ADAPTIVE_VERSION):
-        raise FileRefused(
-            f"{path} must be of version {VERSION} or {ADAPTIVE_VERSION}, got version={given!r}. "
-            "A newer decrescendo reads it"
-        )
-    keys = ADAPTIVE_KEYS if given == ADAPTIVE_VERSION else KEYS
-    if known.keys() - {CONDUCT} != keys:
-        odd = ", ".join(sorted((known.keys() - {CONDUCT}) ^ keys))
-        raise FileRefused(
-            f"{path} must have exactly the entries of version {given}, got a difference in {odd}"
-        )
-    checksum = known.pop("sha256")
-    if checksum != _sha256(_canonical(known)):
-        raise FileRefused(f"{path} must match its own checksum, got other content. It was damaged or edited")
-    return known
+    keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
+    return sealed.opened(_read(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={CONDUCT})
 
 
 def _ledger(columns: Mapping[str, Any]) -> Ledger:

@@ -1,7 +1,5 @@
 """`Statement`: what may be said of a trained model's privacy, as facts, and as a page for people."""
 
-import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping
@@ -13,6 +11,7 @@ from decrescendo.accounting import GdpClt
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.spent import Spent
+from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError
 from decrescendo.plans.plan import Plan
@@ -59,8 +58,7 @@ class Statement:
     def to_json(self) -> str:
         """The facts with a checksum over them."""
         content = {"format": FORMAT, "version": VERSION, **self.facts}
-        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        return json.dumps({**content, "sha256": digest}, indent=1, allow_nan=False) + "\n"
+        return sealed.seal(content, indent=1, spaced=True) + "\n"
 
     def to_markdown(self) -> str:
         """A page for people; the same facts, with a few of the steps."""
