@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from decrescendo.errors import FileRefused, InvalidValue, MissingExtra
+from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo_papers.data import Dataset, digits, fashion_mnist, images, mnist
 from decrescendo_papers.data.fetch import FOLDER_VARIABLE, RemoteFile
 from decrescendo_papers.data.idx import parse_idx
@@ -129,13 +129,6 @@ def test_digits_are_split_by_number_and_every_class_is_in_both_halves() -> None:
     assert int(torch.bincount(data.test_targets).min()) > 20
     assert float(data.train_inputs.min()) == 0
     assert float(data.train_inputs.max()) == 1
-
-
-def test_without_scikit_learn_the_command_that_installs_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("sklearn", "sklearn.datasets"):
-        monkeypatch.setitem(__import__("sys").modules, name, None)
-    with pytest.raises(MissingExtra, match=r'scikit-learn.*pip install "decrescendo\[tasks\]"'):
-        digits()
 
 
 def test_a_data_set_says_what_is_wrong_with_it() -> None:

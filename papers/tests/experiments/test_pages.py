@@ -23,7 +23,7 @@ from decrescendo_papers.experiments.pages.write import pages
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.table import CERTIFIED, CLAIMED, Column, Table
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2]  # papers
 TABLE = Table(
     key="small",
     title="A small table",
@@ -176,7 +176,7 @@ def test_a_broken_budget_is_said(tmp_path: Path) -> None:
 
 def test_the_same_results_give_the_same_page_in_any_order(page: str, folder: Path) -> None:
     assert table_page(Filled(TABLE, Archive.read(folder))) == page
-    loaded = [results.load(path) for path in folder.rglob("*.json")]
+    loaded = [result for path in folder.glob("*.jsonl") for result in results.read_all(path)[0]]
     assert table_page(Filled(TABLE, Archive(reversed(loaded)))) == page
 
 
@@ -245,7 +245,7 @@ def test_the_committed_pages_are_those_of_the_committed_results() -> None:
         Sources(Archive.of_files(files), results / "figures", results / "recipes", results / "influence")
     )
     for name, text in expected.items():
-        assert (folder / name).read_text(encoding="utf-8") == text, f"{name}: run decrescendo report"
+        assert (folder / name).read_text(encoding="utf-8") == text, f"{name}: run papers report"
     for link in re.findall(r"\(([^)]+\.(?:png|svg))\)", expected["figures.md"] + expected["hong.md"]):
         assert (folder / link).is_file()
 
@@ -256,5 +256,5 @@ def committed(folder: Path) -> list[Path]:
         ["git", "ls-files", "-z", "--", str(folder)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        return list(folder.rglob("*.json"))
-    return [ROOT / name for name in done.stdout.split("\0") if name.endswith(".json")]
+        return list(folder.glob("*.jsonl"))
+    return [ROOT / name for name in done.stdout.split("\0") if name.endswith(".jsonl")]

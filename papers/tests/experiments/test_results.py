@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo_papers.experiments.results import Result, find, load, path_of, save
+from decrescendo_papers.experiments.results import Result, find, path_of, read_all, read_line, save
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import base_spec
 
@@ -25,10 +25,39 @@ RESULT = Result(
 def test_a_result_comes_back_as_it_was(tmp_path: Path) -> None:
     path = save(tmp_path, RESULT)
     assert path == path_of(tmp_path, SPEC)
-    assert load(path) == RESULT
+    assert read_all(path) == ([RESULT], [])
     assert find(tmp_path, SPEC) == RESULT
     assert find(tmp_path, SPEC.seeded(1)) is None
-    assert [item.name for item in path.parent.iterdir()] == [path.name]  # nothing half-written beside it
+    # Nothing half-written beside it.
+    assert [item.name for item in path.parent.iterdir() if item.suffix != ".lock"] == [path.name]
+
+
+def test_results_of_a_task_are_one_file_sorted_by_their_hashes(tmp_path: Path) -> None:
+    made = [dataclasses.replace(RESULT, spec=SPEC.seeded(seed)) for seed in (3, 0, 2, 1)]
+    for result in made:
+        save(tmp_path, result)
+    changed = dataclasses.replace(made[0], seconds=7.0)
+    path = save(tmp_path, changed)
+    found, wrong = read_all(path)
+    assert wrong == []
+    assert [result.spec.hash for result in found] == sorted(result.spec.hash for result in made)
+    assert find(tmp_path, made[0].spec) == changed
+    again = save(tmp_path / "other", found[2])
+    for result in (found[0], found[3], found[1]):
+        save(tmp_path / "other", result)
+    assert again.read_bytes() == path.read_bytes()  # whatever the order
+
+
+def test_a_damaged_line_leaves_the_others(tmp_path: Path) -> None:
+    for seed in range(3):
+        path = save(tmp_path, dataclasses.replace(RESULT, spec=SPEC.seeded(seed)))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], lines[1][:-9], "no JSON at all", lines[2]]) + "\n")
+    found, wrong = read_all(path)
+    assert len(found) == 2
+    assert [f"line {number}" in reason for number, reason in zip((2, 3), wrong, strict=True)] == [True, True]
+    save(tmp_path, dataclasses.replace(RESULT, spec=SPEC.seeded(9)))
+    assert len(path.read_text().splitlines()) == 4 - 2 + 1
 
 
 CHANGES = {
@@ -91,13 +120,15 @@ def test_an_edited_result_is_refused(tmp_path: Path, edit: object) -> None:
     edit(facts)
     path.write_text(json.dumps(facts))
     with pytest.raises(FileRefused):
-        load(path)
+        read_line(path.read_text(), path)
+    assert find(tmp_path, SPEC) is None
 
 
 def test_a_result_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
-    other = path_of(tmp_path, SPEC.seeded(1))
-    save(tmp_path, RESULT).rename(other)
-    assert find(tmp_path, SPEC.seeded(1)) is None
+    other = dataclasses.replace(SPEC, task="mnist")
+    save(tmp_path, RESULT).rename(path_of(tmp_path, other))
+    assert find(tmp_path, other) is None
+    assert find(tmp_path, SPEC) is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import base_spec
 from decrescendo_papers.experiments.tasks import find_task
 
-from .conftest import here, pretend
+from .conftest import here, pretend, spoil
 
 SPACE = Space(
     {
@@ -152,7 +152,7 @@ class TestSearch:
     def test_a_damaged_result_is_run_again(self, tmp_path: Path) -> None:
         performed: list[Spec] = []
         before = search(asked(), tmp_path, here(tmp_path, performed))
-        path_of(tmp_path, performed[1]).write_text("{")
+        spoil(path_of(tmp_path, performed[1]), performed[1])
         assert search(asked(), tmp_path, here(tmp_path, performed)) == before
         assert performed[5:] == [performed[1]]
 

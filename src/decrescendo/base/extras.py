@@ -5,6 +5,8 @@ from types import ModuleType
 
 from decrescendo.errors import MissingExtra
 
+# Where the name of the package is another than the module's.
+PACKAGE_OF = {"PIL": "pillow", "sklearn": "scikit-learn"}
 EXTRA_OF = {"flwr": "federated", "matplotlib": "plots"}
 
 
@@ -24,8 +26,9 @@ def require(module: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        package = module.split(".")[0]
-        wanted = f'"decrescendo[{EXTRA_OF[package]}]"' if package in EXTRA_OF else package
+        top = module.split(".")[0]
+        package = PACKAGE_OF.get(top, top)
+        wanted = f'"decrescendo[{EXTRA_OF[top]}]"' if top in EXTRA_OF else package
         raise MissingExtra(
             f"{package} must be installed for this, got no such package. Run pip install {wanted}"
         ) from error

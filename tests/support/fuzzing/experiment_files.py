@@ -47,15 +47,14 @@ def _results() -> list[Files]:
 
 
 def _read_result(folder: Path) -> Result:
-    read = results.load(folder / FILE)
+    read = results.read_line((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
     Archive([read]).of(read.spec)
     read.spec.name.encode()
     return read
 
 
 def _result_again(value: Result, folder: Path) -> Result:
-    facts = {**asdict(value), "spec": value.spec.settings()}
-    return results.load(kept.write(folder / FILE, results.FORMAT, results.VERSION, facts))
+    return results.read_line(results.line_of(value), folder / FILE)
 
 
 @cache

@@ -23,7 +23,7 @@ from rich.progress import (
 
 from decrescendo.base.sealed import check_writable
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo_papers.experiments.results import find, path_of, save
+from decrescendo_papers.experiments.results import find, path_of, read_all, save
 from decrescendo_papers.experiments.spec import Spec
 
 # How often a run may take its process down before it is given up.
@@ -58,9 +58,10 @@ def missing(specs: Iterable[Spec], folder: Path) -> list[Spec]:
     return [spec for spec in dict.fromkeys(specs) if find(folder, spec) is None]
 
 
-def damaged(specs: Iterable[Spec], folder: Path) -> list[Spec]:
-    """Specs whose file is there but is not their result."""
-    return [spec for spec in missing(specs, folder) if path_of(folder, spec).exists()]
+def damaged(specs: Iterable[Spec], folder: Path) -> list[str]:
+    """What is wrong with lines of the files that the results of these specs are in."""
+    files = dict.fromkeys(path for spec in specs if (path := path_of(folder, spec)).is_file())
+    return [reason for path in files for reason in read_all(path)[1]]
 
 
 def choose_device(device: str) -> str:
@@ -102,8 +103,8 @@ def execute(
     wanted = list(dict.fromkeys(specs))
     todo = missing(wanted, folder)
     show = console or Console(stderr=True)
-    for spec in damaged(wanted, folder):
-        show.print(f"damaged, run again: {path_of(folder, spec)}", soft_wrap=True, highlight=False)
+    for reason in damaged(wanted, folder):
+        show.print(f"left out, and run again if it is asked for: {reason}", soft_wrap=True, highlight=False)
     if not todo:
         return Outcome(len(wanted), 0)
     check_writable(folder)

@@ -25,7 +25,7 @@ def grid(values: Sequence[float]) -> dict[str, Spec]:
 NOTES = (
     "The paper sweeps 1/rho_mu and 1/rho_c over 0.1, 0.2 .. 0.8 and calls the method robust to both. It states neither "
     "task nor epsilon: MNIST at a claimed 0.4 is taken.",
-    "A coarse grid is run by default; `decrescendo reproduce figure3-whole` runs all 64 points.",
+    "A coarse grid is run by default; `papers reproduce figure3-whole` runs all 64 points.",
 )
 FIGURE3 = Figure(
     key="figure3",

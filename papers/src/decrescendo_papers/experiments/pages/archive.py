@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import final
 
 from decrescendo.errors import FileRefused
-from decrescendo_papers.experiments.results import Result, load
+from decrescendo_papers.experiments.results import Result, read_all
 from decrescendo_papers.experiments.spec import Spec
 
 
@@ -16,7 +16,7 @@ class Archive:
 
     Args:
         results: in any order.
-        damaged: files that were there and could not be used, and why.
+        damaged: lines that were there and could not be used, and why.
 
     >>> spec = Spec(task="mnist", method="none", accountant="none", epsilon=0, delta=1e-6, steps=1, batch=1, seed=3,
     ...             clip=1, learning_rate=1)
@@ -34,17 +34,19 @@ class Archive:
 
     @classmethod
     def read(cls, folder: Path) -> "Archive":
-        """The results in ``folder`` and below it."""
-        return cls.of_files(folder.rglob("*.json"))
+        """The results in the files of ``folder``."""
+        return cls.of_files(folder.glob("*.jsonl"))
 
     @classmethod
     def of_files(cls, paths: Iterable[Path]) -> "Archive":
-        """The results in these files; one that is damaged is left out and named."""
+        """The results in these files; a line that is damaged is left out and named."""
         results: list[Result] = []
         damaged: list[str] = []
         for path in sorted(paths):
             try:
-                results.append(load(path))
+                found, wrong = read_all(path)
+                results += found
+                damaged += wrong
             except FileRefused as error:
                 damaged.append(str(error))
         return cls(results, tuple(damaged))

@@ -39,7 +39,7 @@ def figures_page(sources: Sources) -> str:
     """The whole page; a figure without results is said to be unfinished."""
     parts = [
         "# Figures 1 to 5",
-        "Figures of Du et al. 2022, drawn by `decrescendo report` from the finished runs in `results/runs` and the "
+        "Figures of Du et al. 2022, drawn by `papers report` from the finished runs in `results/runs` and the "
         "cost curves in `results/figures`; no number here is typed by hand. Bands go from the lowest to the highest "
         "seed; cost curves are computed at the dots, and the lines only join them.",
     ]
@@ -52,7 +52,7 @@ def figures_page(sources: Sources) -> str:
         else:
             parts.append("**Unfinished**: nothing has been computed for it yet.")
         seeds = " --seeds 3" if figure.runs else ""
-        parts.append(f"```sh\ndecrescendo reproduce {key}{seeds}\ndecrescendo report\n```")
+        parts.append(f"```sh\npapers reproduce {key}{seeds}\npapers report\n```")
     return "\n\n".join(part for part in parts if part) + "\n"
 
 

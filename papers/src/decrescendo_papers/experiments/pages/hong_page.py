@@ -43,7 +43,7 @@ def hong_page(sources: Sources) -> str:
         "# Section 5 of Hong et al.",
         "Private gradient descent with uniform noise and with noise that falls exponentially, from the experiment of "
         "Hong, Wang and Zhou 2022, *Dynamic Privacy Budget Allocation Improves Data Efficiency of Differentially "
-        "Private Gradient Descent*. Written by `decrescendo report` from `results/runs` and `results/influence`; no "
+        "Private Gradient Descent*. Written by `papers report` from `results/runs` and `results/influence`; no "
         "number is typed by hand.",
         "## What holds here",
         verdict(sources, cases),
@@ -63,7 +63,7 @@ def hong_page(sources: Sources) -> str:
         _limits(),
         *_machines(cases),
         "## Again",
-        "```sh\ndecrescendo reproduce hong\ndecrescendo report\n```",
+        "```sh\npapers reproduce hong\npapers report\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -18,7 +18,7 @@ def index_page(tables: Sequence[Filled], sources: Sources) -> str:
         "# What the paper reports, and what comes out here",
         "Tables and figures of Du et al. 2022, *Dynamic Differential-Privacy Preserving SGD*, trained again and "
         "counted twice: as the paper counts, and with a certified epsilon. Everything in this folder is written by "
-        "`decrescendo report` from `results/runs` and `results/figures`; no number is typed by hand.",
+        "`papers report` from `results/runs` and `results/figures`; no number is typed by hand.",
         *(f"## [{filled.table.title}]({filled.table.key}.md)\n\n{in_brief(filled)}" for filled in tables),
         "## [Strong recipes](recipes.md)",
         "The same models at the same certified epsilon, with settings searched on public data. "
@@ -28,7 +28,7 @@ def index_page(tables: Sequence[Filled], sources: Sources) -> str:
         "## [Section 5 of Hong et al.](hong.md)",
         "Uniform against exponential noise in private gradient descent on few images, chosen on made-up data.",
         "## Again",
-        "```sh\ndecrescendo reproduce table1 --seeds 5   # runs what is missing; every finished run is one file\n"
-        "decrescendo report                       # writes these pages and figures\n```",
+        "```sh\npapers reproduce table1 --seeds 5   # runs what is missing; a finished run is a line in results/runs\n"
+        "papers report                       # writes these pages and figures\n```",
     ]
     return "\n\n".join(parts) + "\n"

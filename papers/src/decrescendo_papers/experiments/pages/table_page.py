@@ -10,7 +10,7 @@ from decrescendo_papers.experiments.pages.verdict import seeds_of, verdict
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import CERTIFIED, CLAIMED, Column
 
-MADE = "Written by `decrescendo report` from the finished runs in `results/runs`; no number here is typed by hand."
+MADE = "Written by `papers report` from the finished runs in `results/runs`; no number here is typed by hand."
 BLOCK_WORDS = {
     CLAIMED: (
         "As the paper counts",
@@ -52,7 +52,7 @@ def table_page(filled: Filled, *sections: str) -> str:
         "## Hardware and versions",
         machines_table(filled.all_results()),
         "## Command",
-        f"```sh\ndecrescendo reproduce {source.key} --seeds {_seeds(filled)}\ndecrescendo report\n```",
+        f"```sh\npapers reproduce {source.key} --seeds {_seeds(filled)}\npapers report\n```",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
