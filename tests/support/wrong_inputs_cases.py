@@ -281,7 +281,7 @@ CASES: dict[str, Case] = {
     "plan file: unknown inner key": (
         "FileRefused", "its own checksum", lambda w: w.edited("budget", "mood", value=1),
     ),
-    "plan file: edited epsilon": ("FileRefused", "damaged or edited", lambda w: w.edited("budget", "epsilon", value=9.0)),
+    "plan file: edited epsilon": ("FileRefused", "or edited", lambda w: w.edited("budget", "epsilon", value=9.0)),
     "plan file: edited noise": (
         "FileRefused", "damaged or edited", lambda w: w.edited("schedule", "noise_multiplier", value=[0.1] * 3),
     ),

@@ -157,36 +157,10 @@ def test_a_start_that_has_seen_the_test_rows_is_refused() -> None:
     check_start(base_spec("imdb-half", epsilon=1.0, accountant="pld", settings=settings))
 
 
-def test_a_search_starts_from_what_was_drawn_for_its_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clothes are to Fashion-MNIST what digits are to MNIST: settings for the one are searched with the other."""
-    for name in ("drawn-alike", "drawn-white"):
-        data = STAND_INS["same" if name == "drawn-alike" else "white"].load()
-        monkeypatch.setitem(STAND_INS, name, StandIn(name, lambda data=data: data, ("digits",), "toy"))
-    white = dataclasses.replace(STAND_INS["white"], drawn={"drawn-alike": "drawn-white"})
-    monkeypatch.setitem(STAND_INS, "white", white)
-    begun: list[str] = []
-    real = pretrain.pretrained
-
-    def told(task: str, model: str, start: str, seed: int) -> object:
-        begun.append(start)
-        return real(task, model, start, seed)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(pretrain, "pretrained", told)
-        for stand_in in ("white", "same", ""):
-            perform(spec(start="drawn-alike", stand_in=stand_in))
-    assert begun == ["drawn-white", "drawn-alike", "drawn-alike"]
-    for name in STAND_INS["mnist"].drawn.values():
-        find_stand_in(name, find_task("fashion-mnist"))
-
-
 def test_every_stand_in_is_for_known_tasks() -> None:
     for name, stand_in in STAND_INS.items():
         assert stand_in.name == name
         assert {*stand_in.as_bytes, *stand_in.tested_by} <= set(stand_in.tasks) <= set(TASKS)
-        for found in stand_in.drawn.values():  # else weights would have seen what the search scores
-            assert found != name
-            assert all(find_stand_in(found, find_task(task)) for task in stand_in.tasks)
     with pytest.raises(InvalidValue, match="stand_in for xray must be one of none so far"):
         find_stand_in("mnist", find_task("xray"))
 

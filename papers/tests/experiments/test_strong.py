@@ -58,14 +58,14 @@ def test_the_page_tells_reached_from_missed_and_unfinished(strong: Strong) -> No
 
 def test_a_target_reached_from_public_weights_only_says_so(tmp_path: Path, strong: Strong) -> None:
     started = Recipe(
-        dataclasses.replace(SPEC, start="synthetic-digits"), "enlarged-digits", "public", 0.9, TRIALS,
+        dataclasses.replace(SPEC, start="enlarged-digits"), "fashion-mnist", "public", 0.9, TRIALS,
         {"clip": "0.1..1"}, 1.0, "tune", {},
     )  # fmt: skip
     save_recipe(tmp_path / "mnist-0.4-paper-start.json", started)
     both, target = read_recipes(tmp_path), TARGETS["mnist", 0.4, "paper"]
 
     def page(fresh: float, public: float) -> str:
-        gaps = {"": fresh, "synthetic-digits": public}
+        gaps = {"": fresh, "enlarged-digits": public}
         return recipes_page(
             both, Archive([_result(spec, target + gaps[spec.start]) for spec in both.specs([0, 1])])
         )
@@ -88,20 +88,16 @@ def test_fashion_is_run_from_public_weights_too_with_nothing_searched(tmp_path: 
     )
     save_recipe(tmp_path / "one.json", dataclasses.replace(RECIPE, spec=fashion, stand_in="mnist"))
     save_recipe(tmp_path / "two.json", RECIPE)
-    tanh, drawn = (
-        dataclasses.replace(fashion, **new) for new in ({"model": "tanh"}, {"start": "synthetic-clothing"})
-    )
+    tanh = dataclasses.replace(fashion, model="tanh")
     save_recipe(tmp_path / "tanh.json", dataclasses.replace(RECIPE, spec=tanh, stand_in="mnist"))
-    save_recipe(tmp_path / "drawn.json", dataclasses.replace(RECIPE, spec=drawn, stand_in="mnist"))
     found = read_recipes(tmp_path)
     assert {name: recipe.spec for name, recipe in found.recipes.items()} == {
         "one": fashion, "one-from-mnist": dataclasses.replace(fashion, start="mnist"), "two": SPEC,
-        "tanh": tanh, "drawn": drawn,
+        "tanh": tanh,
     }  # fmt: skip
     assert [spec.start for spec in found.specs([0], only=["*/*/one", "*/*/one-from-mnist"])] == ["", "mnist"]
     page = recipes_page(found, Archive([]))
     assert "nothing was searched for it" in page
-    assert page.count("| mnist from synthetic-digits |") == 1  # where the trials for drawn clothes were begun
 
 
 def test_runs_that_a_search_made_do_not_count(strong: Strong) -> None:

@@ -1,6 +1,5 @@
 """Public data sets, fetched once and verified by hash."""
 
-from decrescendo_papers.data.clothing import synthetic_clothing
 from decrescendo_papers.data.dataset import Dataset
 from decrescendo_papers.data.enlarged import enlarged_digits
 from decrescendo_papers.data.images import digits, fashion_mnist, mnist
@@ -9,7 +8,6 @@ from decrescendo_papers.data.infinite import InfiniteMnist, infinite_mnist
 from decrescendo_papers.data.names import names
 from decrescendo_papers.data.principal import gaussian_rows, principal_mnist
 from decrescendo_papers.data.surnames import synthetic_names
-from decrescendo_papers.data.synthetic import synthetic_digits
 from decrescendo_papers.data.xray import chest_xray
 
 __all__ = [
@@ -24,8 +22,6 @@ __all__ = [
     "chest_xray",
     "InfiniteMnist",
     "infinite_mnist",
-    "synthetic_digits",
-    "synthetic_clothing",
     "enlarged_digits",
     "principal_mnist",
     "gaussian_rows",

@@ -17,7 +17,7 @@ from decrescendo import Streams, accuracy
 from decrescendo.training import cross_entropy
 from decrescendo_papers.data import Dataset
 from decrescendo_papers.experiments.spec import Spec
-from decrescendo_papers.experiments.stand_ins import check_untested, drawn_for, find_stand_in, public_rows
+from decrescendo_papers.experiments.stand_ins import check_untested, find_stand_in, public_rows
 from decrescendo_papers.experiments.tasks import find_task
 
 # Fixed, so that there is nothing to search: usual values, the same for every stand-in.
@@ -33,20 +33,19 @@ def check_start(spec: Spec) -> None:
             is tested on.
     """
     task = find_task(spec.task)
-    known = find_stand_in(drawn_for(spec.start, spec.stand_in), task, "start")
+    known = find_stand_in(spec.start, task, "start")
     if not spec.stand_in:
         check_untested(known, task, "start")
 
 
 def load_pretrained(model: nn.Module, spec: Spec) -> None:
-    """Give ``model``, fresh from the task of ``spec``, the weights that its start stands for; on a stand-in, those of
-    the stand-in's own drawn data (`experiments.stand_ins.drawn_for`).
+    """Give ``model``, fresh from the task of ``spec``, the weights that its start stands for.
 
     Raises:
         InvalidValue: as `check_start` does.
     """
     check_start(spec)
-    model.load_state_dict(pretrained(spec.task, spec.model, drawn_for(spec.start, spec.stand_in), spec.seed))
+    model.load_state_dict(pretrained(spec.task, spec.model, spec.start, spec.seed))
 
 
 @functools.lru_cache(maxsize=8)

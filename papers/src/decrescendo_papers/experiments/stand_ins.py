@@ -1,7 +1,7 @@
 """Public data that stand in for a task's own while settings are searched: nothing here touches the private data."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -13,8 +13,6 @@ from decrescendo_papers.data import (
     gaussian_rows,
     imdb_public,
     mnist,
-    synthetic_clothing,
-    synthetic_digits,
     synthetic_names,
 )
 from decrescendo_papers.experiments.tasks import Task
@@ -36,8 +34,6 @@ class StandIn:
         as_bytes: those of its tasks whose models take pixels as bytes; they get them so.
         tested_by: tasks whose test half has the same rows: a model that starts from the stand-in has seen them, and
             settings that were searched on it were chosen by them.
-        drawn: where a run on the task starts from data that were drawn to look like the task's, a run on these in their
-            place starts from data that were drawn to look like these: the one by the other.
     """
 
     name: str
@@ -46,7 +42,6 @@ class StandIn:
     what: str
     as_bytes: tuple[str, ...] = ()
     tested_by: tuple[str, ...] = ()
-    drawn: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 STAND_INS: dict[str, StandIn] = {
@@ -60,20 +55,6 @@ STAND_INS: dict[str, StandIn] = {
             mnist,
             ("fashion-mnist",),
             "MNIST's training images, declared public",
-            drawn={"synthetic-clothing": "synthetic-digits"},
-        ),
-        StandIn(
-            "synthetic-clothing",
-            synthetic_clothing,
-            ("fashion-mnist",),
-            "clothes drawn from outlines",
-        ),
-        StandIn(
-            "synthetic-digits",
-            synthetic_digits,
-            ("mnist", "fashion-mnist", *INFINITE),
-            "digits drawn from fonts",
-            as_bytes=INFINITE,
         ),
         StandIn(
             "enlarged-digits",
@@ -116,15 +97,6 @@ def find_stand_in(name: str, task: Task, setting: str = "stand_in") -> StandIn:
             f"{setting} for {task.name} must be one of {', '.join(fitting) or 'none so far'}, got {setting}={name!r}"
         )
     return known
-
-
-def drawn_for(start: str, stand_in: str) -> str:
-    """What a run on ``stand_in`` starts from, if the run on the task's own data starts from ``start``.
-
-    >>> drawn_for("synthetic-clothing", ""), drawn_for("synthetic-clothing", "mnist")
-    ('synthetic-clothing', 'synthetic-digits')
-    """
-    return STAND_INS[stand_in].drawn.get(start, start) if stand_in in STAND_INS else start
 
 
 def check_untested(stand_in: StandIn, task: Task, setting: str = "stand_in") -> None:

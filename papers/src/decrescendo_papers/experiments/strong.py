@@ -30,7 +30,7 @@ TARGETS: dict[tuple[str, float, str], float] = {
 
 # By task and model. Where no stand-in is left to search on, as all its public data are needed for the start: what was
 # found for a random start is run from pre-trained weights too, as a row of its own. Decided after random starts had
-# missed their targets, and before any such run. (For tanh, clothes drawn from outlines were there before its turn.)
+# missed their targets, and before any such run.
 STARTS = {("fashion-mnist", "paper"): "mnist"}
 
 

@@ -7,7 +7,6 @@ from decrescendo_papers.experiments.pages.scores import Score, score_of
 from decrescendo_papers.experiments.pages.settings import machines_table
 from decrescendo_papers.experiments.recipes import Recipe
 from decrescendo_papers.experiments.results import Result
-from decrescendo_papers.experiments.stand_ins import drawn_for
 from decrescendo_papers.experiments.strong import FIRST_SEED, TARGETS, Strong, paper_of
 
 MODELS = {"paper": "the paper's", "tanh": "tanh for ReLU"}
@@ -31,8 +30,7 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "The private data were opened by no search: it saw the named public data, with the noise that the private data "
         "would need. What moved, within what limits, and every trial with its score is in the recipe's file. A row "
         "whose name says *-from-* has the settings that were found for a random start: nothing was searched for it. "
-        "Where the trials started from other made-up data than the recipe does, what was drawn for the stand-in took "
-        "the place of what is drawn for the task. *Which* searches and starts were tried was decided by people who had "
+        "*Which* searches and starts were tried was decided by people who had "
         "seen the scores of earlier rows on the test data, and a target counts as reached if any of its rows reached "
         "it: with several rows a target, the best is a little flattered. All rows are shown.",
         _settings(strong),
@@ -172,19 +170,13 @@ def _settings(strong: Strong) -> str:
 def _searches(strong: Strong) -> str:
     rows = [
         [
-            name, _searched_on(recipe), f"{100 * recipe.score:.2f}", str(len(recipe.trials)), str(recipe.failed),
+            name, recipe.stand_in, f"{100 * recipe.score:.2f}", str(len(recipe.trials)), str(recipe.failed),
             f"{recipe.core_minutes:.0f}", _moved(recipe),
         ]
         for name, recipe in strong.recipes.items()
     ]  # fmt: skip
     header = ["recipe", "searched on", "score there", "trials", "failed", "core-minutes", "moved"]
     return table(header, rows, "llrrrrl")
-
-
-def _searched_on(recipe: Recipe) -> str:
-    """Where the trials trained, and what they started from if it was not what the recipe starts from."""
-    started = drawn_for(recipe.spec.start, recipe.stand_in)
-    return recipe.stand_in if started == recipe.spec.start else f"{recipe.stand_in} from {started}"
 
 
 def _moved(recipe: Recipe) -> str:
