@@ -10,7 +10,7 @@ import json
 import time
 from pathlib import Path
 
-from theory.test_allocation import TOLERANCE, drawn, rivals
+from plans.test_allocation import TOLERANCE, drawn, rivals
 
 RESULT = Path(__file__).resolve().parent.parent / "results" / "allocation-drawn.json"
 SEEDS = range(100, 300)

@@ -27,11 +27,10 @@ from decrescendo.plans.curves import constant, sensitivity_decay
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.report.audit_figure import Mark, draw_audits
-from decrescendo.training import cross_entropy
+from decrescendo.training import cross_entropy, initialised
 from decrescendo_papers.data import mnist
 from decrescendo_papers.experiments.perform import machine
 from decrescendo_papers.models import paper_cnn
-from decrescendo_papers.models.cnn import initialised
 
 ROOT = Path(__file__).resolve().parent.parent
 # The broken builds are no part of the package: tests and this script share them.

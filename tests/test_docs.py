@@ -128,3 +128,15 @@ def test_every_room_has_a_layer() -> None:
 def test_no_page_speaks_of_the_machine_it_was_written_on() -> None:
     for page in PAGES:
         assert not re.search(r"/work/|/tmp/|/root/|/home/", page.read_text(encoding="utf-8")), page.name
+
+
+def test_every_concept_has_a_place_that_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text[text.index("## Where the papers' concepts live") : text.index("## Seams")]
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", section)
+    assert len(named) > 12
+    assert [
+        name for name in named if not any((of / name).exists() for of in (ROOT, ROOT / "src/decrescendo"))
+    ] == []
+    for name in re.findall(r"`curves\.(\w+)`", section):
+        assert hasattr(dc.curves, name), name

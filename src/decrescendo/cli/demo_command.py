@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from decrescendo.cli.app import one_line_errors, out
+from decrescendo.cli.options import Threads
 
 
 @one_line_errors
@@ -13,7 +14,7 @@ def demo_command(
     folder: Annotated[Path, typer.Option("--out", help="Folder for the figures.")] = Path("demo-output"),
     seeds: Annotated[int, typer.Option(help="How many seeds.", min=1)] = 5,
     steps: Annotated[int, typer.Option(help="Steps of each training.", min=1)] = 200,
-    threads: Annotated[int, typer.Option(help="CPU threads.", min=1)] = 1,
+    threads: Threads = 1,
 ) -> None:
     """Spend one budget two ways on real digits.
 
@@ -23,5 +24,5 @@ def demo_command(
 
     from decrescendo.cli.demo import demonstrate
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads or 1)
     demonstrate(folder, out, seeds=range(seeds), steps=steps)

@@ -61,6 +61,10 @@ class AccountantName(StrEnum):
     CLT = "clt"
 
 
+# Some commands need what others have a default for.
+_EPSILON = typer.Option(help="Budget: epsilon > 0 of the whole run.")
+_BATCH = typer.Option(help="Expected batch size; Poisson sampling.")
+
 TaskName = Annotated[
     str,
     typer.Argument(
@@ -92,10 +96,11 @@ StoreFile = Annotated[
     Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
 ]
 SavePlan = Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")]
-EpsilonNeeded = Annotated[float, typer.Option("--epsilon", help="Budget: epsilon > 0 of the whole run.")]
-Epsilon = Annotated[float | None, typer.Option(help="Budget: epsilon > 0 of the whole run.")]
+EpsilonNeeded = Annotated[float, _EPSILON]
+Epsilon = Annotated[float | None, _EPSILON]
 Delta = Annotated[float | None, typer.Option(help="Budget: delta in (0, 1). Default 1 / (10 N).")]
-Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson sampling.")]
+BatchNeeded = Annotated[float, _BATCH]
+Batch = Annotated[float | None, _BATCH]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
 ScheduleName = Annotated[
@@ -132,4 +137,16 @@ InfluenceGrowth = Annotated[
 ]
 Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]
+Found = Annotated[Path, typer.Option("--out", help="JSON file for what was found.")]
+TrialsOf = Annotated[
+    str,
+    typer.Option(
+        "--trials", help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
+]
+Fix = Annotated[list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")]
 RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.

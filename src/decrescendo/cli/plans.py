@@ -16,6 +16,8 @@ from decrescendo.cli.options import (
     Accountant,
     AccountantName,
     AsJson,
+    BatchNeeded,
+    Clip,
     Curvature,
     Delta,
     Epochs,
@@ -48,12 +50,12 @@ if TYPE_CHECKING:
 def plan_command(
     epsilon: EpsilonNeeded,
     dataset_size: Annotated[int, typer.Option(help="Number of examples N; public.")],
-    batch: Annotated[float, typer.Option(help="Expected batch size; Poisson sampling.")],
+    batch: BatchNeeded,
     delta: Delta = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
-    clip: Annotated[float, typer.Option(help="Clip norm C_0 of one example's gradient.")] = 1.0,
+    clip: Clip = None,
     rho_mu: RhoMu = RHO_MU,
     rho_c: RhoC = RHO_C,
     lr_schedule: LrSchedule = None,
@@ -87,7 +89,11 @@ def plan_command(
     advice: Advice | None = None
     if known.anything:
         advice = advise(
-            *asked.setting(dataset_size), known, clip=clip, rho_c=rho_c, judge=judge_of(accountant)
+            *asked.setting(dataset_size),
+            known,
+            clip=1.0 if clip is None else clip,
+            rho_c=rho_c,
+            judge=judge_of(accountant),
         )
         made = advice.plan
     else:

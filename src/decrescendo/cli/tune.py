@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.cli.app import err, one_line_errors, say
-from decrescendo.cli.options import Accountant, Delta, EpsilonNeeded, TaskName, Threads
+from decrescendo.cli.options import (
+    Accountant,
+    Delta,
+    EpsilonNeeded,
+    Fix,
+    Found,
+    TaskName,
+    Threads,
+    TrialsOf,
+    Vary,
+)
 from decrescendo.cli.plans import judge_of
 from decrescendo.errors import InvalidValue
 
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
 def tune_command(
     task: TaskName,
     epsilon: EpsilonNeeded,
-    out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
+    out: Found,
     on: Annotated[
         str, typer.Option(help="Public data to search on, a task too; those of TASK are not opened.")
     ] = "",
@@ -27,19 +37,9 @@ def tune_command(
         bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")
     ] = False,
     delta: Delta = None,
-    trials: Annotated[
-        str,
-        typer.Option(
-            help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
-        ),
-    ] = "",
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
-    ] = None,
-    fix: Annotated[
-        list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")
-    ] = None,
+    trials: TrialsOf = "",
+    vary: Vary = None,
+    fix: Fix = None,
     seeds: Annotated[
         int | None, typer.Option(help="Public: runs a trial; their mean counts. Default 1.", min=1)
     ] = None,

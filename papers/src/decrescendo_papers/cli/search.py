@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from decrescendo.cli import err, one_line_errors, say
+from decrescendo.cli.options import Fix, Found, TrialsOf, Vary
 from decrescendo.errors import InvalidValue
 from decrescendo_papers.cli.options import Device, PaperTask
 
@@ -19,21 +20,11 @@ def search_command(
     epsilon: Annotated[
         float, typer.Option(help="Of one run, certified; with --private of the whole search.")
     ],
-    out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
+    out: Found,
     on: Annotated[str, typer.Option(help="Public data to search on; the task's own are not opened.")] = "",
-    trials: Annotated[
-        str,
-        typer.Option(
-            help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
-        ),
-    ] = "",
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
-    ] = None,
-    fix: Annotated[
-        list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")
-    ] = None,
+    trials: TrialsOf = "",
+    vary: Vary = None,
+    fix: Fix = None,
     seeds: Annotated[int, typer.Option(help="Public: runs a trial; their mean counts.", min=1)] = 1,
     fresh_seeds: Annotated[
         bool, typer.Option("--fresh-seeds", help="Public: a trial's seeds are its own, not everybody's.")
