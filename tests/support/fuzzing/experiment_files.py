@@ -40,14 +40,14 @@ def _results() -> list[Files]:
         {"device": "cpu"},
     )  # fmt: skip
     refused = Result(SPEC, refused="no noise meets it")
-    return [
-        _text(results.FORMAT, results.VERSION, {**asdict(r), "spec": r.spec.settings()})
-        for r in (made, refused)
-    ]
+    return [{FILE: results.line_of(r).encode()} for r in (made, refused)]
 
 
 def _read_result(folder: Path) -> Result:
-    read = results.read_line((folder / FILE).read_text(encoding="utf-8"), folder / FILE)
+    found, wrong = results.read_all(folder / FILE)
+    if wrong or len(found) != 1:
+        raise FileRefused("; ".join(wrong) or "no result, or several")
+    (read,) = found
     Archive([read]).of(read.spec)
     read.spec.name.encode()
     return read

@@ -156,13 +156,16 @@ def _read(path: Path) -> Checkpoint:
         raw, content = (path / STATE).read_bytes(), (path / TENSORS).read_bytes()
     except OSError as error:
         raise FileRefused(f"{path} must be a checkpoint, got files that cannot be read ({error})") from None
-    body = sealed.opened(raw, path / STATE, FORMAT, 1, VERSION)
-    if body["version"] == 1:
+    try:
+        body = sealed.opened(raw, path / STATE, FORMAT, VERSION)
+    except FileRefused as error:
+        if "version=1." not in str(error):
+            raise
         raise FileRefused(
             f"{path} must be a checkpoint of version {VERSION}, got version 1, which does not say what was released "
             "since: the same noise might meet another sum. Finish the run with the version of decrescendo that began "
             "it, or begin a new one in a new folder"
-        )
+        ) from None
     if body.get("tensors_sha256") != hashlib.sha256(content).hexdigest():
         raise FileRefused(f"{path} must be as it was written, got other bytes: it is damaged")
     try:
