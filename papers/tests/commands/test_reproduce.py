@@ -39,9 +39,9 @@ def test_the_report_is_written_and_names_what_it_left_out(invoke: Invoke, tmp_pa
     assert refused.exit_code == 2
     assert "--results must name a folder that exists" in refused.stderr
     results.save(tmp_path / "runs", Result(requested(["table1"], 1)[0], metrics={"test_accuracy": 0.9876}))
-    (tmp_path / "runs" / "cut.json").write_text("{")
+    (tmp_path / "runs" / "cut.jsonl").write_text("{")
     result = invoke(*arguments)
     assert result.exit_code == 0, result.output
-    assert "cut.json" in result.stderr
+    assert "cut.jsonl" in result.stderr
     assert "98.76" in (tmp_path / "pages" / "table1.md").read_text()
     assert {path.name for path in (tmp_path / "pages").iterdir()} >= {"README.md", "figures.md"}

@@ -8,6 +8,7 @@ import typer
 
 from decrescendo.base.whole_file import write_whole
 from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.asked import Asked, agreed_plan
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
@@ -27,7 +28,6 @@ from decrescendo.cli.options import (
     StoreFile,
     Threads,
 )
-from decrescendo.cli.plans import Asked, agreed_plan
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ import typer
 
 from decrescendo.base.rng import Secure
 from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.asked import Asked, agreed_plan, judge_of
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
@@ -33,7 +34,7 @@ from decrescendo.cli.options import (
     TaskName,
     Threads,
 )
-from decrescendo.cli.plans import Asked, agreed_plan, guarantee_facts, judge_of, plan_facts
+from decrescendo.cli.plans import guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.cli.app import err, one_line_errors, say
+from decrescendo.cli.asked import judge_of
 from decrescendo.cli.options import (
     Accountant,
     Delta,
@@ -18,7 +19,6 @@ from decrescendo.cli.options import (
     TrialsOf,
     Vary,
 )
-from decrescendo.cli.plans import judge_of
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:

@@ -1,6 +1,8 @@
 """Search for settings on the private data themselves: a random number of random trials, one winner, one price.
 
 Source: Papernot and Steinke 2022, *Hyperparameter Tuning with Renyi Differential Privacy*; see `accounting.Selection`.
+
+One file, though long: the mechanism and what may be shown of it are to be read together.
 """
 
 import hashlib

@@ -12,7 +12,7 @@ from decrescendo.errors import InvalidValue, check_real
 from decrescendo.training.settings import NAMES, RHO_MU, TYPES, Settings
 from decrescendo.training.task import Task
 
-# What stands for another setting. The stride is learning_rate * clip / (1 - momentum): how far the weights move in a
+# The stride is learning_rate * clip / (1 - momentum): how far the weights move in a
 # step whose gradients are all clipped. Good strides hardly depend on clip norm and momentum; good rates do.
 STANDS_FOR = {"epochs": "steps", "stride": "learning_rate"}
 
@@ -83,7 +83,7 @@ class Among:
         return value in self.values
 
     def ends(self) -> tuple[Value, ...]:
-        """Values to check a space with."""
+        """All of them."""
         return self.values
 
     def __str__(self) -> str:
