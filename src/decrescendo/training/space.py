@@ -259,8 +259,6 @@ def parse_moving(text: str) -> tuple[str, Dimension]:
 
     >>> parse_moving("clip=0.1..4:log")
     ('clip', Between(low=0.1, high=4.0, log=True))
-    >>> parse_moving("optimizer=sgd,adam")
-    ('optimizer', Among(values=('sgd', 'adam')))
     """
     name, value = _halves(text, "clip=0.1..4:log")
     if ".." not in value:
