@@ -11,9 +11,9 @@ DOCS_STAMP := $(VENV)/.installed-docs
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
 
-$(STAMP): pyproject.toml constraints.txt hatch_build.py src/decrescendo/clipping/rules/products.c
+$(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py src/decrescendo/clipping/rules/products.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[tasks,federated,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots,federated,dev]' -e ./papers
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
@@ -25,7 +25,7 @@ lint: $(STAMP)  ## ruff: style and errors
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(STAMP)  ## strict types on src
+types: $(STAMP)  ## strict types on src and papers/src
 	$(BIN)/basedpyright --project pyproject.toml
 
 layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
@@ -58,7 +58,7 @@ format: $(STAMP)  ## rewrite in the house style
 
 lock:  ## resolve the newest versions again into constraints.txt
 	rm -rf .lock && $(PYTHON) -m venv .lock
-	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[tasks,federated,dev,docs]'
+	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[plots,federated,docs,dev]' -e ./papers
 	.lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .lock
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 import decrescendo as dc
-from decrescendo.markdown import table
-from decrescendo.theory.allocation import allocate, noise_cost
-from decrescendo.theory.weights import noise_weights
+from decrescendo.base.markdown import table
+from decrescendo.plans.allocation import allocate, noise_cost
+from decrescendo.plans.weights import noise_weights
 
 RESULT = Path(__file__).resolve().parent.parent / "results" / "allocation.json"
 _WIDEST = 24.0  # of log weights: beyond it the closed form asks for noise from 1 to 400, and certifying takes minutes

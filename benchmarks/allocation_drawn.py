@@ -2,7 +2,7 @@
 
     PYTHONPATH=tests python benchmarks/allocation_drawn.py
 
-The problems are those of tests/theory/test_allocation.py (its slow test). Appends to results/allocation-drawn.json, a
+The problems are those of tests/plans/test_allocation.py (its slow test). Appends to results/allocation-drawn.json, a
 problem at a time; what is there is not solved again. About half an hour on one core.
 """
 
@@ -10,7 +10,7 @@ import json
 import time
 from pathlib import Path
 
-from theory.test_allocation import TOLERANCE, drawn, rivals
+from plans.test_allocation import TOLERANCE, drawn, rivals
 
 RESULT = Path(__file__).resolve().parent.parent / "results" / "allocation-drawn.json"
 SEEDS = range(100, 300)

@@ -18,19 +18,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.audit import AuditResult, many_runs, one_run
 from decrescendo.audit.attacks import batch_size, one_canary, opposed, padded
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.curves import constant, sensitivity_decay
-from decrescendo.data import mnist
-from decrescendo.experiments.perform import machine
-from decrescendo.experiments.tasks import cross_entropy
-from decrescendo.models import paper_cnn
-from decrescendo.models.cnn import initialised
-from decrescendo.plan import Plan
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant, sensitivity_decay
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.report.audit_figure import Mark, draw_audits
-from decrescendo.sampling import PoissonSampling
+from decrescendo.training import cross_entropy, initialised
+from decrescendo_papers.data import mnist
+from decrescendo_papers.experiments.perform import machine
+from decrescendo_papers.models import paper_cnn
 
 ROOT = Path(__file__).resolve().parent.parent
 # The broken builds are no part of the package: tests and this script share them.

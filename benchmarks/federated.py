@@ -24,17 +24,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.budget import Budget, Unit
-from decrescendo.calibration import calibrate
-from decrescendo.curves import constant
-from decrescendo.data import InfiniteMnist, Rows
-from decrescendo.data.infinite import ORIGINALS, TEST
+from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.federated import Clients, LocalSteps, Placement, simulate
-from decrescendo.models import infinite_cnn
-from decrescendo.plan import Plan
-from decrescendo.progress import Progress
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import train
+from decrescendo.training.data import Rows
+from decrescendo.training.progress import Progress
+from decrescendo_papers.data import InfiniteMnist
+from decrescendo_papers.data.infinite import ORIGINALS, TEST
+from decrescendo_papers.models import infinite_cnn
 
 POPULATIONS = (500_000, 5_000_000, 50_000_000)
 RESULT = Path(__file__).resolve().parent.parent / "results" / "engine" / "federated.json"

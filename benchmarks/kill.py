@@ -30,17 +30,16 @@ def live(folder: Path, steps: int) -> None:
     """One life of the training; run in a process of its own."""
     import torch
 
-    from decrescendo.budget import Budget
-    from decrescendo.calibration import calibrate
-    from decrescendo.checkpoint import Checkpoints
-    from decrescendo.curves import growing_mu, sensitivity_decay
-    from decrescendo.data import mnist
-    from decrescendo.experiments.tasks import cross_entropy
-    from decrescendo.models import paper_cnn
-    from decrescendo.plan import Plan
-    from decrescendo.sampling import PoissonSampling
-    from decrescendo.store import Store
-    from decrescendo.training import Trainer
+    from decrescendo.accounting.budget import Budget
+    from decrescendo.plans.calibration import calibrate
+    from decrescendo.plans.curves import growing_mu, sensitivity_decay
+    from decrescendo.plans.plan import Plan
+    from decrescendo.plans.sampling import PoissonSampling
+    from decrescendo.training import Trainer, cross_entropy
+    from decrescendo.training.checkpoint import Checkpoints
+    from decrescendo.training.store import Store
+    from decrescendo_papers.data import mnist
+    from decrescendo_papers.models import paper_cnn
 
     torch.set_num_threads(1)
     path = folder / "plan.json"
@@ -105,7 +104,7 @@ def seen(folder: Path) -> int:
 
 def measure(kills: int, steps: int) -> dict[str, Any]:
     """Undisturbed, then killed until there were enough kills."""
-    from decrescendo.store import Store
+    from decrescendo.training.store import Store
 
     random_ = random.Random(0)
     with tempfile.TemporaryDirectory() as name:

@@ -18,12 +18,12 @@ from typing import Any
 
 import torch
 
+from decrescendo.base.markdown import table
 from decrescendo.clipping.rules import compiled
-from decrescendo.experiments.perform import _plan, data_of, machine, perform
-from decrescendo.experiments.spec import NOT_PRIVATE, Spec
-from decrescendo.experiments.table import base_spec
-from decrescendo.experiments.tasks import TASKS
-from decrescendo.markdown import table
+from decrescendo_papers.experiments.perform import _plan, data_of, machine, perform
+from decrescendo_papers.experiments.spec import NOT_PRIVATE, Spec
+from decrescendo_papers.experiments.table import base_spec
+from decrescendo_papers.experiments.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT, PAGE = ROOT / "results" / "engine" / "run.json", ROOT / "docs/reference/run-speed.md"

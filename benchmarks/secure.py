@@ -15,16 +15,15 @@ from typing import Any
 
 import torch
 
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.curves import constant
-from decrescendo.data import mnist
-from decrescendo.experiments.perform import machine
-from decrescendo.experiments.tasks import cross_entropy
-from decrescendo.models import paper_cnn
-from decrescendo.rng import Secure, SecureStream, Streams
-from decrescendo.sampling import PoissonSampling
-from decrescendo.training import Trainer
+from decrescendo.accounting.budget import Budget
+from decrescendo.base.rng import Secure, SecureStream, Streams
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.training import Trainer, cross_entropy
+from decrescendo_papers.data import mnist
+from decrescendo_papers.experiments.perform import machine
+from decrescendo_papers.models import paper_cnn
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT, PAGE = ROOT / "results" / "engine" / "secure.json", ROOT / "docs/reference/noise-speed.md"

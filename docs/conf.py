@@ -26,7 +26,7 @@ extensions = [
 ]
 
 # What is in the papers' own distribution, or on its way there, is linked and not built.
-exclude_patterns = ["_ext", "reproduction", "errata.md", "hong-bounds.md", "influence.md"]
+exclude_patterns = ["_ext"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 4

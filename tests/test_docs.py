@@ -14,13 +14,15 @@ import decrescendo as dc
 from decrescendo.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-NAMED_TEST = re.compile(r"(tests/[\w/]+\.py)((?:::\w+)+)")
+FOLDERS = (ROOT / "docs", ROOT / "papers/docs")
+PAGES = sorted(
+    [*ROOT.glob("*.md"), ROOT / "papers/README.md", *(p for f in FOLDERS for p in f.rglob("*.md"))]
+)
+NAMED_TEST = re.compile(r"((?:papers/)?tests/[\w/]+\.py)((?:::\w+)+)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1\s*$", re.DOTALL | re.MULTILINE)
-# What docs/conf.py writes when the site is built, and what it leaves to the papers.
+# What docs/conf.py writes when the site is built.
 GENERATED = ("reference/api/", "reference/command-line")
-NOT_ON_THE_SITE = ("reproduction/", "errata", "hong-bounds", "influence")
 
 
 def names_in(path: Path) -> set[str]:
@@ -127,7 +129,7 @@ def test_the_sites_contents_reach_every_page_once() -> None:
     names = [str(page.relative_to(docs).with_suffix("")) for page in reached]
     assert len(names) == len(set(names))
     there = {str(page.relative_to(docs).with_suffix("")) for page in docs.rglob("*.md")}
-    assert {name for name in there if not name.startswith((*NOT_ON_THE_SITE, *GENERATED))} == set(names)
+    assert {name for name in there if not name.startswith(GENERATED)} == set(names)
 
 
 def test_the_readme_is_short() -> None:
@@ -171,12 +173,15 @@ def test_every_public_name_is_in_the_glossary_or_the_readme() -> None:
     assert [name for name in dc.__all__ if not re.search(rf"\bdc\.{name}\b", text)] == []
 
 
-def test_files_named_in_the_glossary_exist() -> None:
-    named = re.findall(
-        r"`([\w/]+(?:\.py|/))` \|", (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
-    )
-    assert len(named) > 30
-    assert [name for name in named if not (ROOT / "src/decrescendo" / name).exists()] == []
+@pytest.mark.parametrize(
+    ("page", "package", "least"),
+    [("docs/reference", "src/decrescendo", 30), ("papers/docs", "papers/src/decrescendo_papers", 15)],
+)
+def test_files_named_in_the_glossary_exist(page: str, package: str, least: int) -> None:
+    text = (ROOT / page / "glossary.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+(?:\.py|/))` \|", text)
+    assert len(named) > least
+    assert [name for name in named if not (ROOT / package / name).exists()] == []
 
 
 def test_the_layers_in_the_architecture_are_those_that_are_checked() -> None:
@@ -206,3 +211,15 @@ def test_every_room_has_a_layer() -> None:
 def test_no_page_speaks_of_the_machine_it_was_written_on() -> None:
     for page in PAGES:
         assert not re.search(r"/work/|/tmp/|/root/|/home/", page.read_text(encoding="utf-8")), page.name
+
+
+def test_every_concept_has_a_place_that_exists() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text[text.index("## Where the papers' concepts live") : text.index("## Seams")]
+    named = re.findall(r"`([\w/]+(?:\.py|/))`", section)
+    assert len(named) > 12
+    assert [
+        name for name in named if not any((of / name).exists() for of in (ROOT, ROOT / "src/decrescendo"))
+    ] == []
+    for name in re.findall(r"`curves\.(\w+)`", section):
+        assert hasattr(dc.curves, name), name

@@ -9,18 +9,18 @@ import torch
 from fuzzing.federated_files import _server
 from torch import Tensor, nn
 
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.checkpoint import Checkpoints
+from decrescendo.accounting.budget import Budget
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import Engine
-from decrescendo.curves import constant
-from decrescendo.data import digits
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated import Server
-from decrescendo.rng import Secure
-from decrescendo.sampling import PoissonSampling
-from decrescendo.statement import Declaration
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.digits import digits
+from decrescendo.training.statement import Declaration
 
 
 class MixesWhenBig(nn.Module):

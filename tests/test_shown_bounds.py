@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decrescendo.budget import Guarantee, Unit, rounded
+from decrescendo.accounting.budget import Guarantee, Unit, rounded
 
 
 @given(st.floats(1e-12, 1e6))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.contenders import CONTENDERS
-from decrescendo.extras import require
+from decrescendo.base.extras import require
 from decrescendo.report.canvas import COLOURS, DPI
 
 # Ours first and largest; the palette has six colours, so the seventh is black.

@@ -11,7 +11,8 @@ from torch.nn import functional
 from benchmarks.engine.models.images import cnn_5x5, vgg_11
 from benchmarks.engine.models.text import EmbeddingMLP, NameLSTM, TextEncoder
 from benchmarks.engine.models.transformers import GPT, ViT
-from decrescendo.models import initialised, paper_cnn
+from decrescendo.training import initialised
+from decrescendo_papers.models import paper_cnn
 
 SEED = 20_260_101
 Batch = tuple[Tensor, ...]

@@ -4,7 +4,7 @@ from digits.task import RECORDS, accuracy, all_records, loss, make_model, make_o
 from make_plan import make_plan
 
 from decrescendo.federated import Clients, Outcome, Placement, simulate
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 
 def run(plan: Plan, seed: int) -> Outcome:

@@ -1,13 +1,13 @@
 """Private training with schedules: any noise and clip curve, certified exactly, on unmodified PyTorch models.
 
-Values and functions are reached from here, the rest from its room (``dc.accounting``, ``dc.clipping``, ``dc.data``,
+Values and functions are reached from here, the rest from its room (``dc.accounting``, ``dc.clipping``, ``dc.plans``,
 ...). Everything loads when it is first touched: the accounting half never loads torch.
 
 >>> import decrescendo as dc
 >>> plan = dc.calibrate(
 ...     dc.Budget(epsilon=1.2, delta=1e-6),
 ...     dc.PoissonSampling(dataset_size=60_000, expected_batch_size=250),
-...     steps=100, privacy=dc.growing_mu(1.25), clip=dc.sensitivity_decay(1.5, rho_c=3.3),
+...     steps=100, privacy=dc.curves.growing_mu(1.25), clip=dc.curves.sensitivity_decay(1.5, rho_c=3.3),
 ... )
 >>> plan.guarantee.epsilon <= 1.2
 True
@@ -17,12 +17,31 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from decrescendo import accounting, audit, clipping, curves, data, errors, models, report
-    from decrescendo.budget import Bound, Budget, Guarantee, Unit
-    from decrescendo.calibration import calibrate, calibrate_selection
-    from decrescendo.checkpoint import Checkpoints
-    from decrescendo.curves import (
+    from decrescendo import (
+        accounting,
+        audit,
+        base,
+        clipping,
+        errors,
+        federated,
+        optim,
+        plans,
+        report,
+        training,
+    )
+    from decrescendo.accounting import Bound, Budget, Guarantee, Ledger, Release, Unit
+    from decrescendo.base import Secure, Streams
+    from decrescendo.optim import AdamBC, MomentumBC, NoisyMean, apply, privatise
+    from decrescendo.plans import (
         Curve,
+        Plan,
+        PoissonSampling,
+        Schedule,
+        calibrate,
+        calibrate_selection,
+        curves,
+    )
+    from decrescendo.plans.curves import (
         constant,
         cosine,
         curvature,
@@ -40,55 +59,52 @@ if TYPE_CHECKING:
         time_noise_decay,
         values,
     )
-    from decrescendo.evaluate import accuracy
-    from decrescendo.ledger import Ledger, Release
-    from decrescendo.noise import NoisyMean, privatise
-    from decrescendo.optim import AdamBC, MomentumBC, apply
-    from decrescendo.plan import Plan
-    from decrescendo.rng import Secure, Streams
-    from decrescendo.run import Run
-    from decrescendo.sampling import PoissonSampling
-    from decrescendo.schedule import Schedule
-    from decrescendo.statement import Conduct, Declaration, Statement
-    from decrescendo.store import Store
-    from decrescendo.training import Trainer, train
+    from decrescendo.training import (
+        Checkpoints,
+        Conduct,
+        Declaration,
+        Run,
+        Statement,
+        Store,
+        Task,
+        Trainer,
+        accuracy,
+        steering,
+        train,
+    )
 
 __version__ = "0.1.0"
 
-_ROOMS = ("accounting", "audit", "clipping", "curves", "data", "errors", "models", "report")
+_ROOMS = (
+    "accounting", "audit", "base", "clipping", "errors", "federated", "optim", "plans", "report", "training",
+)  # fmt: skip
 _HOMES = {
-    "budget": ("Budget", "Guarantee", "Bound", "Unit"),
-    "sampling": ("PoissonSampling",),
-    "curves": (
-        "Curve", "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu",
-        "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
-        "time_noise_decay", "polynomial_noise_decay",
+    "accounting": ("Budget", "Guarantee", "Bound", "Unit", "Release", "Ledger"),
+    "base": ("Streams", "Secure"),
+    "plans": ("Curve", "PoissonSampling", "Schedule", "Plan", "calibrate", "calibrate_selection", "curves"),
+    "plans.curves": (
+        "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu", "sensitivity_decay",
+        "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay", "time_noise_decay",
+        "polynomial_noise_decay",
     ),
-    "schedule": ("Schedule",),
-    "ledger": ("Release", "Ledger"),
-    "plan": ("Plan",),
-    "calibration": ("calibrate", "calibrate_selection"),
-    "rng": ("Streams", "Secure"),
-    "noise": ("NoisyMean", "privatise"),
-    "optim": ("apply", "AdamBC", "MomentumBC"),
-    "evaluate": ("accuracy",),
-    "run": ("Run",),
-    "statement": ("Conduct", "Declaration", "Statement"),
-    "training": ("train", "Trainer"),
-    "store": ("Store",),
-    "checkpoint": ("Checkpoints",),
+    "optim": ("NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC"),
+    "training": (
+        "Run", "train", "Trainer", "Store", "Checkpoints", "Conduct", "Declaration", "Statement", "accuracy", "Task",
+        "steering",
+    ),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "accounting", "audit", "clipping", "curves", "data", "errors", "models", "report",
+    "accounting", "audit", "base", "clipping", "errors", "federated", "optim", "plans", "report", "training",
+    "curves", "steering",
     "Budget", "Guarantee", "Bound", "Unit", "PoissonSampling",
     "Curve", "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu",
     "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
     "time_noise_decay", "polynomial_noise_decay",
     "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
     "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer", "Store",
-    "Checkpoints", "Conduct", "Declaration", "Statement",
+    "Checkpoints", "Conduct", "Declaration", "Statement", "Task",
 ]  # fmt: skip
 
 

@@ -27,15 +27,15 @@ from decrescendo.accounting import (
     mu_of,
     rho_of,
 )
+from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters.limits import SAFE
 from decrescendo.accounting.filters.meter import Meter, round_down, round_up
 from decrescendo.accounting.filters.renyi import ORDERS, renyi_limit, renyi_step
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.curves import growing_mu
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidValue
-from decrescendo.ledger import Ledger, Release
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import growing_mu
+from decrescendo.plans.sampling import PoissonSampling
 
 mp = mpmath.mp.clone()
 mp.dps = 50

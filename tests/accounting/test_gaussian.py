@@ -11,8 +11,8 @@ from scipy.special import ndtr
 
 from decrescendo.accounting import Gaussian, delta_of, epsilon_of, mu_of
 from decrescendo.accounting.gaussian import log_delta
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError
-from decrescendo.ledger import Ledger
 
 
 def exact_log_delta(epsilon: float, mu: float) -> mpmath.mpf:

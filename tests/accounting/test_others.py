@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from decrescendo.accounting import GdpClt, Pld, Rdp, Tcdp, Zcdp, clt_mu, constant_mu, mu_of, rho_of
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.rdp import round_down
 from decrescendo.errors import AccountingError
-from decrescendo.ledger import Ledger, Release
 
 P, DELTA, STEPS = 250 / 60_000, 1 / 600_000, 4_800
 

@@ -13,10 +13,10 @@ from scipy import integrate
 from scipy.stats import norm
 
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, epsilon_of
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld.accountant import _PILOT, _Effort, _Steps
 from decrescendo.accounting.pld.single import delta_of_one
 from decrescendo.errors import AccountingError, InvalidType, InvalidValue
-from decrescendo.ledger import Ledger, Release
 
 P, DELTA = 250 / 60_000, 1 / 600_000
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from decrescendo.accounting import Gaussian, Pld
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld.accountant import _exposed
 from decrescendo.accounting.pld.sandwich import LARGEST_MU
-from decrescendo.ledger import Ledger, Release
 
 
 def exact_gaussian(epsilon: mp.mpf, mu: mp.mpf) -> mp.mpf:

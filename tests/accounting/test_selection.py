@@ -11,13 +11,13 @@ from scipy import integrate, stats
 from scipy.special import gammaln, logsumexp
 
 from decrescendo.accounting import Gaussian, Pld, Rdp, Selection, Trials
+from decrescendo.accounting.budget import Budget, Unit
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.rdp import accountant_of
-from decrescendo.budget import Budget, Unit
-from decrescendo.calibration import calibrate, calibrate_selection
-from decrescendo.curves import constant
 from decrescendo.errors import ImpossibleBudget, InvalidType, InvalidValue
-from decrescendo.ledger import Ledger, Release
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.calibration import calibrate, calibrate_selection
+from decrescendo.plans.curves import constant
+from decrescendo.plans.sampling import PoissonSampling
 
 P, DELTA, STEPS = 250 / 60_000, 1 / 600_000, 4_800
 INF = math.inf

@@ -11,6 +11,7 @@ from scipy.optimize import linprog
 from scipy.stats import binom, norm
 
 from decrescendo.accounting import Pld, delta_of, epsilon_of
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.audit import (
     AuditResult,
     ErrorRates,
@@ -23,7 +24,6 @@ from decrescendo.audit import (
 from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.threshold import choose_threshold, rates_at
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo.ledger import Ledger
 
 CONFIDENCE = 0.95
 

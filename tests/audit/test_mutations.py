@@ -13,18 +13,18 @@ import torch
 from broken_builds import BROKEN, healthy
 from torch import nn
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.audit import Attack, AuditResult, curve, many_runs, one_run
 from decrescendo.audit.attacks import batch_size, one_canary, opposed, padded
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.audit.watch import watch
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, Reference
-from decrescendo.curves import constant, sensitivity_decay
 from decrescendo.errors import InvalidValue
-from decrescendo.plan import Plan
-from decrescendo.rng import Secure
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant, sensitivity_decay
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer
 
 ROWS, CANARIES = 2000, 1500

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from broken_builds import BROKEN
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.audit import AuditResult, attacks
-from decrescendo.budget import Budget
 from decrescendo.cli import options
-from decrescendo.plan import Plan
-from decrescendo.store import Store
+from decrescendo.plans.plan import Plan
+from decrescendo.training.store import Store
 
 from .conftest import Invoke, facts
 

@@ -11,26 +11,23 @@ import pytest
 import torch
 
 from decrescendo.accounting import RenyiFilter
-from decrescendo.budget import Budget
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.cli import COMMANDS, options
-from decrescendo.data import Dataset
-from decrescendo.experiments.schedules import SCHEDULES
-from decrescendo.experiments.tasks import OPTIMIZERS, TASKS
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
+from decrescendo.plans.named import SCHEDULES
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.run import Run
-from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
-from decrescendo.steering import Adaptive, FromSchedule
-from decrescendo.training import train
+from decrescendo.training import OPTIMIZERS, find_task, train
+from decrescendo.training.run import Run
+from decrescendo.training.steering import Adaptive, FromSchedule
 
 from .conftest import SMALL, Invoke, facts
 
 
 def test_the_names_in_help_are_the_names_there_are() -> None:
     assert [name.value for name in options.Schedule] == list(SCHEDULES)
-    assert [name.value for name in options.TaskName] == list(TASKS)
     assert [name.value for name in options.OptimizerName] == list(OPTIMIZERS)
 
 
@@ -134,9 +131,34 @@ def test_options_of_training_run(invoke: Invoke, plan_file: Path, options: list[
 def test_training_from_a_budget_uses_the_settings_of_the_task(invoke: Invoke) -> None:
     result = invoke("train", "digits", "--epsilon", 2, "--steps", 3, "--seed", 1, "--json")
     found = facts(result)
-    assert found["expected_batch_size"] == TASKS["digits"].batch
-    assert found["budget"]["delta"] == TASKS["digits"].delta
+    assert found["expected_batch_size"] == find_task("digits").batch
+    assert found["budget"]["delta"] == find_task("digits").delta
     assert found["steps"] == 3
+
+
+def test_a_function_of_ones_own_is_trained_and_audited(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    result = invoke("train", "mine:mine", "--epsilon", 2, "--steps", 3, "--seed", 1, "--out", "run", "--json")
+    assert result.exit_code == 0, result.output
+    found = facts(result)
+    assert (found["dataset_size"], found["expected_batch_size"], found["metrics"]) == (300, 30, {})
+    assert Run.load(tmp_path / "run").weights["weight"].shape == (2, 4)
+    audited = invoke("audit", "mine:mine", "--epsilon", 2, "--steps", 3, "--canaries", 60, "--seed", 0)
+    assert audited.exit_code == 0, audited.output
+
+
+def test_the_accountant_of_a_plan_can_be_chosen(invoke: Invoke) -> None:
+    found = {
+        name: facts(invoke("plan", *SMALL, "--accountant", name, "--json")) for name in ("pld", "rdp", "clt")
+    }
+    assert {name: one["guarantee"]["kind"] for name, one in found.items()} == {
+        "pld": "upper", "rdp": "upper", "clt": "estimate",
+    }  # fmt: skip
+    first = {name: one["noise_multiplier"][0] for name, one in found.items()}
+    assert first["clt"] < first["pld"] < first["rdp"]
 
 
 def test_account_names_what_is_a_bound(invoke: Invoke, plan_file: Path) -> None:
@@ -180,6 +202,22 @@ def test_no_noise_costs_infinity_in_valid_json(invoke: Invoke, tmp_path: Path) -
     assert facts(result)["accountants"][0]["bound"]["value"] == "inf"
 
 
+MINE = """
+import torch
+from torch import nn
+import decrescendo as dc
+from decrescendo.training import cross_entropy
+
+def mine():
+    inputs = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    return nn.Linear(4, 2), cross_entropy, (inputs, (inputs[:, 0] > 0).long())
+
+def other():
+    return dc.Task(model=nn.Linear(1, 2), loss=cross_entropy, data=(torch.zeros(60_000, 1), torch.zeros(60_000).long()))
+
+def wrong():
+    return 3
+"""
 OPTIMAL = [*SMALL, "--schedule", "optimal"]
 
 BAD: dict[str, tuple[list[Any], str]] = {
@@ -220,7 +258,13 @@ BAD: dict[str, tuple[list[Any], str]] = {
         "in a place that can be written",
     ),
     "out": (["train", "digits", "--plan", "PLAN", "--seed", 1, "--out", "full"], "new or empty"),
-    "other task": (["train", "mnist", "--plan", "PLAN", "--seed", 1], "plan's 1438 rows, got 60000"),
+    "other task": (["train", "mine:other", "--plan", "PLAN", "--seed", 1], "plan's 1438 rows, got 60000"),
+    "no such task": (["train", "mine:nothing", "--plan", "PLAN"], "must name a function"),
+    "no such module": (["train", "no_such_module:task", "--plan", "PLAN"], "no_such_module"),
+    "no task": (["train", "mnist", "--plan", "PLAN"], "task must be module:function"),
+    "not a task": (["train", "mine:wrong", "--plan", "PLAN"], "must return a Task or (model, loss, data)"),
+    "recipe and lr": (["train", "digits", "--recipe", "r.json", "--lr", 1], "got --recipe and --lr"),
+    "foreign recipe": (["train", "digits", "--recipe", "foreign.json"], "foreign.json"),
     "no rate": (["account", "z.json", "--delta", 1e-5], "sample_rate must be given"),
     "rate twice": (["account", "PLAN", "--sample-rate", 0.1], "sample_rate must not be given"),
     "rate": (["account", "z.json", "--delta", 1e-5, "--sample-rate", 2], "sample_rate must be"),
@@ -251,9 +295,8 @@ def test_wrong_input_is_one_clear_line_and_leaves_nothing(
         (tmp_path / name).write_text(text)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "weights").write_bytes(b"\xff\xfe\x00")
-    toy = torch.zeros(60_000, 1), torch.zeros(60_000).long()
-    mnist = replace(TASKS["mnist"], load=lambda: Dataset("mnist", *toy, *toy, classes=10))
-    monkeypatch.setitem(TASKS, "mnist", mnist)  # no download in a test
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
     before = sorted(tmp_path.rglob("*"))
     arguments, words = BAD[case]
     result = invoke(*(plan_file if argument == "PLAN" else argument for argument in arguments))
@@ -295,7 +338,7 @@ def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Pat
     assert bad.stderr.startswith("error: clip must be > 0")
 
 
-@pytest.mark.parametrize("arguments", [["plan", *SMALL], ["--help"], ["reproduce", "--help"]])
+@pytest.mark.parametrize("arguments", [["plan", *SMALL], ["--help"], ["tune", "--help"]])
 def test_planning_and_help_need_no_torch(tmp_path: Path, arguments: list[str]) -> None:
     code = (
         "import sys\nfrom decrescendo.cli import app\n"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from decrescendo.budget import Budget
-from decrescendo.experiments.tasks import find_task
-from decrescendo.store import Account, Store
+from decrescendo.accounting.budget import Budget
+from decrescendo.training import find_task
+from decrescendo.training.store import Account, Store
 
 from .conftest import Invoke
 
@@ -67,7 +67,7 @@ def test_a_training_is_written_into_its_ledger_and_can_be_resumed(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed in the middle: the ledger has what was released, and the resumed run ends with the same weights."""
-    rows = find_task("digits").rows
+    rows = find_task("digits").count
     store = Store.create(tmp_path / "s.db", Budget(4.0, 1e-4), dataset="digits", rows=rows)
     asked = [
         "train",

@@ -11,10 +11,10 @@ import torch
 import decrescendo as dc
 from decrescendo.cli.optimal import Known
 from decrescendo.cli.options import Decay
-from decrescendo.experiments.tasks import decay_scheduler
-from decrescendo.plan import Plan
-from decrescendo.theory.allocation import allocate, noise_cost
-from decrescendo.theory.weights import noise_weights
+from decrescendo.plans.allocation import allocate, noise_cost
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.weights import noise_weights
+from decrescendo.training import decay_scheduler
 
 from .conftest import SMALL, Invoke, facts
 
@@ -71,7 +71,7 @@ def test_the_plan_is_the_best_for_what_is_known(
         solved.append((given, options, plan))
         return plan
 
-    monkeypatch.setattr("decrescendo.theory.allocation.allocate", solve)
+    monkeypatch.setattr("decrescendo.plans.allocation.allocate", solve)
     options = ["--lr-schedule", "linear", "--rho-c", 9, "--save", "plan.json", "--json"]
     result = invoke(*OPTIMAL, *options)
     assert result.exit_code == 0, result.output

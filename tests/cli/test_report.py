@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from decrescendo.cli import demo
+from decrescendo.cli.demo import CONSTANT, CONTROL, DYNAMIC, NOT_PRIVATE, Outcome
 from decrescendo.errors import InvalidValue, MissingExtra
-from decrescendo.experiments import demo
-from decrescendo.experiments.demo import CONSTANT, CONTROL, DYNAMIC, NOT_PRIVATE, Outcome
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 from decrescendo.report.figure import Scores, draw_schedules, draw_scores
 
 
@@ -49,8 +49,18 @@ def test_without_matplotlib_the_command_that_installs_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
-    with pytest.raises(MissingExtra, match=r'matplotlib.*pip install "decrescendo\[tasks\]"'):
+    with pytest.raises(MissingExtra, match=r'matplotlib.*pip install "decrescendo\[plots\]"'):
         draw_scores({"a": Scores([1], [[0.5]])}, tmp_path / "a.png", title="")
+
+
+def test_the_demonstration_needs_no_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib.figure", None)
+    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    found = demo.demonstrate(tmp_path, console, seeds=(0,), steps=2)
+    console.file.close()
+    assert len(found) == 4
+    assert "No figures: matplotlib must be installed" in console.export_text()
+    assert list(tmp_path.iterdir()) == []
 
 
 def outcomes(dynamic: list[float], constant: list[float], control: list[float]) -> list[Outcome]:

@@ -1,67 +1,59 @@
 """Facts: `tune` searches public data or private ones, never by accident, and says what it cost."""
 
 import json
-from collections.abc import Sequence
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from decrescendo.data import Dataset
-from decrescendo.experiments import execute as execute_room
-from decrescendo.experiments import tasks
-from decrescendo.experiments.execute import Outcome, missing
-from decrescendo.experiments.recipes import load_recipe
-from decrescendo.experiments.results import Result, save
-from decrescendo.experiments.spec import Spec
+from decrescendo.plans import Plan
+from decrescendo.training import Recipe, Run
 
 from .conftest import Invoke
 
-PUBLIC = ["tune", "mnist", "--epsilon", 0.4, "--on", "fashion-mnist", "--out", "found.json"]
+MINE = """
+from decrescendo import Task
+from decrescendo.training import cross_entropy, digits
+
+def closed():
+    raise AssertionError("the private data were opened")
+
+def mine():
+    return Task(model=digits.digits_cnn, loss=cross_entropy, data=closed, rows=700, batch=70, learning_rate=1.0)
+
+def unscored():
+    return Task(model=digits.digits_cnn, loss=cross_entropy, data=digits.digits()[0])
+"""
+PUBLIC = ["tune", "mine:mine", "--epsilon", 2, "--on", "digits", "--out", "found.json"]
 PRIVATE = ["tune", "digits", "--epsilon", 8, "--private", "--out", "found.json"]
+SMALL = ["--fix", "steps=2", "--fix", "averaging=0.5"]
 
 
 @pytest.fixture
-def performed(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
-    """Runs are not trained, and the private data cannot be opened."""
-    specs: list[Spec] = []
-
-    def execute(wanted: Sequence[Spec], folder: Path, *, jobs: int, device: str, console: Any) -> Outcome:
-        for spec in missing(wanted, folder):
-            specs.append(spec)
-            save(folder, Result(spec, metrics={"test_accuracy": 1 / (1 + spec.learning_rate)}, seconds=30.0))
-        return Outcome(0, len(specs))
-
-    def closed() -> Dataset:
-        raise AssertionError("the private data were opened")
-
-    monkeypatch.setattr(execute_room, "execute", execute)
-    task = tasks.TASKS["mnist"]
-    fields = {name: getattr(task, name) for name in task.__slots__}
-    monkeypatch.setitem(tasks.TASKS, "mnist", tasks.Task(**{**fields, "load": closed}))
-    return specs
+def here(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path
 
 
-def test_public_data_are_searched_and_the_command_is_in_the_file(
-    invoke: Invoke, performed: list[Spec], tmp_path: Path
-) -> None:
-    options = ["--trials", 5, "--fix", "steps=300", "--vary", "batch=250,500", "--jobs", 2]
-    result = invoke(*PUBLIC, *options)
+def test_public_data_are_searched_and_the_recipe_is_trained_by(invoke: Invoke, here: Path) -> None:
+    result = invoke(*PUBLIC, *SMALL, "--trials", 3, "--vary", "batch=70,140")
     assert result.exit_code == 0, result.output
-    recipe = load_recipe(tmp_path / "found.json")
-    assert "on fashion-mnist, not on mnist" in result.stdout
-    assert "5 trials, 0 failed, 2.5 core-minutes" in result.stdout
-    assert recipe.command == (
-        "decrescendo tune mnist --epsilon 0.4 --on fashion-mnist --trials 5 --vary batch=250,500 --fix steps=300"
-    )
-    assert {(spec.steps, spec.accountant, spec.stand_in) for spec in performed} == {
-        (300, "pld", "fashion-mnist")
-    }
-    assert recipe.score == max(1 / (1 + spec.learning_rate) for spec in performed)
-    again = invoke(*recipe.command.split()[1:], "--out", "again.json")
+    recipe = Recipe.load(here / "found.json")
+    assert len(recipe.trials) == 3
+    assert recipe.score == max(trial.score for trial in recipe.trials)
+    assert (recipe.settings.steps, recipe.settings.averaging, recipe.on) == (2, 0.5, "digits")
+    assert recipe.trials[0].values["clip"] == 1.0  # the task's own settings come first
+    again = invoke(*PUBLIC, *SMALL, "--trials", 3, "--vary", "batch=70,140")
     assert again.exit_code == 0, again.output
-    assert load_recipe(tmp_path / "again.json") == recipe
-    assert len(performed) == 5
+    assert Recipe.load(here / "found.json") == recipe
+    trained = invoke("train", "digits", "--recipe", "found.json", "--seed", 1, "--out", "run")
+    assert trained.exit_code == 0, trained.output
+    plan = Run.load(here / "run").plan
+    assert isinstance(plan, Plan)
+    assert (plan.steps, plan.budget.epsilon) == (2, 2.0)
+    assert plan.sampling.expected_batch_size == recipe.settings.batch
 
 
 def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: Invoke, tmp_path: Path) -> None:
@@ -72,7 +64,7 @@ def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: In
     assert facts["guarantee"]["epsilon"] <= 8
     assert facts["guarantee"]["accountant"] == "Selection of 2 expected trials (geometric)"
     assert "Selection of 2 expected trials (geometric) upper bound: the whole search" in result.stdout
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["found.json", "found.safetensors"]
+    assert sorted(path.name for path in tmp_path.rglob("found.*")) == ["found.json", "found.safetensors"]
     assert "seed" not in facts["settings"]
     second = invoke(*PRIVATE, *options)
     assert second.exit_code == 2
@@ -82,20 +74,17 @@ def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: In
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["tune", "mnist", "--epsilon", 1, "--trials", 3, "--out", "x.json"], "got neither"),
+        (["tune", "digits", "--epsilon", 1, "--trials", 3, "--out", "x.json"], "got neither"),
         ([*PUBLIC, "--private", "--trials", "geometric:3"], "got both"),
         ([*PUBLIC, "--trials", "geometric:3"], "--trials must be a number on public data"),
         ([*PUBLIC], "--trials must be a number on public data, got ''"),
         ([*PUBLIC, "--trials", 0], "trials must be >= 1"),
         ([*PUBLIC, "--trials", 3, "--vary", "seed=1,2"], "a setting must be one of"),
         ([*PUBLIC, "--trials", 3, "--fix", "momentum=1"], "momentum must be"),
-        (
-            ["tune", "mnist", "--epsilon", 1, "--on", "mnist", "--trials", 3, "--out", "x.json"],
-            "stand_in for mnist",
-        ),
+        ([*PUBLIC[:5], "mine:unscored", *PUBLIC[6:], "--trials", 3], "must have a score"),
         ([*PRIVATE], "--trials must be given with --private"),
         ([*PRIVATE, "--trials", 40], "must be random, like geometric:10, got '40'"),
-        ([*PRIVATE, "--trials", "geometric:3", "--jobs", 2], "--jobs must be left out with --private"),
+        ([*PRIVATE, "--trials", "geometric:3", "--seeds", 2], "--seeds must be left out with --private"),
         (
             [*PRIVATE, "--trials", "geometric:3", "--vary", "batch=100,200"],
             "got batch: it changes what a trial spends",
@@ -103,11 +92,10 @@ def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: In
     ],
 )
 def test_wrong_requests_are_refused_in_one_line(
-    invoke: Invoke, performed: list[Spec], tmp_path: Path, arguments: list[Any], words: str
+    invoke: Invoke, here: Path, arguments: list[Any], words: str
 ) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert words in result.output
     assert result.output.count("\n") == 1
-    assert performed == []
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in here.iterdir() if path.suffix == ".json"] == []

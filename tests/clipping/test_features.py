@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
 
+from decrescendo.base.rng import seeded
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import UnsupportedModel
-from decrescendo.rng import seeded
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from untouched import portrait
 
+from decrescendo.base.rng import seeded
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import UnsupportedModel
-from decrescendo.rng import seeded
 
 # torch says that it has no fast kernel for projections; it is what is tested.
 pytestmark = pytest.mark.filterwarnings(

@@ -9,9 +9,9 @@ from equality import UPWARDS, check_equal, form
 from torch import nn
 from torch.nn import functional
 
+from decrescendo.base.rng import seeded
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.rules.rule import square_rows
-from decrescendo.rng import seeded
 
 # torch says that uneven padding copies the input; it is what is tested.
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")

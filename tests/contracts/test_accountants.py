@@ -15,7 +15,7 @@ from decrescendo.accounting import (
     Trials,
     Zcdp,
 )
-from decrescendo.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger, Release
 
 # Each with a ledger within its conditions: different noise multipliers, two sample rates where it may.
 CASES = [

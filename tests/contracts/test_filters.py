@@ -11,9 +11,9 @@ from threading import Barrier, Thread
 import pytest
 
 from decrescendo.accounting import Filter, GdpFilter, RenyiFilter, ZcdpFilter
-from decrescendo.budget import Budget
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Release
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue
-from decrescendo.ledger import Release
 
 BUDGET = Budget(2.0, 1e-6)
 Make = Callable[[Budget], Filter]

@@ -10,15 +10,15 @@ import pytest
 import torch
 from fuzzing.seeds import ROWS, plan
 
-from decrescendo.budget import Budget, Guarantee, Unit
-from decrescendo.checkpoint import Checkpoints
-from decrescendo.plan import Plan
-from decrescendo.run import Run
-from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
-from decrescendo.store import Store
-from decrescendo.store import store as stores
+from decrescendo.accounting.budget import Budget, Guarantee, Unit
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.run import Run
+from decrescendo.training.store import Store
+from decrescendo.training.store import store as stores
 
 PROMISED = Guarantee(60.0, 1e-5, Unit.EXAMPLE, "Pld", "upper")
 SMALL = Plan(Budget(60.0, 1e-5), PoissonSampling(40, 8), Schedule([2.0] * 4, [1.0] * 4), PROMISED)

@@ -24,15 +24,15 @@ import torch
 from fuzzing.judging import found
 from fuzzing.seeds import ROWS, plan
 
-from decrescendo.budget import Budget
-from decrescendo.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Release
+from decrescendo.base import sealed as kept
 from decrescendo.errors import DecrescendoError, FileRefused
-from decrescendo.experiments import kept
 from decrescendo.federated.journal import Entry, Journal
-from decrescendo.ledger import Release
-from decrescendo.plan import Plan
-from decrescendo.run import Run
-from decrescendo.store import Store
+from decrescendo.plans.plan import Plan
+from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.run import Run
+from decrescendo.training.store import Store
 
 TENSORS = {"weight": torch.arange(6, dtype=torch.float32)}
 
@@ -164,8 +164,8 @@ def _limited(limit: int) -> Callable[[], None]:
 FILL = """
 import sys
 from decrescendo.errors import FileRefused
-from decrescendo.ledger import Release
-from decrescendo.store import Store
+from decrescendo.accounting.ledger import Release
+from decrescendo.training.store import Store
 store = Store(sys.argv[1])
 account = store.account("a" * 32)
 planned = account.agreed.ledger

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from fuzzing.seeds import ROWS, plan
 
-from decrescendo.budget import Budget
-from decrescendo.checkpoint import Releases
-from decrescendo.store import Store
+from decrescendo.accounting.budget import Budget
+from decrescendo.training.checkpoint import Releases
+from decrescendo.training.store import Store
 
 TAKE = """
 import sys
 from decrescendo.errors import ImpossibleBudget
-from decrescendo.ledger import Release
-from decrescendo.plan import Plan
-from decrescendo.store import Store
+from decrescendo.accounting.ledger import Release
+from decrescendo.plans.plan import Plan
+from decrescendo.training.store import Store
 plan = Plan.load(sys.argv[2])
 planned = plan.ledger
 sys.stdin.readline()  # both begin at once
@@ -68,7 +68,7 @@ def test_two_processes_on_one_store_never_overspend(tmp_path: Path) -> None:
 STEPS = 40
 RELEASE = """
 import json, sys
-from decrescendo.checkpoint import Releases
+from decrescendo.training.checkpoint import Releases
 from decrescendo.errors import PlanViolation
 releases, own = Releases(sys.argv[1]), int(sys.argv[3])
 releases.go_on(sys.argv[2], 0)

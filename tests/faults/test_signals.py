@@ -11,9 +11,9 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from decrescendo.cli import app
-from decrescendo.plan import Plan
-from decrescendo.run import Run
-from decrescendo.store import Store
+from decrescendo.plans.plan import Plan
+from decrescendo.training.run import Run
+from decrescendo.training.store import Store
 
 STEPS = 60
 LIFE = Path(__file__).with_name("life.py")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from decrescendo.whole_file import write_whole
+from decrescendo.base.whole_file import write_whole
 
 
 @pytest.mark.parametrize(("content", "raw"), [("é\n", b"\xc3\xa9\n"), (b"\x00\xff", b"\x00\xff"), ("", b"")])

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo.budget import Budget, Guarantee, Unit
+from decrescendo.accounting.budget import Budget, Guarantee, Unit
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.federated import rounds
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
-from decrescendo.run import judged
-from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.training.run import judged
 
 CLIENTS = 40
 

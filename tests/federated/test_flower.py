@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.clientapp import ClientApp
 from local_grid import LocalGrid
 
+from decrescendo.base.rng import Streams
 from decrescendo.errors import InvalidValue
 from decrescendo.federated import Placement, Policy, Server, Verdict
 from decrescendo.federated.clients import Clients
@@ -22,8 +23,7 @@ from decrescendo.federated.journal import LOCK
 from decrescendo.federated.messages import Round, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.simulation import simulate
-from decrescendo.plan import Plan
-from decrescendo.rng import Streams
+from decrescendo.plans.plan import Plan
 
 from .conftest import CLIENTS, loss, make_model, make_plan, momentum, records
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from decrescendo.errors import InvalidValue
 from decrescendo.federated import Clients, Outcome, Placement, simulate
 from decrescendo.federated.journal import Journal
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 from .conftest import make_plan
 

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import nn
 
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
 from decrescendo.federated import Clients, Outcome, Placement, Server, simulate
 from decrescendo.federated import journal as journal_module
 from decrescendo.federated import rounds as rounds_module
 from decrescendo.federated.journal import HEAD, Journal
-from decrescendo.ledger import Ledger
 from decrescendo.optim import AdamBC
-from decrescendo.progress import Progress
+from decrescendo.training.progress import Progress
 
 from .conftest import adam, loss, make_model, make_plan, momentum, records, sgd
 from .test_server import flat, honest

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from decrescendo.base.rng import Secure
 from decrescendo.federated import Clients, LocalSteps, Placement, client_update, simulate
-from decrescendo.rng import Secure
 
 from .conftest import loss, make_model, make_plan, records
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from decrescendo.accounting import Gaussian
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.federated import (
     LocalSteps,
@@ -27,7 +28,6 @@ from decrescendo.federated import (
     server_guarantee,
 )
 from decrescendo.federated.summing import ExactSum, norm_of
-from decrescendo.ledger import Ledger
 
 from .conftest import NOISE, loss, make_model, make_plan, records, sgd
 from .test_server import make_server

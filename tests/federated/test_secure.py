@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from decrescendo.base.rng import Secure, SecureStream
+from decrescendo.base.rng.rounded import grid
 from decrescendo.errors import FileRefused
 from decrescendo.federated import Clients, Placement, Reply, Round, Server, simulate
 from decrescendo.federated.flower import Keeper
 from decrescendo.federated.policy import Policy
 from decrescendo.federated.update import prepare
-from decrescendo.rng import Secure, SecureStream
-from decrescendo.rng.rounded import grid
 
 from .conftest import loss, make_model, make_plan, records, sgd
 from .test_shares import SIZE, Flat, p_value

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decrescendo.budget import Unit
+from decrescendo.accounting.budget import Unit
+from decrescendo.base.rng import Streams
 from decrescendo.errors import InvalidValue
 from decrescendo.federated import (
     LocalSteps,
@@ -18,7 +19,6 @@ from decrescendo.federated import (
     client_update,
     prepare,
 )
-from decrescendo.rng import Streams
 from decrescendo.training import Trainer, train
 
 from .conftest import CLIP, NOISE, adam, loss, make_model, make_plan, momentum, records, sgd

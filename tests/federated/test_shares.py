@@ -8,13 +8,13 @@ import torch
 from scipy import stats
 from torch import nn
 
+from decrescendo.accounting.ledger import Release
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.federated import Placement, Reply, Round, Server
 from decrescendo.federated.simulation import client_streams
 from decrescendo.federated.update import prepare
-from decrescendo.ledger import Release
-from decrescendo.noise import NoisedSum, complete, privatise
-from decrescendo.sampling import PoissonSampling
+from decrescendo.optim.noise import NoisedSum, complete, privatise
+from decrescendo.plans.sampling import PoissonSampling
 
 from .conftest import make_plan
 

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo.budget import Unit
+from decrescendo.accounting.budget import Unit
 from decrescendo.clipping import EngineSettings
-from decrescendo.data.rows import Rows
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated import (
     Clients,
@@ -26,8 +25,9 @@ from decrescendo.federated import (
     simulate,
 )
 from decrescendo.federated.simulation import Dropouts
-from decrescendo.models import paper_cnn
 from decrescendo.training import train
+from decrescendo.training.data import Rows
+from decrescendo.training.digits import digits_cnn
 
 from .conftest import CLIENTS, adam, loss, make_model, make_plan, momentum, records, sgd
 
@@ -113,16 +113,16 @@ def test_one_record_clients_are_central_training_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("local", LOCAL)
 def test_many_records_of_a_convolutional_network(local: str) -> None:
-    """The paper's CNN, clients with three images: folded into the engine, or stepped by vmap."""
-    inputs = torch.randn(12, 1, 28, 28, generator=torch.Generator().manual_seed(0))
+    """A CNN, clients with three images: folded into the engine, or stepped by vmap."""
+    inputs = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     clients = Clients.equal((inputs, torch.arange(12) % 10), records=3)
     plan = make_plan([1.0], [0.5], clients=4, cohort=4)
     weights: list[torch.Tensor] = []
     steps = LOCAL[local]
-    model = paper_cnn(0)
+    model = digits_cnn(0)
     simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.SERVER, local=steps)
     weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
-    model = paper_cnn(0)
+    model = digits_cnn(0)
     server = Server(model, plan, sgd(model), seed=SEED, placement=Placement.SERVER)
     opened = server.open()
     for client in opened.cohort:

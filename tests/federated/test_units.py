@@ -8,10 +8,9 @@ from scipy.stats import binom, norm
 
 from decrescendo.accounting import Pld
 from decrescendo.accounting.gaussian import epsilon_of
-from decrescendo.data.infinite import sources
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, InvalidValue
 from decrescendo.federated.units import group_epsilon, most_clients
-from decrescendo.ledger import Ledger
 
 
 def exact(m: int, p: float, z: float, delta: float) -> float:
@@ -84,14 +83,6 @@ def test_replaced_updates_are_two_halves_with_their_deltas() -> None:
     for shift, holds in ((0.01, True), (-0.01, False)):
         covered = (1 + math.exp(half + shift)) * theirs.get_delta_for_epsilon(half + shift) <= delta
         assert covered == holds
-
-
-@pytest.mark.parametrize(
-    ("rows", "records", "expected"), [(250_000, 1, 5), (500_000, 1, 9), (500_000, 10, 9)]
-)
-def test_clients_behind_a_source_digit(rows: int, records: int, expected: int) -> None:
-    numbers = np.arange(rows)
-    assert most_clients(sources(10_000 + numbers), numbers // records) == expected
 
 
 def test_a_client_that_holds_several_records_of_one_person_counts_once() -> None:

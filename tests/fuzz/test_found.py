@@ -17,29 +17,27 @@ from fuzzing.run_files import STORE
 from fuzzing.seeds import ROWS, plan, terms
 from typer.testing import CliRunner
 
-from decrescendo import plan as plans
-from decrescendo import strict_json
-from decrescendo import terms as termss
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.checkpoint import Checkpoints
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base import sealed, strict_json
+from decrescendo.base import sealed as kept
 from decrescendo.cli import app
-from decrescendo.curves import constant
-from decrescendo.data.idx import parse_idx
-from decrescendo.data.imdb import from_archive, from_lines
-from decrescendo.data.names import parse
-from decrescendo.data.xray import from_arrays, pictures
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue
-from decrescendo.experiments import kept
 from decrescendo.federated.journal import HEAD, Entry, Journal
 from decrescendo.federated.policy import Memory
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.terms import Terms
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.run import Run
-from decrescendo.sampling import PoissonSampling
-from decrescendo.store import Store
-from decrescendo.terms import Terms
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.run import Run
+from decrescendo.training.store import Store
+from decrescendo_papers.data.idx import parse_idx
+from decrescendo_papers.data.imdb import from_archive, from_lines
+from decrescendo_papers.data.names import parse
+from decrescendo_papers.data.xray import from_arrays, pictures
 
 DEEP = "[" * 99_999
 
@@ -58,8 +56,8 @@ def test_a_number_beyond_all_floats_in_a_signed_plan_or_terms_is_refused(where: 
     """The checksum itself could not be computed: an error of json's, not of ours."""
     name = where.split(":")[0]
     for text, digest, read in (
-        (plan().to_json(), plans._digest, Plan.from_json),
-        (terms().to_json(), termss._digest, Terms.from_json),
+        (plan().to_json(), sealed.digest, Plan.from_json),
+        (terms().to_json(), sealed.digest, Terms.from_json),
     ):
         changed = resigned(text.replace(where, f"{name}: 1e999").encode(), digest).decode()
         assert changed != text
@@ -166,7 +164,7 @@ def test_idx_headers_that_lie_are_refused(shape: tuple[int, ...], sizes: bytes) 
 
 
 def test_a_small_file_that_unpacks_to_very_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.data.idx.LARGEST", 10_000)
+    monkeypatch.setattr("decrescendo_papers.data.idx.LARGEST", 10_000)
     with pytest.raises(FileRefused, match="at most 10000 bytes"):
         parse_idx(gzip.compress(bytes(1_000_000)))
 
@@ -196,14 +194,13 @@ def test_pictures_of_other_kinds_in_a_file_of_arrays_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["../elsewhere", "state-0000000000000000.safetensors/../x", 5, "\x00"])
 def test_a_journal_reads_nothing_but_what_is_beside_it(tmp_path: Path, name: Any) -> None:
-    from decrescendo.federated.journal import _digest
 
     journal = Journal(tmp_path / "run")
     journal.write(Entry({}, {"w": torch.zeros(1)}))
     body = json.loads((tmp_path / "run" / HEAD).read_text())
     del body["sha256"]
     body["tensors"] = name
-    (tmp_path / "run" / HEAD).write_text(json.dumps(body | {"sha256": _digest(body)}))
+    (tmp_path / "run" / HEAD).write_text(json.dumps(body | {"sha256": sealed.digest(body)}))
     with pytest.raises(FileRefused, match="beside it"):
         journal.read()
     journal.close()

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = sorted((Path(__file__).resolve().parents[2] / "src").rglob("*.py"))
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(path for folder in ("src", "papers/src") for path in (ROOT / folder).rglob("*.py"))
 FORBIDDEN_MODULES = {
     "pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "jsonpickle",
     "pandas", "h5py", "copyreg",

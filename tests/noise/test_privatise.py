@@ -6,11 +6,11 @@ import pytest
 import torch
 from scipy import stats
 
+from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.ledger import Release
-from decrescendo.noise import NoisyMean, privatise
-from decrescendo.sampling import PoissonSampling
+from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans.sampling import PoissonSampling
 
 # Without the run-time type checker of the test run, which would raise before the library does.
 bare = getattr(privatise, "__wrapped__", privatise)

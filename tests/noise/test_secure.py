@@ -7,12 +7,12 @@ import pytest
 import torch
 from scipy import stats
 
+from decrescendo.base.rng import SecureStream
+from decrescendo.base.rng.rounded import grid
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType
-from decrescendo.noise import NoisyMean, complete, privatise
-from decrescendo.rng import SecureStream
-from decrescendo.rng.rounded import grid
-from decrescendo.sampling import PoissonSampling
+from decrescendo.optim.noise import NoisyMean, complete, privatise
+from decrescendo.plans.sampling import PoissonSampling
 
 KEY = bytes(range(32))
 SAMPLING = PoissonSampling(dataset_size=1000, expected_batch_size=8)

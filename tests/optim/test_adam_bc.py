@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from decrescendo import curves
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Release
+from decrescendo.base.rng import Streams
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.ledger import Release
-from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import AdamBC, NoiseAware, apply
-from decrescendo.plan import Plan
-from decrescendo.rng import Streams
-from decrescendo.sampling import PoissonSampling
+from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans import curves
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import train
 
 RELEASE = Release(0.1, 1.0)

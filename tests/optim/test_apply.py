@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import nn
 
+from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.ledger import Release
-from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
-from decrescendo.sampling import PoissonSampling
+from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans.sampling import PoissonSampling
 
 RELEASE = Release(0.1, 1.0)
 # Without the run-time type checker of the test run, which would raise before the library does.
@@ -95,7 +95,7 @@ def test_a_clipped_sum_is_refused_by_the_type_checker(tmp_path: Path) -> None:
     good = """
 import torch
 from decrescendo.clipping import ClippedSum
-from decrescendo.noise import NoisyMean
+from decrescendo.optim.noise import NoisyMean
 from decrescendo.optim import apply
 
 def step(value: {kind}, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

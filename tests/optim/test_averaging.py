@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.curves import constant, linear
+from decrescendo.accounting.budget import Budget
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.optim import averaged, following
-from decrescendo.plan import Plan
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant, linear
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import train
 
 

@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from decrescendo import curves
 from decrescendo.accounting import Gaussian, Pld, Zcdp
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.rng import Streams
 from decrescendo.clipping import Engine
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.ledger import Ledger
-from decrescendo.noise import privatise
 from decrescendo.optim import MomentumBC
-from decrescendo.rng import Streams
-from decrescendo.sampling import PoissonSampling
+from decrescendo.optim.noise import privatise
+from decrescendo.plans import curves
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer, train
 
 ROWS, STEPS, RATE, BETA = 12, 7, 0.3, 0.6

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
+from decrescendo.base.rng import SecureStream, add_gaussian, rounded
+from decrescendo.base.rng.rounded import grid
 from decrescendo.errors import InvalidValue
-from decrescendo.rng import SecureStream, add_gaussian, rounded
-from decrescendo.rng.rounded import grid
 
 KEY = bytes(range(32))
 

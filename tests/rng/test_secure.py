@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from decrescendo.base.rng import Secure, SecureStream
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.rng import Secure, SecureStream
 
 KEY = bytes(range(32))
 

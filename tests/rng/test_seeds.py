@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams, seeded
 from decrescendo.errors import InvalidValue
-from decrescendo.rng import Secure, SecureStream, Seeds, Streams, seeded
 
 COUNT = 400
 

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from decrescendo.rng import PURPOSES, Streams
+from decrescendo.base.rng import PURPOSES, Streams
 
 
 def test_torch_keeps_32_bits_of_a_seed_on_the_cpu() -> None:

@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decrescendo.accounting import GdpClt, Pld, RenyiFilter
+from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.audit import AuditResult
-from decrescendo.budget import Budget, Unit
-from decrescendo.calibration import calibrate
-from decrescendo.checkpoint import Checkpoints
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
-from decrescendo.curves import growing_mu, sensitivity_decay
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo.plan import Plan
-from decrescendo.rng import Secure
-from decrescendo.run import Run
-from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
-from decrescendo.statement import Conduct, Declaration
-from decrescendo.statement.declaration import NOT_STATED
-from decrescendo.statement.prose import LABELS
-from decrescendo.steering import Adaptive, FromSchedule
-from decrescendo.store import Store
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import growing_mu, sensitivity_decay
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.run import Run
+from decrescendo.training.statement import Conduct, Declaration
+from decrescendo.training.statement.declaration import NOT_STATED
+from decrescendo.training.statement.prose import LABELS
+from decrescendo.training.steering import Adaptive, FromSchedule
+from decrescendo.training.store import Store
 
 ROWS = torch.linspace(-1, 1, 40).reshape(20, 2)
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.curves import constant, exponential
-from decrescendo.plan import Plan
-from decrescendo.sampling import PoissonSampling
-from decrescendo.store import Store
+from decrescendo.accounting.budget import Budget
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant, exponential
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.training.store import Store
 
 ROWS = 500
 

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decrescendo.accounting import Pld
+from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.filters import RenyiFilter
-from decrescendo.budget import Budget, Unit
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.errors import DecrescendoError, FileRefused, ImpossibleBudget, InvalidValue, PlanViolation
-from decrescendo.ledger import Ledger, Release
-from decrescendo.plan import Plan
-from decrescendo.store import Account, Store, schema
-from decrescendo.terms import Terms
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.terms import Terms
+from decrescendo.training.store import Account, Store, schema
 
 from .conftest import ROWS, make, plan
 

@@ -12,13 +12,13 @@ from unittest import mock
 import numpy as np
 import torch
 
+from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import Batch, ClippedSum, Engine
-from decrescendo.data.rows import Rows, rows
-from decrescendo.ledger import Release
-from decrescendo.noise import NoisyMean, privatise
-from decrescendo.plan import Plan
-from decrescendo.sampling import PoissonSampling
+from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import trainer
+from decrescendo.training.data import Rows, rows
 
 Build = Callable[[Plan], AbstractContextManager[object]]
 

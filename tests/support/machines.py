@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What is made of sums: bounds, gradients, trainings, and the pages and examples that print them.
 NUMBERS = (
-    "tests/accounting", "tests/contracts", "tests/theory", "tests/optim", "tests/noise", "tests/clipping",
-    "tests/training", "tests/experiments", "tests/data", "tests/statement", "src", "README.md",
+    "tests/accounting", "tests/contracts", "tests/plans", "papers/tests/theory", "tests/optim", "tests/noise",
+    "tests/clipping", "tests/training", "papers/tests/experiments", "papers/tests/data", "tests/statement", "src",
+    "README.md",
 )  # fmt: skip
 # What is made of parallel or compiled sums.
 GRADIENTS = (
@@ -31,12 +32,13 @@ GRADIENTS = (
     "tests/training",
     "tests/optim",
     "tests/noise",
-    "tests/experiments",
+    "papers/tests/experiments",
 )
 # What is made of words, dates, orders and files.
 WORDS = (
-    "tests/experiments", "tests/statement", "tests/store", "tests/cli", "tests/schedule", "tests/data",
-    "tests/test_docs.py", "tests/test_public_api.py", "src/decrescendo/markdown.py", "src/decrescendo/run",
+    "papers/tests/experiments", "papers/tests/data", "tests/statement", "tests/store", "tests/cli", "tests/plans",
+    "tests/test_docs.py", "tests/test_public_api.py", "src/decrescendo/base/markdown.py",
+    "src/decrescendo/training/run",
 )  # fmt: skip
 
 # Libraries choose their kernels by the processor; each has a switch of its own.

@@ -32,6 +32,8 @@ def sample() -> None:
     """From now on functions that the hook instruments are checked in a part of their calls; before the package is
     imported."""
     everywhere = jaxtyping.jaxtyped
+    if getattr(everywhere, "of_a_part", False):
+        return
 
     def jaxtyped(*, typechecker: Any) -> Callable[[Any], Any]:
         def instrument(found: Any) -> Any:
@@ -45,6 +47,7 @@ def sample() -> None:
 
         return instrument
 
+    jaxtyped.of_a_part = True
     jaxtyping.jaxtyped = jaxtyped
 
 

@@ -19,18 +19,16 @@ from torch import nn
 
 import decrescendo as dc
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Selection, Tcdp, Trials, Zcdp
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base.rng import Streams
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
-from decrescendo.data import chest_xray
 from decrescendo.errors import DecrescendoError
-from decrescendo.ledger import Ledger, Release
-from decrescendo.models import vgg11
-from decrescendo.noise import NoisyMean, privatise
 from decrescendo.optim import apply
-from decrescendo.plan import Plan
-from decrescendo.rng import Streams
-from decrescendo.run import Run, judged
-from decrescendo.schedule import Schedule
+from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
+from decrescendo.training.run import Run, judged
 
 NAN, INF = float("nan"), float("inf")
 BUDGET, SAMPLING = dc.Budget(5.0, 1e-3), dc.PoissonSampling(40, 10)
@@ -273,22 +271,22 @@ CASES: dict[str, Case] = {
     # plan files
     "plan file: none": ("FileRefused", "readable", lambda w: lambda: Plan.load(w.folder / "absent.json")),
     "plan file: a folder": ("FileRefused", "readable", lambda w: lambda: Plan.load(w.folder)),
-    "plan file: empty": ("FileRefused", "not JSON", lambda w: w.file(lambda _: "")),
-    "plan file: truncated": ("FileRefused", "not JSON", lambda w: w.file(lambda text: text[: len(text) // 2])),
+    "plan file: empty": ("FileRefused", "must be JSON", lambda w: w.file(lambda _: "")),
+    "plan file: truncated": ("FileRefused", "must be JSON", lambda w: w.file(lambda text: text[: len(text) // 2])),
     "plan file: bytes": ("FileRefused", "not text", lambda w: w.file(lambda _: b"\xff\xfe\x00")),
-    "plan file: foreign": ("FileRefused", "another kind", lambda w: w.file(lambda _: '{"format": "zip"}')),
-    "plan file: a list": ("FileRefused", "another kind", lambda w: w.file(lambda _: "[1, 2]")),
+    "plan file: foreign": ("FileRefused", "a foreign file", lambda w: w.file(lambda _: '{"format": "zip"}')),
+    "plan file: a list": ("FileRefused", "a foreign file", lambda w: w.file(lambda _: "[1, 2]")),
     "plan file: newer": ("FileRefused", "version", lambda w: w.edited("version", value=2)),
-    "plan file: unknown key": ("FileRefused", "unknown key 'speed'", lambda w: w.edited("speed", value=1)),
+    "plan file: unknown key": ("FileRefused", "a difference in speed", lambda w: w.edited("speed", value=1)),
     "plan file: unknown inner key": (
-        "FileRefused", "unknown key 'mood'", lambda w: w.edited("budget", "mood", value=1),
+        "FileRefused", "its own checksum", lambda w: w.edited("budget", "mood", value=1),
     ),
-    "plan file: edited epsilon": ("FileRefused", "changed after", lambda w: w.edited("budget", "epsilon", value=9.0)),
+    "plan file: edited epsilon": ("FileRefused", "or edited", lambda w: w.edited("budget", "epsilon", value=9.0)),
     "plan file: edited noise": (
-        "FileRefused", "changed after", lambda w: w.edited("schedule", "noise_multiplier", value=[0.1] * 3),
+        "FileRefused", "damaged or edited", lambda w: w.edited("schedule", "noise_multiplier", value=[0.1] * 3),
     ),
-    "plan file: budget a number": ("FileRefused", 'object under "budget"', lambda w: w.edited("budget", value=3)),
-    "plan file: NaN": ("FileRefused", "plan|changed|value", lambda w: w.edited("budget", "epsilon", value=NAN)),
+    "plan file: budget a number": ("FileRefused", "its own checksum", lambda w: w.edited("budget", value=3)),
+    "plan file: NaN": ("FileRefused", "plan|JSON|value", lambda w: w.edited("budget", "epsilon", value=NAN)),
     "plan over its budget": (
         "InvalidValue", "within its budget", call(Plan, dc.Budget(0.01, 1e-3), SAMPLING, SCHEDULE, GUARANTEE),
     ),
@@ -390,12 +388,6 @@ CASES: dict[str, Case] = {
     "step: None for a full batch": ("PlanViolation", "batch just drawn", _stepping(lambda *_: None)),
     "step: a text": ("InvalidType", "batch must be", _stepping(lambda *_: "batch")),
     "batches: one skipped": ("PlanViolation", "every drawn batch", _skipping),
-    "chest_xray: another split": (
-        "InvalidValue", "split must be 'official' or 'random', got 'mine'", call(chest_xray, "mine"),
-    ),
-    "vgg11: images that five maxima do not halve": (
-        "InvalidValue", "size must be a multiple of 32, got size=65", call(vgg11, 0, size=65),
-    ),
     "stream: purpose unknown": ("InvalidValue", "purpose must be", call(Streams(0).seed_of, "mood")),
 }  # fmt: skip
 

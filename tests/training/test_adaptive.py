@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from decrescendo.accounting import Filter, GdpFilter, Pld, Rdp, RenyiFilter, ZcdpFilter
-from decrescendo.budget import Budget
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base import sealed
 from decrescendo.errors import (
     AccountingError,
     FileRefused,
@@ -24,16 +26,14 @@ from decrescendo.errors import (
     PlanViolation,
     UnsupportedModel,
 )
-from decrescendo.ledger import Ledger, Release
-from decrescendo.noise import privatise
-from decrescendo.progress import Progress
-from decrescendo.run import Run
-from decrescendo.run import files as run_module
-from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
-from decrescendo.steering import Adaptive, FromSchedule, Seen, Settings, ValidationDecay
-from decrescendo.terms import Terms
+from decrescendo.optim.noise import privatise
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.terms import Terms
 from decrescendo.training import Trainer, train
+from decrescendo.training.progress import Progress
+from decrescendo.training.run import Run
+from decrescendo.training.steering import Adaptive, FromSchedule, Seen, Settings, ValidationDecay
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -494,10 +494,10 @@ def test_a_score_that_is_not_a_number_is_named(data: Pair) -> None:
 WRONG = """
 import torch
 from decrescendo.accounting import GdpClt, Pld
-from decrescendo.budget import Budget
+from decrescendo.accounting.budget import Budget
 from decrescendo.errors import InvalidType
-from decrescendo.sampling import PoissonSampling
-from decrescendo.steering import Adaptive, Settings
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.training.steering import Adaptive, Settings
 from decrescendo.accounting import RenyiFilter
 from decrescendo.training import train
 
@@ -593,7 +593,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     content = json.loads(path.read_text())
     content.pop("sha256")
     change(content)
-    content["sha256"] = run_module._sha256(run_module._canonical(content))
+    content["sha256"] = sealed.digest(content)
     path.write_text(json.dumps(content))
 
 

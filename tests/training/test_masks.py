@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-import decrescendo
-from decrescendo.checkpoint import Checkpoints
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, ClippedSum
-from decrescendo.rng import Secure
 from decrescendo.training import Trainer, train
+from decrescendo.training.checkpoint import Checkpoints
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -164,7 +163,8 @@ def test_a_resumed_run_has_its_masks_wherever_the_global_generator_stands(
 def test_every_engine_of_the_package_has_seeds_of_its_own() -> None:
     """Where one is made without them, masks are not the run's."""
     calls: list[tuple[str, bool]] = []
-    for path in Path(decrescendo.__file__).parent.rglob("*.py"):
+    root = Path(__file__).resolve().parents[2]
+    for path in (*(root / "src").rglob("*.py"), *(root / "papers/src").rglob("*.py")):
         if "clipping" in path.parts:
             continue
         calls += [

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from decrescendo.checkpoint import Checkpoints
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo.run import Run
-from decrescendo.statement import UNRECORDED, Conduct
 from decrescendo.training import Trainer, train
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.run import Run
+from decrescendo.training.statement import UNRECORDED, Conduct
 
 from .conftest import loss, make_model, make_plan, sgd
 

@@ -14,8 +14,8 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.optim.swa_utils import AveragedModel
 
 from decrescendo.errors import UnsupportedModel
-from decrescendo.run import cpu_weights
 from decrescendo.training import Trainer, Untouched, train
+from decrescendo.training.run import cpu_weights
 
 from .conftest import loss, make_model, make_plan, sgd
 

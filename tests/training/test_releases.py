@@ -15,15 +15,15 @@ from hypothesis import settings as tried
 from hypothesis import strategies as st
 from torch import nn
 
-from decrescendo.budget import Budget
-from decrescendo.checkpoint import Checkpoints, Releases
-from decrescendo.checkpoint import releases as written
-from decrescendo.checkpoint.releases import RELEASES
+from decrescendo.accounting.budget import Budget
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
 from decrescendo.errors import DecrescendoError, FileRefused, PlanViolation
-from decrescendo.rng import Secure
-from decrescendo.store import Store
 from decrescendo.training import Trainer
+from decrescendo.training.checkpoint import Checkpoints, Releases
+from decrescendo.training.checkpoint import releases as written
+from decrescendo.training.checkpoint.releases import RELEASES
+from decrescendo.training.store import Store
 
 from .conftest import ROWS, loss, make_plan
 

@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters import RenyiFilter
-from decrescendo.budget import Budget
-from decrescendo.checkpoint import Checkpoint, Checkpoints
-from decrescendo.checkpoint.tree import pack, unpack
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.rng import Secure
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
-from decrescendo.rng import Secure
-from decrescendo.steering import Adaptive, Settings
-from decrescendo.store import Store
+from decrescendo.plans.plan import Plan
 from decrescendo.training import Trainer, train
+from decrescendo.training.checkpoint import Checkpoint, Checkpoints
+from decrescendo.training.checkpoint.tree import pack, unpack
+from decrescendo.training.steering import Adaptive, Settings
+from decrescendo.training.store import Store
 
 from .conftest import ROWS, loss, make_plan
 

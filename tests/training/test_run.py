@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from decrescendo.accounting import Pld
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base import sealed
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo.ledger import Ledger
-from decrescendo.noise import privatise
-from decrescendo.run import Run
-from decrescendo.run import files as module
+from decrescendo.optim.noise import privatise
 from decrescendo.training import train
+from decrescendo.training.run import Run
+from decrescendo.training.run import files as module
 
 from .conftest import loss, make_model, make_plan, sgd
 
@@ -162,7 +163,7 @@ def test_content_that_does_not_fit_together_is_refused_even_with_a_right_checksu
     content = json.loads(path.read_text())
     content.pop("sha256")
     change(content)
-    content["sha256"] = module._sha256(module._canonical(content))
+    content["sha256"] = sealed.digest(content)
     path.write_text(json.dumps(content))
     with pytest.raises(FileRefused):
         Run.load(tmp_path / "run")

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy import stats
 
-from decrescendo.rng import Secure, SecureStream
-from decrescendo.sampling import PoissonSampling
+from decrescendo.base.rng import Secure, SecureStream
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer, train
 
 from .conftest import loss, make_model, make_plan, sgd

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from decrescendo.accounting import Pld
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.spent import Spent
 from decrescendo.errors import InvalidValue
-from decrescendo.ledger import Ledger
-from decrescendo.spent import Spent
 from decrescendo.training import train
 
 from .conftest import loss, make_model, make_plan, sgd

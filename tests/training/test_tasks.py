@@ -1,27 +1,43 @@
-"""Facts: tasks have the papers' settings; optimisers and learning rates are what their names say."""
+"""Facts: tasks train and are scored; optimisers and learning rates are what their names say."""
 
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
-from decrescendo.data import Dataset
 from decrescendo.errors import InvalidValue
-from decrescendo.experiments.schedules import SCHEDULES, schedule_curves
-from decrescendo.experiments.tasks import TASKS, Task, decay_scheduler, find_task, make_optimizer, train_task
+from decrescendo.plans.named import SCHEDULES, schedule_curves
+from decrescendo.training import (
+    Task,
+    accuracy,
+    cross_entropy,
+    decay_scheduler,
+    digits,
+    find_task,
+    make_optimizer,
+    rows,
+    train_task,
+)  # fmt: skip
 
 from .conftest import ROWS, make_model, make_plan
 
 
-def test_the_settings_of_the_paper() -> None:
-    mnist, fashion = find_task("mnist"), find_task("fashion-mnist")
-    assert (mnist.steps, mnist.batch, mnist.learning_rate, mnist.clip) == (4800, 250, 0.15, 1.5)
-    assert (fashion.steps, fashion.batch, fashion.learning_rate, fashion.clip) == (4800, 250, 0.15, 4.0)
-    assert mnist.delta == pytest.approx(1 / 600_000)
+def test_the_example_is_what_scikit_learn_distributes() -> None:
+    datasets = pytest.importorskip("sklearn.datasets")
+    bunch = datasets.load_digits()
+    (inputs, targets), (test, answers) = digits.digits()
+    held = np.arange(1797) % 5 == 4
+    assert (16 * inputs[:, 0].numpy() == bunch.images[~held]).all()
+    assert (16 * test[:, 0].numpy() == bunch.images[held]).all()
+    assert (targets.numpy() == bunch.target[~held]).all()
+    assert (answers.numpy() == bunch.target[held]).all()
 
 
 def test_the_declared_number_of_rows_is_that_of_the_data() -> None:
-    # A plan can be made without loading the data: this number must be right. (MNIST: tests/data.)
-    assert find_task("digits").rows == len(find_task("digits").load())
-    assert {TASKS[name].rows for name in ("mnist", "fashion-mnist")} == {60_000}
+    # A plan can be made without loading the data: this number must be right.
+    assert find_task("digits").rows == rows(find_task("digits").load()).count
 
 
 @pytest.mark.parametrize(
@@ -58,7 +74,7 @@ def test_wrong_optimizers_are_refused(arguments: tuple[str, float, float], words
 
 
 def test_unknown_names_list_the_known_ones() -> None:
-    with pytest.raises(InvalidValue, match="digits, mnist, fashion-mnist"):
+    with pytest.raises(InvalidValue, match=r"module:function.*or one of digits"):
         find_task("imagenet")
     with pytest.raises(InvalidValue, match="constant, growing-mu"):
         schedule_curves("magic", clip=1, rho_mu=1, rho_c=1)
@@ -99,16 +115,54 @@ def test_noise_decays_fall_by_rho_mu_from_the_first_epoch_to_the_last(name: str,
         schedule_curves(name, clip=1.5, rho_mu=1.0, rho_c=3.0, epochs=epochs)
 
 
-def test_a_task_trains_and_is_scored_on_its_test_half() -> None:
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(ROWS, 3, generator=generator)
+def toy() -> Task:
+    inputs = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0))
     targets = (inputs[:, 0] > 0).long()
-    data = Dataset("toy", inputs, targets, inputs[:4], torch.full((4,), 1) - targets[:4], classes=2)
-    task = Task(
-        "toy", lambda: data, {"paper": lambda seed: make_model()}, 1.0, 0.5, 8, 1, ROWS, "here", images=False
-    )
+
+    def score(model: torch.nn.Module) -> dict[str, float]:
+        return {"test_accuracy": accuracy(model, inputs[:4], 1 - targets[:4])}
+
+    return Task(
+        model=lambda seed: make_model(), loss=cross_entropy, data=lambda: (inputs, targets), rows=ROWS, score=score,
+        batch=8, epochs=1, learning_rate=0.5,
+    )  # fmt: skip
+
+
+def test_a_task_trains_and_is_scored_on_its_test_half() -> None:
+    task = toy()
     run = train_task(task, make_plan(), seed=0, lr_decay="linear")
     model = make_model()
     model.load_state_dict(dict(run.weights))
-    right = (model(inputs[:4]).argmax(dim=1) != targets[:4]).float().mean()
-    assert run.metrics == {"test_accuracy": float(right)}
+    assert run.metrics == task.scores(model)
+
+
+def test_the_average_is_what_is_kept_where_there_is_one() -> None:
+    task = toy()
+    run = train_task(task, make_plan(), seed=0, averaging=0.5)
+    plain = train_task(task, make_plan(), seed=0)
+    model = make_model()
+    model.load_state_dict(dict(run.weights))
+    assert run.metrics == task.scores(model)
+    assert any(not torch.equal(run.weights[name], plain.weights[name]) for name in run.weights)
+
+
+def test_a_module_is_copied_for_each_training() -> None:
+    task = replace(toy(), model=make_model())
+    first, second = task.fresh(0), task.fresh(0)
+    assert first is not second
+    assert first is not task.model
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"rows": None}, "rows must be given where data is a function"),
+        ({"rows": 0}, "rows must be >= 1"),
+        ({"batch": 0}, "batch must be > 0"),
+        ({"epochs": -1}, "epochs must be > 0"),
+        ({"learning_rate": 0}, "learning_rate must be > 0"),
+    ],
+)
+def test_wrong_tasks_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        replace(toy(), **changes)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from decrescendo.base.rng import Streams
 from decrescendo.errors import (
     AccountingError,
     DecrescendoError,
@@ -21,9 +22,8 @@ from decrescendo.errors import (
     PlanViolation,
     UnsupportedModel,
 )
-from decrescendo.progress import Progress
-from decrescendo.rng import Streams
 from decrescendo.training import Trainer, train
+from decrescendo.training.progress import Progress
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

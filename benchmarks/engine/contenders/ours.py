@@ -8,8 +8,8 @@ from torch import Tensor
 import decrescendo as dc
 from benchmarks.engine.contenders.base import Refused, Setting, sgd
 from decrescendo.errors import UnsupportedModel
-from decrescendo.noise import privatise
 from decrescendo.optim import apply
+from decrescendo.optim.noise import privatise
 
 
 class Ours:

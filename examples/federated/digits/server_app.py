@@ -5,10 +5,10 @@ from pathlib import Path
 from flwr.app import Context
 from safetensors.torch import save_file
 
+from decrescendo.base.rng import Secure
 from decrescendo.federated import Outcome, Placement, Server
 from decrescendo.federated.flower import Deployment, server_app
-from decrescendo.plan import Plan
-from decrescendo.rng import Secure
+from decrescendo.plans.plan import Plan
 from digits.task import accuracy, make_model, make_optimizer
 
 

@@ -15,6 +15,7 @@ Accountant      Kind       For
 They judge noise that was fixed in advance. For noise that is decided as the run goes there are `filters`.
 """
 
+from decrescendo.accounting.budget import Bound, Budget, Guarantee, Unit, rounded
 from decrescendo.accounting.concentrated import Tcdp, Zcdp, rho_of
 from decrescendo.accounting.filters import (
     Filter,
@@ -27,32 +28,15 @@ from decrescendo.accounting.filters import (
 )
 from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
 from decrescendo.accounting.gdp import GdpClt, clt_mu, constant_mu
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp
 from decrescendo.accounting.selection import Selection, Trials
+from decrescendo.accounting.spent import Spent
 
 __all__ = [
-    "Accountant",
-    "Pld",
-    "Gaussian",
-    "Rdp",
-    "Zcdp",
-    "Tcdp",
-    "GdpClt",
-    "Selection",
-    "Trials",
-    "Filter",
-    "Granted",
-    "Refused",
-    "RenyiFilter",
-    "GdpFilter",
-    "ZcdpFilter",
-    "best_order",
-    "clt_mu",
-    "constant_mu",
-    "delta_of",
-    "epsilon_of",
-    "mu_of",
-    "rho_of",
-]
+    "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "Spent", "Accountant", "Pld", "Gaussian",
+    "Rdp", "Zcdp", "Tcdp", "GdpClt", "Selection", "Trials", "Filter", "Granted", "Refused", "RenyiFilter", "GdpFilter",
+    "ZcdpFilter", "best_order", "clt_mu", "constant_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
+]  # fmt: skip

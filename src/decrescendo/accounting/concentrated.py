@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from decrescendo.accounting.budget import Bound, Kind
 from decrescendo.accounting.gaussian import check_delta
-from decrescendo.budget import Bound, Kind
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, check_instance, check_integer, check_real
-from decrescendo.ledger import Ledger
 
 
 def rho_of(epsilon: float, delta: float) -> float:

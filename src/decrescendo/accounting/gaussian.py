@@ -12,9 +12,9 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
-from decrescendo.budget import Bound
+from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, check_instance, check_real
-from decrescendo.ledger import Ledger
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)

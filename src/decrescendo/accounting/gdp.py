@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta, delta_of, epsilon_of
-from decrescendo.budget import Bound
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import check_instance, check_integer, check_real
-from decrescendo.ledger import Ledger
 
 
 def clt_mu(ledger: Ledger) -> float:

@@ -2,8 +2,8 @@
 
 from typing import Protocol, runtime_checkable
 
-from decrescendo.budget import Bound
-from decrescendo.ledger import Ledger
+from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.ledger import Ledger
 
 
 @runtime_checkable

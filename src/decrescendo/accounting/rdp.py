@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
-from decrescendo.budget import Bound
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import check_instance, check_real
-from decrescendo.ledger import Ledger
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import brentq
 
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import accountant_of, event_of
-from decrescendo.budget import Bound
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
-from decrescendo.ledger import Ledger
 
 if TYPE_CHECKING:
     from dp_accounting.rdp import RdpAccountant

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down
-from decrescendo.budget import Guarantee
 from decrescendo.errors import check_integer
-from decrescendo.ledger import Ledger
 
 # Even grids of this share of epsilon: rounding then costs a few parts in a thousand for thousands of steps.
 _GRID_SHARE = 1 / 8_000
@@ -47,7 +47,7 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 24) ->
     Rounding up alone gives no lower end, because the grid itself rounds: its error is of second order in the step, so
     a grid twice as coarse shows three times of it, and that much is taken off.
 
-    >>> from decrescendo.budget import Unit
+    >>> from decrescendo.accounting.budget import Unit
     >>> ledger = Ledger.of(np.linspace(1.2, 1.0, 50), sample_rate=0.02)
     >>> print(verify_epsilon(ledger, Guarantee(0.5, 1e-5, Unit.EXAMPLE, "Pld", "upper"), values=4))
     dp-accounting: epsilon in [..., ...] at delta=1e-05; CONTRADICTS the guarantee 0.5

@@ -10,12 +10,12 @@ from jaxtyping import Float
 from torch import nn
 
 from decrescendo.audit.watch import watch
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows
 from decrescendo.errors import InvalidValue
-from decrescendo.plan import Plan
-from decrescendo.rng import Secure
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import Trainer
 
 # The noisy sums of a whole run in units of C_t, one row a step.
@@ -40,7 +40,7 @@ class Attack:
         InvalidValue: data whose numbers of rows are not the plan's and one less.
 
     >>> from decrescendo.audit.attacks import batch_size
-    >>> from decrescendo.budget import Budget
+    >>> from decrescendo.accounting.budget import Budget
     >>> attack = batch_size(Budget(4.0, 1e-5), steps=2)
     >>> attack.play(present=True, seed=0) == attack.play(present=True, seed=0)
     True

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import final
 
 from decrescendo.accounting import Pld
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.audit.error_rates import ErrorRates
 from decrescendo.errors import AccountingError, check_real
-from decrescendo.ledger import Ledger
 
 # Its upper ends are valid whatever the accuracy; a percent is nothing beside what is random here.
 _ACCOUNTANT = Pld(rtol=1e-2)

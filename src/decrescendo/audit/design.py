@@ -10,7 +10,7 @@ from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.one_run_bound import one_run_epsilon
 from decrescendo.audit.threshold import choose_threshold
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 _SHARES = 24
 # A training that does what its plan says is within its curve at any threshold: chosen for records that pull harder.
@@ -43,10 +43,10 @@ class Design:
 def design(plan: Plan, canaries: int, confidence: float) -> Design:
     """What would be best for a training that does exactly what ``plan`` says, by one simulation with a fixed seed.
 
-    >>> from decrescendo.budget import Budget
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> plan = calibrate(
     ...     Budget(4.0, 1e-5), PoissonSampling(900, 90), steps=4, privacy=constant(1.0), clip=constant(1.0)
     ... )

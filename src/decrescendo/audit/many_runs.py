@@ -7,8 +7,8 @@ from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.error_rates import errors_epsilon
 from decrescendo.audit.result import AuditResult
 from decrescendo.audit.threshold import choose_threshold, rates_at
+from decrescendo.base.rng import Secure, Streams
 from decrescendo.errors import check_integer, check_real
-from decrescendo.rng import Secure, Streams
 
 _TESTS = 2
 # To choose by: with the confidence asked for, few runs show nothing, and every threshold would be as good.
@@ -36,7 +36,7 @@ def many_runs(
         confidence intervals.
 
     >>> from decrescendo.audit.attacks import batch_size
-    >>> from decrescendo.budget import Budget
+    >>> from decrescendo.accounting.budget import Budget
     >>> many_runs(batch_size(Budget(4.0, 1e-5), steps=1), runs=40, seed=1).counts["runs counted on"]
     28
     """

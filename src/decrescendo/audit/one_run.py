@@ -17,13 +17,13 @@ from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.audit.result import AuditResult
 from decrescendo.audit.threshold import rates_at
 from decrescendo.audit.watch import watch
+from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import check_integer, check_real
-from decrescendo.plan import Plan
-from decrescendo.progress import Callback
-from decrescendo.rng import Secure, Streams
-from decrescendo.store import Store
+from decrescendo.plans.plan import Plan
 from decrescendo.training import Trainer
+from decrescendo.training.progress import Callback
+from decrescendo.training.store import Store
 
 _TESTS = 3
 
@@ -69,10 +69,10 @@ def one_run(
         ImpossibleBudget: the store has no room for one more run of this plan; nothing was trained.
         InvalidValue: the store is of another number of rows, or of another unit.
 
-    >>> from decrescendo.budget import Budget
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> plan = calibrate(
     ...     Budget(4.0, 1e-5), PoissonSampling(900, 90), steps=4, privacy=constant(1.0), clip=constant(1.0)
     ... )

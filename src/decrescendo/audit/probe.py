@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from decrescendo.clipping import Batch, Loss
 from decrescendo.clipping.batches import map_rows
-from decrescendo.data.rows import rows
 from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.training.data import rows
 
 STEEPNESS = 1e3
 

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from decrescendo import strict_json
-from decrescendo.budget import rounded
+from decrescendo.accounting.budget import rounded
+from decrescendo.base import strict_json
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real
 
 Method = Literal["one run", "many runs"]

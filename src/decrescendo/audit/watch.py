@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 Look = Callable[[int, Float[np.ndarray, " coordinates"]], None]
 

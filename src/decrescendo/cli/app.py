@@ -5,6 +5,7 @@ import functools
 import inspect
 import json
 import math
+import signal
 from collections.abc import Callable
 from typing import Any, NoReturn, ParamSpec
 
@@ -15,13 +16,23 @@ from rich.markup import escape
 from decrescendo.errors import DecrescendoError
 
 P = ParamSpec("P")
-app = typer.Typer(
-    name="decrescendo",
-    help="Differentially private training whose noise and clipping move, with the promised epsilon kept.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+
+
+def make_app(name: str, words: str) -> typer.Typer:
+    """An application of commands that speak as these do."""
+    return typer.Typer(
+        name=name,
+        help=words,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+
+
+app = make_app(
+    "decrescendo",
+    "Differentially private training whose noise and clipping move, with the promised epsilon kept.",
 )
 out, err = Console(), Console(stderr=True)
 
@@ -33,6 +44,11 @@ class Terminated(BaseException):
 def terminate(*_: object) -> NoReturn:
     """What SIGTERM does in the command line."""
     raise Terminated
+
+
+def listen() -> None:
+    """Take SIGTERM as Ctrl-C is taken: else the process would end at once, and leave half of what it was writing."""
+    signal.signal(signal.SIGTERM, terminate)
 
 
 def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decrescendo.base.whole_file import write_whole
 from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.asked import Asked, agreed_plan
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
+    Accountant,
     AsJson,
     AttackName,
     Batch,
@@ -17,21 +20,21 @@ from decrescendo.cli.options import (
     Delta,
     Epochs,
     Epsilon,
+    PlanFile,
     RhoC,
     RhoMu,
     ScheduleName,
     Steps,
-    TaskName,
+    StoreFile,
+    Threads,
 )
-from decrescendo.cli.plans import agreed_plan
 from decrescendo.errors import InvalidValue
-from decrescendo.whole_file import write_whole
 
 if TYPE_CHECKING:
     from decrescendo.audit import AuditResult
-    from decrescendo.plan import Plan
-    from decrescendo.rng import Secure
-    from decrescendo.store import Store
+    from decrescendo.base.rng import Secure
+    from decrescendo.plans.plan import Plan
+    from decrescendo.training import Store, Task
 
 FEATURES = 8
 
@@ -39,12 +42,13 @@ FEATURES = 8
 @one_line_errors
 def audit_command(
     task: Annotated[
-        TaskName | None,
+        str | None,
         typer.Argument(
-            help="Data to train on. Default: digits; with --plan made-up rows, as many as the plan says."
+            metavar="TASK",
+            help="What is trained, module:function. Default: digits; with --plan made-up rows, as many as it says.",
         ),
     ] = None,
-    plan: Annotated[Path | None, typer.Option(help="A plan file; instead of the budget options.")] = None,
+    plan: PlanFile = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     batch: Batch = None,
@@ -54,6 +58,7 @@ def audit_command(
     clip: Clip = None,
     rho_mu: RhoMu = RHO_MU,
     rho_c: RhoC = RHO_C,
+    accountant: Accountant = None,
     attack: Annotated[
         AttackName,
         typer.Option(
@@ -70,46 +75,44 @@ def audit_command(
         int | None, typer.Option(help="For repeatable audits. Default: noise that nobody can predict.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option(help="Ledger of the data set: the audit trains on its rows, and spends the plan again."),
-    ] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
+    store: StoreFile = None,
+    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack a training and put a lower bound under its epsilon. Exit code 1 if it is caught.
 
     The training is the real one, on rows of which some are canaries: nothing it makes is for use. A bound below the
     certified epsilon is what must come out; it does not show that all is right, one above it shows that it is not.
+    With --store the audit is written into the ledger of the rows: it trains on them, and spends the plan again.
 
     Example: decrescendo audit digits --epsilon 4 --epochs 2
     """
     import torch
 
-    from decrescendo.experiments.tasks import find_task
-    from decrescendo.rng import Secure
-    from decrescendo.store import Store
+    from decrescendo.base.rng import Secure
+    from decrescendo.training import Store, find_task
 
     if out is not None and not out.absolute().parent.is_dir():
         raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
-    known = find_task((task or TaskName.DIGITS).value)
-    name = None if plan is not None and task is None else known.name
-    if store is not None and (name is None or attack is not AttackName.CANARIES):
+    known = None if plan is not None and task is None else find_task(task or "digits")
+    if store is not None and (known is None or attack is not AttackName.CANARIES):
         raise InvalidValue(
             "--store must be given with a task and --attack canaries, got "
-            + ("made-up rows, which are in no ledger" if name is None else f"--attack {attack.value}")
-            + ("" if name is None else ": its trainings would each have to fit, or are on rows made for it")
+            + ("made-up rows, which are in no ledger" if known is None else f"--attack {attack.value}")
+            + ("" if known is None else ": its trainings would each have to fit, or are on rows made for it")
         )
-    agreed = agreed_plan(
-        known, plan, epsilon, delta, batch, steps, epochs, schedule, clip, rho_mu=rho_mu, rho_c=rho_c
-    )
+    asked = Asked(
+        epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
+        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+    )  # fmt: skip
+    agreed = agreed_plan(known, plan, asked)
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:
         say(agreed.describe())
     source = Secure() if seed is None else seed
     with nullcontext() if store is None else closing(Store(store)) as opened, err.status("auditing"):
-        result = _audit(attack, agreed, name, canaries, runs, source, confidence, opened)
+        result = _audit(attack, agreed, known, canaries, runs, source, confidence, opened)
     if out is not None:
         write_whole(out, result.to_json())
     if as_json:
@@ -127,7 +130,7 @@ def audit_command(
 def _audit(
     attack: AttackName,
     plan: "Plan",
-    task: str | None,
+    task: "Task | None",
     canaries: int | None,
     runs: int,
     seed: "int | Secure",
@@ -137,8 +140,7 @@ def _audit(
     import torch
 
     from decrescendo.audit import attacks, many_runs, one_run
-    from decrescendo.experiments.tasks import PAPER, cross_entropy, find_task, make_optimizer
-    from decrescendo.models.cnn import initialised
+    from decrescendo.training import cross_entropy, initialised, make_optimizer
 
     crafted = {
         AttackName.OPPOSED: attacks.opposed,
@@ -152,21 +154,20 @@ def _audit(
     if task is None:
         random = torch.Generator().manual_seed(0)
         data = torch.randn(rows, FEATURES, generator=random), torch.randint(2, (rows,), generator=random)
-        rate, optimizer = 0.1, "sgd"
+        rate, optimizer, loss = 0.1, "sgd", cross_entropy
 
         def build() -> torch.nn.Module:
             return initialised(lambda: torch.nn.Linear(FEATURES, 2), 0)
     else:
-        known = find_task(task)
-        data, rate, optimizer = known.load().train, known.learning_rate, known.optimizer
+        data, rate, optimizer, loss = task.load(), task.learning_rate, task.optimizer, task.loss
 
         def build() -> torch.nn.Module:
-            return known.build(PAPER, 0)
+            return task.fresh(0)
 
     if attack is AttackName.ONE_CANARY:
-        made = attacks.one_canary(plan, data, build, cross_entropy, learning_rate=rate)
+        made = attacks.one_canary(plan, data, build, loss, learning_rate=rate)
         return many_runs(made, runs=runs, seed=seed, confidence=confidence)
     return one_run(
-        build(), cross_entropy, data, plan, lambda model: make_optimizer(model, optimizer, rate),
+        build(), loss, data, plan, lambda model: make_optimizer(model, optimizer, rate),
         canaries=min(rows // 3, 5000) if canaries is None else canaries, seed=seed, confidence=confidence, store=store,
     )  # fmt: skip

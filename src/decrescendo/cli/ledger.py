@@ -11,7 +11,7 @@ from decrescendo.cli.options import Delta, Epsilon
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from decrescendo.store import Store
+    from decrescendo.training.store import Store
 
 
 @one_line_errors
@@ -33,8 +33,8 @@ def ledger_command(
 
     Example: decrescendo ledger mnist.db --create --epsilon 3 --delta 1e-5 --rows 60000 --dataset mnist
     """
-    from decrescendo.budget import Budget
-    from decrescendo.store import Store
+    from decrescendo.accounting.budget import Budget
+    from decrescendo.training.store import Store
 
     if create:
         if epsilon is None or delta is None or rows is None:

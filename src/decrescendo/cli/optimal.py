@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decrescendo import strict_json
+from decrescendo.base import strict_json
 from decrescendo.cli.app import err, say
 from decrescendo.cli.options import Decay, Schedule
 from decrescendo.errors import FileRefused, InvalidValue, check_array, check_real
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     import numpy as np
     from jaxtyping import Float
 
-    from decrescendo.budget import Budget
-    from decrescendo.plan import Plan
-    from decrescendo.sampling import PoissonSampling
+    from decrescendo.accounting import Accountant, Budget
+    from decrescendo.plans.plan import Plan
+    from decrescendo.plans.sampling import PoissonSampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Known:
         """q_t on the variance of the noise on the sum."""
         import numpy as np
 
-        from decrescendo.theory.weights import noise_weights
+        from decrescendo.plans.weights import noise_weights
 
         if self.influence is not None:
             return _read(self.influence, steps)
@@ -129,20 +129,29 @@ class Advice:
 
 
 def advise(
-    budget: "Budget", sampling: "PoissonSampling", steps: int, known: Known, *, clip: float, rho_c: float
+    budget: "Budget",
+    sampling: "PoissonSampling",
+    steps: int,
+    known: Known,
+    *,
+    clip: float,
+    rho_c: float,
+    judge: "Accountant | None" = None,
 ) -> Advice:
-    """The plan whose noise matters least, by `theory.allocation`."""
-    from decrescendo import curves
-    from decrescendo.calibration import calibrate
-    from decrescendo.schedule import check_steps
-    from decrescendo.theory.allocation import allocate, noise_cost
+    """The plan whose noise matters least, by `plans.allocate`."""
+    from decrescendo.plans import curves
+    from decrescendo.plans.allocation import allocate, noise_cost
+    from decrescendo.plans.calibration import calibrate
+    from decrescendo.plans.schedule import check_steps
 
     count = check_steps(steps)
     norms = curves.sensitivity_decay(check_real("clip", clip, above=0), check_real("rho_c", rho_c, above=0))
     weight = known.weights(count)
     with err.status("searching"):
-        plan = allocate(budget, sampling, steps=count, weight=weight, clip=norms)
-        even = calibrate(budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms)
+        plan = allocate(budget, sampling, steps=count, weight=weight, clip=norms, accountant=judge)
+        even = calibrate(
+            budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge
+        )
     return Advice(plan, even, noise_cost(plan, weight) / noise_cost(even, weight), known.rests_on())
 
 

@@ -9,7 +9,7 @@ import typer
 
 
 class Schedule(StrEnum):
-    """Names of experiments.schedules.SCHEDULES, repeated here so that --help is quick (a test compares
+    """Names of plans.SCHEDULES, repeated here so that --help is quick (a test compares
     them)."""
 
     CONSTANT = "constant"
@@ -21,23 +21,6 @@ class Schedule(StrEnum):
     TIME_DECAY = "time-decay"
     STEP_DECAY = "step-decay"
     POLYNOMIAL_DECAY = "polynomial-decay"
-
-
-class TaskName(StrEnum):
-    """Names of experiments.tasks.TASKS."""
-
-    DIGITS = "digits"
-    MNIST = "mnist"
-    FASHION_MNIST = "fashion-mnist"
-    IMDB = "imdb"
-    IMDB_HALF = "imdb-half"
-    NAMES = "names"
-    XRAY = "xray"
-    XRAY_RANDOM = "xray-random"
-    INFINITE_MNIST_250K = "infinite-mnist-250k"
-    INFINITE_MNIST_500K = "infinite-mnist-500k"
-    MNIST_PCA = "mnist-pca"
-    MNIST35_PCA = "mnist35-pca"
 
 
 class AttackName(StrEnum):
@@ -59,7 +42,7 @@ class Decay(StrEnum):
 
 
 class OptimizerName(StrEnum):
-    """Names of experiments.tasks.OPTIMIZERS."""
+    """Names of training.OPTIMIZERS."""
 
     SGD = "sgd"
     MOMENTUM_BC = "momentum-bc"
@@ -67,9 +50,57 @@ class OptimizerName(StrEnum):
     ADAM_BC = "adam-bc"
 
 
-Epsilon = Annotated[float | None, typer.Option(help="Budget: epsilon > 0 of the whole run.")]
+class AccountantName(StrEnum):
+    """Whose word a plan is calibrated by."""
+
+    PLD = "pld"
+    RDP = "rdp"
+    GAUSSIAN = "gaussian"
+    ZCDP = "zcdp"
+    TCDP = "tcdp"
+    CLT = "clt"
+
+
+# Some commands need what others have a default for.
+_EPSILON = typer.Option(help="Budget: epsilon > 0 of the whole run.")
+_BATCH = typer.Option(help="Expected batch size; Poisson sampling.")
+
+TaskName = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="module:function that returns a Task or (model, loss, data); or digits, the example that comes along.",
+    ),
+]
+PlanFile = Annotated[Path | None, typer.Option("--plan", help="A plan file; instead of the budget options.")]
+Accountant = Annotated[
+    AccountantName | None,
+    typer.Option(
+        metavar="NAME",
+        help=f"Who judges the plan: {', '.join(AccountantName)}. Default: pld, certified; tcdp and clt are estimates.",
+    ),
+]
+OptimizerOption = Annotated[
+    OptimizerName | None, typer.Option("--optimizer", help="Optimiser. Default: the task's.")
+]
+Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate. Default: the task's.")]
+MomentumOf = Annotated[
+    float | None, typer.Option("--momentum", help="Momentum in [0, 1), for sgd and momentum-bc. Default 0.")
+]
+LrDecay = Annotated[
+    Decay | None,
+    typer.Option("--lr-decay", help="Learning rate constant (none, the default) or falling to zero."),
+]
+Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
+StoreFile = Annotated[
+    Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
+]
+SavePlan = Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")]
+EpsilonNeeded = Annotated[float, _EPSILON]
+Epsilon = Annotated[float | None, _EPSILON]
 Delta = Annotated[float | None, typer.Option(help="Budget: delta in (0, 1). Default 1 / (10 N).")]
-Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson sampling.")]
+BatchNeeded = Annotated[float, _BATCH]
+Batch = Annotated[float | None, _BATCH]
 Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
 Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
 ScheduleName = Annotated[
@@ -106,4 +137,16 @@ InfluenceGrowth = Annotated[
 ]
 Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]
+Found = Annotated[Path, typer.Option("--out", help="JSON file for what was found.")]
+TrialsOf = Annotated[
+    str,
+    typer.Option(
+        "--trials", help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
+    ),
+]
+Vary = Annotated[
+    list[str] | None,
+    typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
+]
+Fix = Annotated[list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")]
 RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.

@@ -6,16 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decrescendo.budget import rounded
+from decrescendo.accounting.budget import rounded
 from decrescendo.cli.app import err, one_line_errors, out, print_json, say
+from decrescendo.cli.asked import Asked, judge_of
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
+    Accountant,
     AsJson,
+    BatchNeeded,
+    Clip,
     Curvature,
     Delta,
     Epochs,
+    EpsilonNeeded,
     Influence,
     InfluenceGrowth,
     Lr,
@@ -23,31 +28,29 @@ from decrescendo.cli.options import (
     Momentum,
     RhoC,
     RhoMu,
+    SavePlan,
     Schedule,
     ScheduleName,
     Steps,
 )
-from decrescendo.errors import AccountingError, InvalidValue, check_real
+from decrescendo.errors import AccountingError, InvalidValue
 
 if TYPE_CHECKING:
-    from decrescendo.budget import Budget
-    from decrescendo.experiments.tasks import Task
-    from decrescendo.ledger import Ledger
-    from decrescendo.plan import Plan
-    from decrescendo.sampling import PoissonSampling
-    from decrescendo.terms import Terms
+    from decrescendo.accounting.ledger import Ledger
+    from decrescendo.plans.plan import Plan
+    from decrescendo.plans.terms import Terms
 
 
 @one_line_errors
 def plan_command(
-    epsilon: Annotated[float, typer.Option(help="Budget: epsilon > 0 of the whole run.")],
+    epsilon: EpsilonNeeded,
     dataset_size: Annotated[int, typer.Option(help="Number of examples N; public.")],
-    batch: Annotated[float, typer.Option(help="Expected batch size; Poisson sampling.")],
+    batch: BatchNeeded,
     delta: Delta = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
-    clip: Annotated[float, typer.Option(help="Clip norm C_0 of one example's gradient.")] = 1.0,
+    clip: Clip = None,
     rho_mu: RhoMu = RHO_MU,
     rho_c: RhoC = RHO_C,
     lr_schedule: LrSchedule = None,
@@ -56,7 +59,8 @@ def plan_command(
     momentum: Momentum = None,
     influence: Influence = None,
     influence_growth: InfluenceGrowth = None,
-    save: Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")] = None,
+    accountant: Accountant = None,
+    save: SavePlan = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the schedules into this PNG file.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -73,24 +77,22 @@ def plan_command(
             raise InvalidValue(f"{option} must name a file in a folder that exists, got {str(path)!r}")
     known = Known(lr_schedule, lr, curvature, momentum, influence, influence_growth)
     known.check(schedule)
+    asked = Asked(
+        epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
+        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+    )  # fmt: skip
     advice: Advice | None = None
     if known.anything:
-        setting = make_setting(epsilon, delta, dataset_size, batch, steps, epochs)
-        advice = advise(*setting, known, clip=clip, rho_c=rho_c)
+        advice = advise(
+            *asked.setting(dataset_size),
+            known,
+            clip=1.0 if clip is None else clip,
+            rho_c=rho_c,
+            judge=judge_of(accountant),
+        )
         made = advice.plan
     else:
-        made = make_plan(
-            epsilon,
-            delta,
-            dataset_size,
-            batch,
-            steps,
-            epochs,
-            schedule,
-            clip=clip,
-            rho_mu=rho_mu,
-            rho_c=rho_c,
-        )
+        made = asked.plan(dataset_size)
     if save is not None:
         made.save(save)
     if plot is not None:
@@ -158,11 +160,11 @@ def verify_command(
     Of a run whose noise was decided on the way, ask its filter again for every release.
     """
     from decrescendo.accounting import Pld
-    from decrescendo.plan import Plan
+    from decrescendo.plans.plan import Plan
 
     if file.is_dir():
-        from decrescendo.run import PLAN, Run  # needs torch
-        from decrescendo.terms import Terms
+        from decrescendo.plans.terms import Terms
+        from decrescendo.training.run import PLAN, Run  # needs torch
 
         run = Run.load(file)
         if isinstance(run.plan, Terms):
@@ -195,96 +197,6 @@ def _verify_terms(terms: "Terms", ledger: "Ledger") -> None:
     share = guard.spent / guard.limit
     say(f"{terms.filter} again: {ledger.steps} releases granted, {share:.4%} of the budget spent")
     say("verified")
-
-
-def make_plan(
-    epsilon: float,
-    delta: float | None,
-    dataset_size: int,
-    batch: float,
-    steps: int | None,
-    epochs: float | None,
-    schedule: Schedule | None,
-    *,
-    clip: float,
-    rho_mu: float,
-    rho_c: float,
-) -> "Plan":
-    """The plan that the options of `plan` and `train` describe."""
-    from decrescendo.calibration import calibrate
-    from decrescendo.experiments.schedules import schedule_curves
-
-    budget, sampling, total = make_setting(epsilon, delta, dataset_size, batch, steps, epochs)
-    name = (schedule or Schedule.DYNAMIC).value
-    passes = max(1, round(total * sampling.sample_rate))
-    privacy, norms = schedule_curves(name, clip=clip, rho_mu=rho_mu, rho_c=rho_c, epochs=passes)
-    with err.status("calibrating"):
-        return calibrate(budget, sampling, steps=total, privacy=privacy, clip=norms)
-
-
-def agreed_plan(
-    task: "Task",
-    file: Path | None,
-    epsilon: float | None,
-    delta: float | None,
-    batch: float | None,
-    steps: int | None,
-    epochs: float | None,
-    schedule: Schedule | None,
-    clip: float | None,
-    *,
-    rho_mu: float,
-    rho_c: float,
-) -> "Plan":
-    """The plan in ``file``, or the one that the options of `train` and `audit` describe: what is not given is the
-    task's own.
-
-    Raises:
-        InvalidValue: both, or neither.
-    """
-    from decrescendo.plan import Plan
-
-    given = {"epsilon": epsilon, "delta": delta, "batch": batch, "steps": steps, "epochs": epochs}
-    given |= {"schedule": schedule, "clip": clip}
-    surplus = [f"--{name}" for name, value in given.items() if value is not None]
-    if file is not None and surplus:
-        raise InvalidValue(
-            f"a plan file says it all, got --plan and {', '.join(surplus)}. Give one or the other"
-        )
-    if file is not None:
-        return Plan.load(file)
-    if epsilon is None:
-        raise InvalidValue("--plan or --epsilon must be given, got neither. A budget has no default")
-    return make_plan(
-        epsilon, task.delta if delta is None else delta, task.rows, task.batch if batch is None else batch, steps,
-        task.epochs if steps is None and epochs is None else epochs, schedule,
-        clip=task.clip if clip is None else clip, rho_mu=rho_mu, rho_c=rho_c,
-    )  # fmt: skip
-
-
-def make_setting(
-    epsilon: float,
-    delta: float | None,
-    dataset_size: int,
-    batch: float,
-    steps: int | None,
-    epochs: float | None,
-) -> "tuple[Budget, PoissonSampling, int]":
-    """Budget, sampling and number of steps that the options describe."""
-    from decrescendo.budget import Budget
-    from decrescendo.sampling import PoissonSampling
-    from decrescendo.schedule import LARGEST_STEPS, check_steps
-
-    sampling = PoissonSampling(dataset_size, batch)
-    budget = Budget(epsilon, 1 / (10 * dataset_size) if delta is None else delta)
-    if steps is not None and epochs is None:
-        return budget, sampling, check_steps(steps)
-    if epochs is not None and steps is None:
-        most = LARGEST_STEPS * sampling.sample_rate
-        passes = check_real("epochs", epochs, above=0, at_most=most, hint="Each step takes time and memory")
-        return budget, sampling, max(1, round(passes / sampling.sample_rate))
-    given = "neither" if steps is None else "both"
-    raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
 
 
 def guarantee_facts(guarantee: Any) -> dict[str, Any]:

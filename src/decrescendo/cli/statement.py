@@ -25,8 +25,8 @@ def statement_command(
     from rich.markdown import Markdown
 
     from decrescendo.audit import AuditResult
-    from decrescendo.run import Run
-    from decrescendo.statement import Declaration
+    from decrescendo.training.run import Run
+    from decrescendo.training.statement import Declaration
 
     declaration = None if declare is None else Declaration.load(declare)
     found = None if audit is None else AuditResult.load(audit).facts()

@@ -1,15 +1,18 @@
-"""The command that trains a task."""
+"""The command that trains."""
 
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from decrescendo.base.rng import Secure
 from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.asked import Asked, agreed_plan, judge_of
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
+    Accountant,
     AsJson,
     Batch,
     Clip,
@@ -17,22 +20,42 @@ from decrescendo.cli.options import (
     Delta,
     Epochs,
     Epsilon,
+    LrDecay,
+    MomentumOf,
     OptimizerName,
+    OptimizerOption,
+    PlanFile,
+    Rate,
     RhoC,
     RhoMu,
     ScheduleName,
     Steps,
+    StoreFile,
     TaskName,
+    Threads,
 )
-from decrescendo.cli.plans import agreed_plan, guarantee_facts, plan_facts
+from decrescendo.cli.plans import guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
-from decrescendo.rng import Secure
+
+if TYPE_CHECKING:
+    from decrescendo.training import Recipe
+
+
+class _Optimiser(TypedDict):
+    optimizer: str | None
+    learning_rate: float | None
+    momentum: float
+    lr_decay: str
+    averaging: float
 
 
 @one_line_errors
 def train_command(
-    task: Annotated[TaskName, typer.Argument(help="What to train on.")],
-    plan: Annotated[Path | None, typer.Option(help="A plan file; instead of the budget options.")] = None,
+    task: TaskName,
+    plan: PlanFile = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="What `decrescendo tune --on` found: its settings and its budget.")
+    ] = None,
     epsilon: Epsilon = None,
     delta: Delta = None,
     batch: Batch = None,
@@ -42,10 +65,11 @@ def train_command(
     clip: Clip = None,
     rho_mu: RhoMu = RHO_MU,
     rho_c: RhoC = RHO_C,
-    optimizer: Annotated[OptimizerName | None, typer.Option(help="Optimiser. Default: the task's.")] = None,
-    lr: Annotated[float | None, typer.Option(help="Learning rate. Default: the task's.")] = None,
-    momentum: Annotated[float, typer.Option(help="Momentum in [0, 1), for sgd and momentum-bc.")] = 0.0,
-    lr_decay: Annotated[Decay, typer.Option(help="Learning rate constant or falling to zero.")] = Decay.NONE,
+    accountant: Accountant = None,
+    optimizer: OptimizerOption = None,
+    lr: Rate = None,
+    momentum: MomentumOf = None,
+    lr_decay: LrDecay = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -53,34 +77,39 @@ def train_command(
         ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="Ledger of the data set, from `decrescendo ledger --create`.")
-    ] = None,
+    store: StoreFile = None,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder to keep the run in; as sensitive as the data.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoints.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads.", min=1)] = None,
+    threads: Threads = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a task privately.
 
-    Settings not given are those of the paper (for digits: chosen here).
+    A task is a function of yours, module:function, that returns a decrescendo.Task or (model, loss, data). Settings
+    not given are the task's.
 
-    Example: decrescendo train mnist --epsilon 1.2 --schedule dynamic --out runs/mnist
+    Example: decrescendo train my_project:patients --epsilon 1.2 --schedule dynamic --out runs/patients
     """
     import torch
 
-    from decrescendo.experiments.tasks import find_task, train_task
-    from decrescendo.run import check_free
-    from decrescendo.store import Store
+    from decrescendo.training import Store, find_task, train_task
+    from decrescendo.training.run import check_free
 
-    chosen = find_task(task.value)
+    chosen = find_task(task)
     if folder is not None:
         check_free(folder)  # before the training, not after it
-    agreed = agreed_plan(
-        chosen, plan, epsilon, delta, batch, steps, epochs, schedule, clip, rho_mu=rho_mu, rho_c=rho_c
-    )
+    asked = Asked(
+        epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
+        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+    )  # fmt: skip
+    found = None if recipe is None else _recipe(recipe, plan, asked, optimizer, lr, momentum, lr_decay)
+    if found is None:
+        agreed = agreed_plan(chosen, plan, asked)
+    else:
+        with err.status("calibrating"):
+            agreed = found.plan(chosen, judge_of(accountant))
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
     if threads is not None:
@@ -96,10 +125,7 @@ def train_command(
             chosen,
             agreed,
             seed=Secure() if seed is None else seed,
-            optimizer=None if optimizer is None else optimizer.value,
-            learning_rate=lr,
-            momentum=momentum,
-            lr_decay=lr_decay.value,
+            **(_given(optimizer, lr, momentum, lr_decay) if found is None else _told(found)),
             store=opened,
             checkpoints=checkpoints,
             resume=resume,
@@ -122,3 +148,48 @@ def train_command(
         say(
             f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"
         )
+
+
+def _recipe(
+    path: Path,
+    plan: Path | None,
+    asked: Asked,
+    optimizer: OptimizerName | None,
+    lr: float | None,
+    momentum: float | None,
+    lr_decay: Decay | None,
+) -> "Recipe":
+    from decrescendo.training import Recipe
+
+    rest = {
+        "--plan": plan,
+        "--optimizer": optimizer,
+        "--lr": lr,
+        "--momentum": momentum,
+        "--lr-decay": lr_decay,
+    }
+    given = [name for name in asked.given() if name != "--accountant"]
+    given += [name for name, value in rest.items() if value is not None]
+    if given:
+        raise InvalidValue(
+            f"a recipe says it all, got --recipe and {', '.join(given)}. Give one or the other"
+        )
+    return Recipe.load(path)
+
+
+def _told(recipe: "Recipe") -> _Optimiser:
+    settings = recipe.settings
+    return {
+        "optimizer": settings.optimizer, "learning_rate": settings.learning_rate, "momentum": settings.momentum,
+        "lr_decay": settings.lr_decay, "averaging": settings.averaging,
+    }  # fmt: skip
+
+
+def _given(
+    optimizer: OptimizerName | None, lr: float | None, momentum: float | None, lr_decay: Decay | None
+) -> _Optimiser:
+    return {
+        "optimizer": None if optimizer is None else optimizer.value, "learning_rate": lr,
+        "momentum": 0.0 if momentum is None else momentum,
+        "lr_decay": "none" if lr_decay is None else lr_decay.value, "averaging": 0.0,
+    }  # fmt: skip

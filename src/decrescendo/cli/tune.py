@@ -1,161 +1,144 @@
 """The command that searches for settings: on public data, or on private data at a price."""
 
 import secrets
-import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from decrescendo.cli.app import err, one_line_errors, say
-from decrescendo.cli.options import TaskName
+from decrescendo.cli.asked import judge_of
+from decrescendo.cli.options import (
+    Accountant,
+    Delta,
+    EpsilonNeeded,
+    Fix,
+    Found,
+    TaskName,
+    Threads,
+    TrialsOf,
+    Vary,
+)
 from decrescendo.errors import InvalidValue
 
-RESULTS, TOGETHER = Path("results/tune/runs"), 4
+if TYPE_CHECKING:
+    from decrescendo.training import Space, Task
 
 
 @one_line_errors
 def tune_command(
-    task: Annotated[TaskName, typer.Argument(help="What to find settings for.")],
-    epsilon: Annotated[
-        float, typer.Option(help="Of one run, certified; with --private of the whole search.")
-    ],
-    out: Annotated[Path, typer.Option(help="JSON file for what was found.")],
-    on: Annotated[str, typer.Option(help="Public data to search on; the task's own are not opened.")] = "",
+    task: TaskName,
+    epsilon: EpsilonNeeded,
+    out: Found,
+    on: Annotated[
+        str, typer.Option(help="Public data to search on, a task too; those of TASK are not opened.")
+    ] = "",
     private: Annotated[
         bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")
     ] = False,
-    trials: Annotated[
-        str,
-        typer.Option(
-            help="A number; with --private its law: geometric:10, logarithmic:10, poisson:10, 0.5:10."
-        ),
-    ] = "",
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
+    delta: Delta = None,
+    trials: TrialsOf = "",
+    vary: Vary = None,
+    fix: Fix = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Public: runs a trial; their mean counts. Default 1.", min=1)
     ] = None,
-    fix: Annotated[
-        list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")
-    ] = None,
-    seeds: Annotated[int, typer.Option(help="Public: runs a trial; their mean counts.", min=1)] = 1,
-    fresh_seeds: Annotated[
-        bool, typer.Option("--fresh-seeds", help="Public: a trial's seeds are its own, not everybody's.")
-    ] = False,
-    together: Annotated[
-        int, typer.Option(help="Public: trials asked for at once; part of what the search is.", min=1)
-    ] = TOGETHER,
     seed: Annotated[
         int | None,
         typer.Option(
-            help="Public: of the optimiser, default 0. Private: as sensitive as the data; default: drawn from the "
-            "operating system, and not shown.",
+            help="Public: of the settings that are drawn, default 0. Private: as sensitive as the data; default: drawn "
+            "from the operating system, and not shown.",
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Public: processes, one thread each.", min=1)] = 1,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    results: Annotated[Path, typer.Option(help="Public: folder of finished trials.")] = RESULTS,
+    accountant: Accountant = None,
+    threads: Threads = None,
 ) -> None:
     """Search for settings, honestly.
 
-    On public data (--on) the search is free, and goes on where it was interrupted. On the private data (--private)
-    the number of trials is random and secret, and the guarantee is that of the whole search.
+    On public data (--on) the search is free; decrescendo train takes what it found with --recipe. On the private data
+    (--private) the number of trials is random and secret, and the guarantee is that of the whole search.
 
-    Example: decrescendo tune mnist --epsilon 0.4 --on fashion-mnist --trials 40 --jobs 2 --out mnist-0.4.json
+    Example: decrescendo tune my_project:task --epsilon 0.4 --on my_project:public --trials 40 --out recipe.json
     """
-    given = [*(("--vary", text) for text in vary or ()), *(("--fix", text) for text in fix or ())]
+    import torch
+
+    from decrescendo.training import find_task
+
     if private == bool(on):
         got = "both" if private else "neither"
         raise InvalidValue(
             f"tune must be given either --on (public data, free) or --private (the task's own, at a price), got {got}"
         )
+    if threads is not None:
+        torch.set_num_threads(threads)
+    chosen = find_task(task)
     if private:
-        public_only: dict[str, Any] = {
-            "--seeds": seeds != 1, "--fresh-seeds": fresh_seeds, "--together": together != TOGETHER,
-            "--jobs": jobs != 1, "--results": results != RESULTS,
-        }  # fmt: skip
-        surplus = [name for name, is_given in public_only.items() if is_given]
-        if surplus:
+        given = {"--seeds": seeds, "--accountant": accountant}
+        if surplus := [name for name, value in given.items() if value is not None]:
             raise InvalidValue(
-                f"{', '.join(surplus)} must be left out with --private, got it: trials run one after the other in this "
-                "process, and nothing but the winner is kept"
+                f"{', '.join(surplus)} must be left out with --private, got it: a trial has one seed, a secret one, "
+                "and the search is judged by the accountant of searches"
             )
-        _privately(task.value, epsilon, trials, given, seed, device, out)
+        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], seed, out)
         return
-    from decrescendo.experiments.execute import execute
-    from decrescendo.experiments.recipes import save_recipe
-    from decrescendo.experiments.search import Search, search
-    from decrescendo.experiments.space import default_space
-    from decrescendo.experiments.tasks import find_task
+    from decrescendo.accounting import Budget
+    from decrescendo.training import default_space, tune
+    from decrescendo.training.tuning import Trial
 
-    asked = Search(
-        task=task.value, epsilon=epsilon, stand_in=on, space=_changed(default_space(find_task(task.value)), given),
-        trials=_number(trials), seeds=seeds, common_seeds=not fresh_seeds, together=together, sampler_seed=seed or 0,
+    if not out.absolute().parent.is_dir():
+        raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
+
+    def tell(trial: Trial) -> None:
+        score = "no score" if trial.score is None else f"{trial.score:.4f}"
+        words = f"{score}  {dict(trial.values)} {trial.why}"
+        err.print(words, soft_wrap=True, highlight=False, markup=False)
+
+    found = tune(
+        chosen, find_task(on), Budget(epsilon, chosen.delta if delta is None else delta),
+        _changed(default_space(chosen), vary or [], fix or []), trials=_number(trials), on=on,
+        seeds=1 if seeds is None else seeds, seed=0 if seed is None else seed, accountant=judge_of(accountant),
+        tell=tell,
     )  # fmt: skip
-    words = ["decrescendo", "tune", task.value, "--epsilon", f"{epsilon:g}", "--on", on, "--trials", trials]
-    words += [word for pair in given for word in pair]
-    words += ["--seeds", str(seeds)] * (seeds != 1) + ["--fresh-seeds"] * fresh_seeds
-    words += ["--together", str(together)] * (together != TOGETHER) + ["--seed", str(seed)] * bool(seed)
-    found = search(
-        asked, results, lambda specs: execute(specs, results, jobs=jobs, device=device, console=err),
-        command=shlex.join(words), console=err,
-    )  # fmt: skip
-    save_recipe(out, found)
+    found.save(out)
     say(found.describe())
-    say(f"written: {out}")
+    say(f"written: {out}. To train by it: decrescendo train {task} --recipe {out}")
 
 
 def _privately(
-    task: str,
+    task: "Task",
     epsilon: float,
+    delta: float | None,
     trials: str,
-    given: list[tuple[str, str]],
+    vary: list[str],
+    fix: list[str],
     seed: int | None,
-    device: str,
     out: Path,
 ) -> None:
-    from decrescendo.experiments.execute import choose_device
-    from decrescendo.experiments.private_search import (
-        PrivateSearch,
-        check_fresh,
-        parse_trials,
-        save_winner,
-        search_privately,
-    )
-    from decrescendo.experiments.space import free_space
-    from decrescendo.experiments.tasks import find_task
+    from decrescendo.training import PrivateSearch, free_space, parse_trials, save_winner, search_privately
+    from decrescendo.training.private_tuning import check_fresh
 
     if not trials:
         raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
     check_fresh(out)
     asked = PrivateSearch(
-        task=task,
-        epsilon=epsilon,
-        space=_changed(free_space(find_task(task)), given),
+        task=task, epsilon=epsilon, delta=delta, space=_changed(free_space(task), vary, fix),
         trials=parse_trials(trials),
-    )
-    used = secrets.randbits(128) if seed is None else seed
-    winner = search_privately(
-        asked,
-        used,
-        device=choose_device(device),
-        announce=lambda text: err.print(
-            f"{text}\nsearching; nothing is shown before the end",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
-        ),
-    )
+    )  # fmt: skip
+
+    def announce(text: str) -> None:
+        words = f"{text}\nsearching; nothing is shown before the end"
+        err.print(words, soft_wrap=True, highlight=False, markup=False)
+
+    winner = search_privately(asked, secrets.randbits(128) if seed is None else seed, announce=announce)
     weights = save_winner(out, winner)
     say(winner.describe())
     say(f"written: {out}" + ("" if weights is None else f", {weights}"))
 
 
-def _changed(space: Any, given: list[tuple[str, str]]) -> Any:
-    from decrescendo.experiments.space import parse_fixed, parse_moving
+def _changed(space: "Space", vary: list[str], fix: list[str]) -> "Space":
+    from decrescendo.training.space import parse_fixed, parse_moving
 
-    moving = dict(parse_moving(text) for option, text in given if option == "--vary")
-    return space.changed(moving, dict(parse_fixed(text) for option, text in given if option == "--fix"))
+    return space.changed(dict(map(parse_moving, vary)), dict(map(parse_fixed, fix)))
 
 
 def _number(trials: str) -> int:

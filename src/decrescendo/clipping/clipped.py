@@ -65,7 +65,7 @@ class ClippedSum:
         diagnostics: about the batch; private.
 
     Guarantee:
-        none by itself: this is private until `decrescendo.noise.privatise` has added noise.
+        none by itself: this is private until `decrescendo.optim.noise.privatise` has added noise.
 
     Raises:
         InvalidValue: a sensitivity that is not above zero.

@@ -15,6 +15,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.rng import seeded
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.inventory import Inventory
@@ -26,7 +27,6 @@ from decrescendo.clipping.proof.script import Script
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
-from decrescendo.rng import seeded
 
 # Truth values of the data that a program may ask for in vain before its error is its own.
 _ANSWERS = 64

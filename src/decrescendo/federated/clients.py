@@ -8,8 +8,8 @@ from jaxtyping import Int
 
 from decrescendo.clipping import Batch
 from decrescendo.clipping.batches import count_rows
-from decrescendo.data.rows import Rows, rows
 from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.training.data import Rows, rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Clients:
     Args:
         count: clients, numbered from 0.
         take: from ascending client numbers (never none) to their `Records`. It may compute them, as
-            `data.InfiniteMnist` does, so that memory does not depend on the number of clients.
+            a data set that makes its rows does, so that memory does not depend on the number of clients.
 
     >>> import torch
     >>> clients = Clients.equal(torch.arange(6.0).reshape(6, 1), records=2)
@@ -59,7 +59,7 @@ class Clients:
 
     @classmethod
     def one_record(cls, data: object) -> "Clients":
-        """Client i has row i of ``data`` (`Rows`, or whatever `data.rows.rows` takes).
+        """Client i has row i of ``data`` (`Rows`, or whatever `training.rows` takes).
 
         >>> import torch
         >>> Clients.one_record(torch.zeros(5, 2)).count

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from decrescendo.base.rng import seeded
 from decrescendo.clipping import Batch, ClippedSum, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import map_rows, select_rows, slice_rows
 from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
-from decrescendo.rng import seeded
 
 LOCAL_STEPS = (
     "the local steps of a client are computed from its own records alone (torch.func.vmap, not the engine)"

@@ -1,7 +1,6 @@
 """The server's state on disk: written before anything of a round can be seen, read when the server starts again."""
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,9 +14,9 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo import strict_json
+from decrescendo.base import sealed
+from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
-from decrescendo.whole_file import write_whole
 
 FORMAT, VERSION = "decrescendo-federated-journal", 1
 HEAD, LOCK = "journal-private.json", "journal.lock"
@@ -99,8 +98,7 @@ class Journal:
             "tensors": name,
             "tensors_sha256": digest,
         }
-        text = json.dumps({**head, "sha256": _digest(head)}, allow_nan=False)
-        self._put(HEAD, text.encode())
+        self._put(HEAD, sealed.seal(head).encode())
         for old in self._folder.glob("state-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)
@@ -115,14 +113,7 @@ class Journal:
         if not head.exists():
             return None
         try:
-            content: Any = strict_json.loads(head.read_bytes())
-            if not isinstance(content, dict) or content.get("format") != FORMAT:
-                raise FileRefused(f'{head} must say format "{FORMAT}", got a foreign file')
-            if content.get("version") != VERSION:
-                raise FileRefused(f"{head} must be of version {VERSION}, got {content.get('version')!r}")
-            checksum = content.pop("sha256", None)
-            if content.keys() != _KEYS or checksum != _digest(content):
-                raise FileRefused(f"{head} must match its own checksum, got other content")
+            content = sealed.opened(head.read_bytes(), head, FORMAT, VERSION, keys=_KEYS)
             name = content["tensors"]
             if not isinstance(name, str) or not _TENSORS.fullmatch(name):
                 raise FileRefused(f"{head} must name a file beside it, got {name!r:.60}")
@@ -148,8 +139,3 @@ class Journal:
             os.fsync(folder)
         finally:
             os.close(folder)
-
-
-def _digest(head: Mapping[str, Any]) -> str:
-    canonical = json.dumps(head, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()

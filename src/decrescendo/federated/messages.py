@@ -10,7 +10,7 @@ from torch import Tensor
 
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.federated.placement import Placement
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 Scalar = str | int | float
 
@@ -21,7 +21,7 @@ def run_id(plan: Plan, placement: Placement, name: str = "") -> str:
     Whoever has the plan can compute it, so a client can agree to a plan before the first round. Two runs of one
     plan must have different names: a client answers each round of a run once.
 
-    >>> from decrescendo.plan import _EXAMPLE
+    >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
     >>> run_id(plan, Placement.SERVER)[:8] == run_id(plan, Placement.SERVER, "second")[:8]
     False

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from decrescendo.budget import Guarantee
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import InvalidValue
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.verdict import RoundReport
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
-from decrescendo.run import Run
-from decrescendo.statement import SEEDED, UNRECORDED, Conduct
+from decrescendo.plans.plan import Plan
+from decrescendo.training.run import Run
+from decrescendo.training.statement import SEEDED, UNRECORDED, Conduct
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,12 +28,12 @@ class Outcome:
         against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
         secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
         weights: the trained parameters and the persistent buffers, by name, on the CPU.
-        assumptions: what the guarantee takes on trust of clients being apart; see `run.Run.assumptions`.
+        assumptions: what the guarantee takes on trust of clients being apart; see `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
         seconds: wall-clock time since this process started.
 
-    >>> from decrescendo.plan import _EXAMPLE
+    >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
     >>> outcome = Outcome(plan, Placement.SERVER, plan.ledger, plan.guarantee, None, {})
     >>> print(outcome.statement().splitlines()[1])
@@ -73,7 +73,7 @@ class Outcome:
         return "\n".join(lines)
 
     def to_run(self) -> Run:
-        """The same as a `decrescendo.run.Run`, which can be saved.
+        """The same as a `decrescendo.training.run.Run`, which can be saved.
 
         Raises:
             InvalidValue: LOCAL, whose ledger is not a part of its plan's.

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from decrescendo import strict_json
+from decrescendo.base import strict_json
 from decrescendo.errors import FileRefused, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.placement import Placement

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decrescendo.budget import Guarantee, Unit
+from decrescendo.accounting.budget import Guarantee, Unit
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation, check_instance, check_integer
@@ -24,14 +26,12 @@ from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.threats import local_guarantee, server_guarantee
 from decrescendo.federated.verdict import RoundReport
-from decrescendo.ledger import Ledger, Release
-from decrescendo.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.optim import apply
-from decrescendo.plan import Plan
-from decrescendo.rng import Secure, SecureStream, sampling_and_noise
-from decrescendo.run import check_published, cpu_weights, judged
-from decrescendo.statement import SECURE, SEEDED
+from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
+from decrescendo.plans.plan import Plan
 from decrescendo.training import check_promise
+from decrescendo.training.run import check_published, cpu_weights, judged
+from decrescendo.training.statement import SECURE, SEEDED
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import Diagnostics
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.errors import InvalidValue, PlanViolation, check_instance
@@ -17,10 +19,8 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.rounds import Opened, Rounds
 from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
-from decrescendo.rng import Secure
-from decrescendo.run import cpu_weights
+from decrescendo.plans.plan import Plan
+from decrescendo.training.run import cpu_weights
 
 REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
 
@@ -69,10 +69,10 @@ class Server:
         PlanViolation: a round too many, or opened before the last was closed.
         FileRefused: a journal that is damaged or of another run.
 
-    >>> from decrescendo.budget import Budget, Unit
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
+    >>> from decrescendo.accounting.budget import Budget, Unit
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> from decrescendo.federated.update import client_update, prepare
     >>> plan = calibrate(Budget(2.0, 1e-3, Unit.CLIENT), PoissonSampling(50, 10), steps=2,
     ...     privacy=constant(1.0), clip=constant(1.0))

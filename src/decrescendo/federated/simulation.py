@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from decrescendo.accounting.spent import Spent
+from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.federated.clients import Clients
@@ -18,11 +20,9 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.rounds import Opened, Rounds
 from decrescendo.federated.update import LocalSteps, share_of_noise
 from decrescendo.federated.verdict import RoundReport, Verdict
-from decrescendo.plan import Plan
-from decrescendo.progress import Callback, Progress
-from decrescendo.rng import Secure, SecureStream, Seeds, Streams
-from decrescendo.spent import Spent
+from decrescendo.plans.plan import Plan
 from decrescendo.training import Untouched
+from decrescendo.training.progress import Callback, Progress
 
 # Who of a cohort does not answer, from the round's number and the cohort.
 Dropouts = Callable[[int, tuple[int, ...]], Collection[int]]
@@ -98,10 +98,10 @@ def simulate(
         UnsupportedModel: examples that see each other (across clients), buffers or frozen parameters that training
             changes, more in the model's state dict than its parameters and buffers.
 
-    >>> from decrescendo.budget import Budget, Unit
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
+    >>> from decrescendo.accounting.budget import Budget, Unit
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> plan = calibrate(Budget(2.0, 1e-3, Unit.CLIENT), PoissonSampling(50, 10), steps=2,
     ...     privacy=constant(1.0), clip=constant(1.0))
     >>> model = nn.Linear(1, 1)

@@ -6,10 +6,10 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting import Gaussian
-from decrescendo.budget import Guarantee, Unit
+from decrescendo.accounting.budget import Guarantee, Unit
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 
 def local_guarantee(plan: Plan, rounds: int | None = None) -> Guarantee:
@@ -23,7 +23,7 @@ def local_guarantee(plan: Plan, rounds: int | None = None) -> Guarantee:
         rounds: the most rounds that the client answers (`Policy.max_rounds`); the bound takes those with the least
             noise. ``None`` for all rounds of the plan.
 
-    >>> from decrescendo.plan import _EXAMPLE
+    >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
     >>> print(local_guarantee(plan, rounds=1))
     (4.378, 1e-05)-DP a client, Gaussian exact
@@ -50,7 +50,7 @@ def server_guarantee(
     Raises:
         InvalidValue: more replies than members, or more rounds than the plan has.
 
-    >>> from decrescendo.plan import _EXAMPLE
+    >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
     >>> full, half = (server_guarantee(plan, [(4, j), (4, j)]).epsilon for j in (4, 2))
     >>> full == local_guarantee(plan).epsilon, half > full

@@ -1,7 +1,7 @@
 """What a guarantee about one client says of somebody who is behind several clients.
 
 InfiniteMNIST is the case in point: hundreds of thousands of clients, each with images derived from 60,000 source
-digits (`data.infinite.sources`). A plan for clients hides one derived image (or one client with ten of them); the
+digits. A plan for clients hides one derived image (or one client with ten of them); the
 person who wrote a digit is behind all images that are made from it.
 """
 
@@ -10,13 +10,13 @@ import math
 import numpy as np
 from jaxtyping import Int
 
+from decrescendo.accounting.budget import Bound, rounded
 from decrescendo.accounting.gaussian import check_delta
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down
-from decrescendo.budget import Bound, rounded
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_integer
 from decrescendo.federated.mixture import BinomialMixture, Composed
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 # Of epsilon, the grid that losses are rounded on, for 5,000 releases: what rounding adds grows like their number times
 # the grid squared. And the grid's limits, between cost and looseness.
@@ -30,13 +30,12 @@ def most_clients(person: Int[np.ndarray, " rows"], client: Int[np.ndarray, " row
     """The most clients that one person is behind.
 
     Args:
-        person: whose record each row is (`data.infinite.sources`).
+        person: whose record each row is.
         client: who holds it.
 
-    >>> from decrescendo.data.infinite import sources
-    >>> rows = np.arange(250_000)
-    >>> most_clients(sources(10_000 + rows), rows), most_clients(sources(10_000 + rows), rows // 10)
-    (5, 5)
+    >>> rows = np.arange(12)
+    >>> most_clients(rows % 3, rows), most_clients(rows % 3, rows // 4)
+    (4, 3)
     """
     pairs = np.unique(np.stack([person, client]), axis=1)
     return int(np.unique(pairs[0], return_counts=True)[1].max()) if pairs.size else 0
@@ -141,7 +140,7 @@ def both_units(
         unit: what a client is ("derived image").
         person: who is behind several ("source digit").
 
-    >>> from decrescendo.plan import _EXAMPLE
+    >>> from decrescendo.plans.plan import _EXAMPLE
     >>> print(both_units(Plan.from_json(_EXAMPLE), 2, unit="derived image", person="source digit"))
     One client (derived image): epsilon 0.99 at delta 1e-05 (Pld, upper).
     One source digit, behind at most 2 clients: epsilon ... at delta 1e-05 (upper bound, binomial mixture).

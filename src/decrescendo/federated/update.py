@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.rng import SecureStream, Streams, seeded
 from decrescendo.clipping.batches import count_rows, slice_rows
 from decrescendo.clipping.clipped import Batch, Loss, accumulator, check_clip_norm, trainable
 from decrescendo.errors import InvalidValue, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.summing import norm_of
-from decrescendo.rng import SecureStream, Streams, seeded
 
 # The client stays further below C than the server asks for (`summing.MARGIN`), so that no honest reply is re-clipped.
 CLIENT_MARGIN = 2.0**-20

@@ -10,7 +10,7 @@ from torch import nn
 from decrescendo.clipping.clipped import trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
-from decrescendo.noise import NoisyMean
+from decrescendo.optim.noise import NoisyMean
 from decrescendo.optim.noise_aware import as_noise_aware
 
 
@@ -34,7 +34,7 @@ def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) 
             of a mean that does not say it.
 
     >>> import torch
-    >>> from decrescendo.ledger import Release
+    >>> from decrescendo.accounting.ledger import Release
     >>> model = torch.nn.Linear(1, 1, bias=False)
     >>> _ = model.weight.data.fill_(1.0)
     >>> noisy = NoisyMean({"weight": torch.tensor([[0.5]])}, Release(0.01, 1.0))

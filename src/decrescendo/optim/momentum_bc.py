@@ -25,7 +25,7 @@ class MomentumBC(torch.optim.Optimizer):
     steps grow by up to 1 / (1 - beta).)
 
     Averaging also averages the noise: of T steps with noise z_t, step i's goes into all later steps, with the weights
-    that `decrescendo.theory` calls the influence under momentum.
+    that Hong et al. call the influence under momentum.
 
     Args:
         params: parameters or groups of them.

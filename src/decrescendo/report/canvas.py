@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from decrescendo.extras import require
+from decrescendo.base.extras import require
 
 # Okabe and Ito's palette: told apart by people with any kind of colour vision, and in grey by the line styles.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

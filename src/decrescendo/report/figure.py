@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo.accounting.spent import Spent
 from decrescendo.errors import InvalidValue
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save
-from decrescendo.spent import Spent
 
 
 @dataclass(frozen=True, slots=True)

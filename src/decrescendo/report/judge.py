@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from decrescendo import accounting
-from decrescendo.budget import Bound, rounded
+from decrescendo.accounting.budget import Bound, rounded
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError
-from decrescendo.ledger import Ledger
 
 WORDS = {
     "upper": "upper bound",

@@ -6,12 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from decrescendo import strict_json
-from decrescendo.budget import Guarantee
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base import strict_json
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
-from decrescendo.ledger import Ledger, Release
-from decrescendo.plan import Plan
-from decrescendo.terms import Terms
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.terms import Terms
 
 COLUMNS = ("noise_multiplier", "sample_rate", "count")
 
@@ -34,7 +34,7 @@ def read_ledger(
     """
     if Path(path).is_dir():
         _check_rate_is_free(path, sample_rate)
-        from decrescendo.run import Run  # needs torch, which no other file does
+        from decrescendo.training.run import Run  # needs torch, which no other file does
 
         run = Run.load(path)
         return run.covered, run.plan.budget.delta
@@ -58,7 +58,7 @@ def filtered(path: str | os.PathLike[str]) -> Guarantee | None:
     """
     if not Path(path).is_dir():
         return None
-    from decrescendo.run import Run  # needs torch, which no other file does
+    from decrescendo.training.run import Run  # needs torch, which no other file does
 
     run = Run.load(path)
     return run.guarantee if isinstance(run.plan, Terms) else None

@@ -1,15 +1,95 @@
-"""Training by a plan, the only way from raw rows to weights.
+"""Training by a plan, the only way from raw rows to weights; and everything that a run leaves behind.
 
-==============  ============================================================================================
-`train`         the loop most people want
-`Trainer`       its steps, for people who keep their own loop
-`StepResult`    one step: what was released, and what the clipping saw
-==============  ============================================================================================
+==========================  ================================================================================
+`train`                     the loop most people want
+`Trainer`, `StepResult`     its steps, for people who keep their own loop
+`Run`, `Statement`          what came out: a folder of it, and what may be said of it
+`Store`, `Checkpoints`      a ledger on disk for one data set; trainings that survive a crash
+`Adaptive`, `steering`      noise and clipping decided as the run goes
+`Task`, `find_task`, `fit`  what the command line trains, by name
+`tune`, `search_privately`  settings found on public data, or on the task's own at a price
+==========================  ================================================================================
+
+Names load when they are first touched: a store and a statement need no torch.
 """
 
-from decrescendo.training.loop import train
-from decrescendo.training.source import check_promise
-from decrescendo.training.trainer import StepResult, Trainer
-from decrescendo.training.untouched import Untouched
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-__all__ = ["train", "Trainer", "StepResult", "Untouched", "check_promise"]
+if TYPE_CHECKING:
+    from decrescendo.training import digits, steering
+    from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
+    from decrescendo.training.data import Rows, rows
+    from decrescendo.training.evaluate import accuracy, mean_loss
+    from decrescendo.training.fitting import (
+        OPTIMIZERS,
+        Decay,
+        cross_entropy,
+        decay_scheduler,
+        fit,
+        initialised,
+        make_optimizer,
+        train_task,
+    )
+    from decrescendo.training.loop import train
+    from decrescendo.training.private_tuning import PrivateSearch, parse_trials, save_winner, search_privately
+    from decrescendo.training.progress import Callback, Progress
+    from decrescendo.training.run import Run, cpu_weights, versions
+    from decrescendo.training.settings import Settings
+    from decrescendo.training.source import check_promise
+    from decrescendo.training.space import Among, Between, Space, default_space, free_space
+    from decrescendo.training.statement import Conduct, Declaration, Statement
+    from decrescendo.training.steering import Adaptive
+    from decrescendo.training.store import Store
+    from decrescendo.training.task import Task, find_task
+    from decrescendo.training.trainer import StepResult, Trainer
+    from decrescendo.training.tuning import Recipe, tune
+    from decrescendo.training.untouched import Untouched
+
+_HOMES = {
+    "checkpoint": ("Checkpoint", "Checkpoints", "Releases", "Stateful"),
+    "evaluate": ("accuracy", "mean_loss"),
+    "fitting": (
+        "OPTIMIZERS", "Decay", "cross_entropy", "decay_scheduler", "fit", "initialised", "make_optimizer", "train_task",
+    ),
+    "loop": ("train",),
+    "progress": ("Callback", "Progress"),
+    "data": ("Rows", "rows"),
+    "run": ("Run", "cpu_weights", "versions"),
+    "private_tuning": ("PrivateSearch", "parse_trials", "save_winner", "search_privately"),
+    "settings": ("Settings",),
+    "space": ("Among", "Between", "Space", "default_space", "free_space"),
+    "tuning": ("Recipe", "tune"),
+    "source": ("check_promise",),
+    "statement": ("Conduct", "Declaration", "Statement"),
+    "steering": ("Adaptive",),
+    "store": ("Store",),
+    "task": ("Task", "find_task"),
+    "trainer": ("StepResult", "Trainer"),
+    "untouched": ("Untouched",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ROOMS = ("digits", "steering")
+
+__all__ = [
+    "train", "Trainer", "StepResult", "Progress", "Callback", "Run", "Store", "Checkpoint", "Checkpoints", "Releases",
+    "Stateful", "Statement", "Conduct", "Declaration", "Adaptive", "steering", "Task", "find_task", "fit", "train_task",
+    "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy", "digits", "Rows",
+    "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "Untouched", "check_promise",
+    "Settings", "Space", "Between", "Among", "default_space", "free_space", "tune", "Recipe", "PrivateSearch",
+    "search_privately", "save_winner", "parse_trials",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME_OF:
+        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        globals()[name] = found
+        return found
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

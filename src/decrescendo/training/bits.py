@@ -4,7 +4,7 @@ import hashlib
 
 from torch import Tensor, uint8
 
-from decrescendo.noise import NoisyMean
+from decrescendo.optim.noise import NoisyMean
 
 
 def checksum(value: Tensor) -> bytes:

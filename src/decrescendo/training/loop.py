@@ -5,14 +5,14 @@ from contextlib import nullcontext
 import torch
 from torch import nn
 
-from decrescendo.checkpoint import Checkpoints
+from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings, Loss
-from decrescendo.plan import Plan
-from decrescendo.progress import Callback, bar
-from decrescendo.rng import Secure
-from decrescendo.run import Run
-from decrescendo.steering import Adaptive
-from decrescendo.store import Store
+from decrescendo.plans.plan import Plan
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.progress import Callback, bar
+from decrescendo.training.run import Run
+from decrescendo.training.steering import Adaptive
+from decrescendo.training.store import Store
 from decrescendo.training.trainer import Trainer
 
 
@@ -52,10 +52,10 @@ def train(
         checkpoints: where the run is kept, to go on after a crash.
         progress: draw a progress bar on standard error.
 
-    >>> from decrescendo.budget import Budget
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> plan = calibrate(
     ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
     ... )

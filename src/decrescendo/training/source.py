@@ -2,17 +2,17 @@
 
 from typing import Protocol, final, runtime_checkable
 
-from decrescendo.budget import Guarantee
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.spent import Spent
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
-from decrescendo.progress import Spending
-from decrescendo.run import judged
-from decrescendo.sampling import PoissonSampling
-from decrescendo.spent import Spent
-from decrescendo.steering import Settings
-from decrescendo.terms import Terms
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.terms import Terms
+from decrescendo.training.progress import Spending
+from decrescendo.training.run import judged
+from decrescendo.training.steering import Settings
 
 
 @runtime_checkable

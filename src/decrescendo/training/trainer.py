@@ -8,13 +8,12 @@ from typing import final
 import torch
 from torch import nn
 
-from decrescendo.budget import Budget, Unit
-from decrescendo.checkpoint import Checkpoint, Checkpoints, Releases
-from decrescendo.checkpoint.streams import stream_at, stream_state
+from decrescendo.accounting.budget import Budget, Unit
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base.rng import Secure, SecureStream, Seeds, sampling_and_noise
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import trainable
-from decrescendo.data.rows import Rows, rows
 from decrescendo.errors import (
     DecrescendoError,
     FileRefused,
@@ -23,19 +22,20 @@ from decrescendo.errors import (
     UnsupportedModel,
     check_instance,
 )
-from decrescendo.ledger import Ledger, Release
-from decrescendo.noise import privatise
 from decrescendo.optim import apply
-from decrescendo.plan import Plan
-from decrescendo.progress import Progress
-from decrescendo.rng import Secure, SecureStream, Seeds, sampling_and_noise
-from decrescendo.run import History, Run, check_published, cpu_weights
-from decrescendo.statement import SECURE, SEEDED, Conduct
-from decrescendo.steering import Adaptive, Settings
-from decrescendo.steering.steered import Steered
-from decrescendo.store import Store, new_id
+from decrescendo.optim.noise import privatise
+from decrescendo.plans.plan import Plan
 from decrescendo.training.bits import digest
+from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.data import Rows, rows
+from decrescendo.training.progress import Progress
+from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Planned, Source
+from decrescendo.training.statement import SECURE, SEEDED, Conduct
+from decrescendo.training.steering import Adaptive, Settings
+from decrescendo.training.steering.steered import Steered
+from decrescendo.training.store import Store, new_id
 from decrescendo.training.untouched import Untouched
 
 
@@ -92,10 +92,10 @@ class Trainer:
         InvalidValue: data of another length than the plan's ``dataset_size``; a plan that promises less than
             its releases spend.
 
-    >>> from decrescendo.budget import Budget
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> plan = calibrate(
     ...     Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=constant(1.0), clip=constant(1.0)
     ... )
@@ -164,7 +164,7 @@ class Trainer:
         With an `Adaptive` each batch is drawn after its step was granted, and the batches end where the training does.
 
         Args:
-            data: see `data.rows.rows`; as many rows as the plan's ``dataset_size``.
+            data: see `training.rows`; as many rows as the plan's ``dataset_size``.
         """
         table = rows(data)
         size = self._source.sampling.dataset_size

@@ -14,9 +14,11 @@ import typer
 from typer.testing import CliRunner
 
 from decrescendo.accounting import GdpClt, Pld
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.cli import app
 from decrescendo.errors import InvalidValue, check_real
-from decrescendo.ledger import Ledger
+from decrescendo_papers.cli import COMMANDS as PAPERS
+from decrescendo_papers.cli import app as papers
 from fuzzing import run_files
 from fuzzing.decisions import Decisions
 from fuzzing.target import Files, Target
@@ -34,11 +36,12 @@ TEXTS = (
 )  # fmt: skip
 # Hours of work begin here; a fuzzer is after what comes before.
 WORK = (
-    "decrescendo.experiments.execute.execute", "decrescendo.experiments.hong.reproduce_hong",
-    "decrescendo.experiments.costs.compute", "decrescendo.experiments.demo.demonstrate",
-    "decrescendo.experiments.tasks.train_task", "decrescendo.experiments.search.search",
-    "decrescendo.experiments.private_search.search_privately", "decrescendo.experiments.influence_plan.influence_plan",
-    "decrescendo.plan.verify_epsilon",
+    "decrescendo_papers.experiments.execute.execute", "decrescendo_papers.experiments.hong.reproduce_hong",
+    "decrescendo_papers.experiments.costs.compute", "decrescendo.cli.demo.demonstrate",
+    "decrescendo.training.train_task", "decrescendo.training.tune", "decrescendo.training.search_privately",
+    "decrescendo_papers.experiments.search.search",
+    "decrescendo_papers.experiments.influence_plan.influence_plan",
+    "decrescendo.plans.plan.verify_epsilon",
 )  # fmt: skip
 SMALL = ["--epsilon", "2", "--delta", "1e-6", "--dataset-size", "500", "--batch", "10", "--steps", "4"]
 CALLS: tuple[list[str], ...] = (
@@ -59,7 +62,8 @@ CALLS: tuple[list[str], ...] = (
     ["reproduce", "table1", "--dry-run", "--cells", "mnist/0.4/*", "--seeds", "1"],
     ["reproduce", "figure2", "--results", "run"],
     ["report", "--results", "run", "--curves", "run", "--out", "new"],
-    ["tune", "mnist", "--epsilon", "1", "--on", "fashion-mnist", "--trials", "4", "--out", "x.json", "--vary", "lr=1"],
+    ["search", "mnist", "--epsilon", "1", "--on", "fashion-mnist", "--trials", "4", "--out", "x.json"],
+    ["tune", "digits", "--epsilon", "1", "--on", "digits", "--trials", "4", "--out", "x.json", "--vary", "lr=1"],
     ["tune", "digits", "--epsilon", "2", "--private", "--trials", "poisson:10", "--out", "new.json", "--fix", "clip=1"],
     ["influence", "mnist35-pca", "--on", "gaussian-2", "--epsilon", "4", "--steps", "50", "--out", "new.json"],
     ["demo", "--out", "new", "--steps", "1", "--seeds", "1"],
@@ -80,12 +84,13 @@ def _seeds() -> list[Files]:
 
 @cache
 def _options() -> dict[str, list[str]]:
-    group: Any = typer.main.get_command(app)
+    groups: list[Any] = [typer.main.get_command(of) for of in (app, papers)]
     return {
         name: [
             "--help",
             *sorted(o for parameter in command.params for o in parameter.opts if o.startswith("-")),
         ]
+        for group in groups
         for name, command in group.commands.items()
     }
 
@@ -142,7 +147,7 @@ def _read(folder: Path) -> str:
     except (OSError, TypeError, ValueError, RecursionError):
         words = []
     with contextlib.chdir(folder), _without_work():
-        result = CliRunner().invoke(app, words)
+        result = CliRunner().invoke(papers if words and words[0] in PAPERS else app, words)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     if "Traceback" in result.output:

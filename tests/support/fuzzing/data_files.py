@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from decrescendo.data.idx import parse_idx
-from decrescendo.data.imdb import from_archive, from_lines
-from decrescendo.data.names import parse
-from decrescendo.data.xray import contents_digest, from_arrays, is_test, pictures, small
+from decrescendo_papers.data.idx import parse_idx
+from decrescendo_papers.data.imdb import from_archive, from_lines
+from decrescendo_papers.data.names import parse
+from decrescendo_papers.data.xray import contents_digest, from_arrays, is_test, pictures, small
 from fuzzing.decisions import Decisions
 from fuzzing.mutations import mutated_bytes, mutated_json
 from fuzzing.target import Files, Target

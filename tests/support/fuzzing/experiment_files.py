@@ -6,13 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from decrescendo.base import sealed as kept
 from decrescendo.errors import FileRefused
-from decrescendo.experiments import costs, kept, measured_seeds, recipes, results
-from decrescendo.experiments.costs import Costs
-from decrescendo.experiments.pages.archive import Archive
-from decrescendo.experiments.recipes import Recipe, Trial, load_recipe, save_recipe
-from decrescendo.experiments.results import Result
-from decrescendo.experiments.spec import Spec
+from decrescendo_papers.experiments import costs, measured_seeds, recipes, results
+from decrescendo_papers.experiments.costs import Costs
+from decrescendo_papers.experiments.pages.archive import Archive
+from decrescendo_papers.experiments.recipes import Recipe, Trial, load_recipe, save_recipe
+from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.spec import Spec
 from fuzzing.mutations import resigned
 from fuzzing.target import Files, Target
 
@@ -25,11 +26,11 @@ SPEC = Spec(
 
 def _text(format_name: str, version: int, facts: dict[str, Any]) -> Files:
     content = {"format": format_name, "version": version, **facts}
-    return {FILE: json.dumps({**content, "sha256": kept._checksum(content)}, indent=1).encode()}
+    return {FILE: json.dumps({**content, "sha256": kept.digest(content)}, indent=1).encode()}
 
 
 def _sign(files: Files) -> Files:
-    return {name: resigned(content, kept._checksum) for name, content in files.items()}
+    return {name: resigned(content, kept.digest) for name, content in files.items()}
 
 
 @cache
@@ -39,22 +40,21 @@ def _results() -> list[Files]:
         {"device": "cpu"},
     )  # fmt: skip
     refused = Result(SPEC, refused="no noise meets it")
-    return [
-        _text(results.FORMAT, results.VERSION, {**asdict(r), "spec": r.spec.settings()})
-        for r in (made, refused)
-    ]
+    return [{FILE: results.line_of(r).encode()} for r in (made, refused)]
 
 
 def _read_result(folder: Path) -> Result:
-    read = results.load(folder / FILE)
+    found, wrong = results.read_all(folder / FILE)
+    if wrong or len(found) != 1:
+        raise FileRefused("; ".join(wrong) or "no result, or several")
+    (read,) = found
     Archive([read]).of(read.spec)
     read.spec.name.encode()
     return read
 
 
 def _result_again(value: Result, folder: Path) -> Result:
-    facts = {**asdict(value), "spec": value.spec.settings()}
-    return results.load(kept.write(folder / FILE, results.FORMAT, results.VERSION, facts))
+    return results.read_line(results.line_of(value), folder / FILE)
 
 
 @cache

@@ -12,7 +12,8 @@ from unittest.mock import patch
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from decrescendo.budget import Unit
+from decrescendo.accounting.budget import Unit
+from decrescendo.base import sealed
 from decrescendo.errors import DecrescendoError
 from decrescendo.federated import journal as journals
 from decrescendo.federated import rounds
@@ -23,8 +24,8 @@ from decrescendo.federated.messages import Round, run_id
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.server import Server
-from decrescendo.plan import Plan
-from decrescendo.run import judged
+from decrescendo.plans.plan import Plan
+from decrescendo.training.run import judged
 from fuzzing.judging import found
 from fuzzing.mutations import resigned
 from fuzzing.seeds import plan
@@ -114,7 +115,7 @@ def _sign_journal(files: Files) -> Files:
         if tensors and isinstance(old, str) and len(old) == 64:
             new = hashlib.sha256(tensors[0]).hexdigest()
             out[journals.HEAD] = out[journals.HEAD].replace(old.encode(), new.encode())
-        out[journals.HEAD] = resigned(out[journals.HEAD], journals._digest)
+        out[journals.HEAD] = resigned(out[journals.HEAD], sealed.digest)
     return out
 
 

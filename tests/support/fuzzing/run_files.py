@@ -12,22 +12,21 @@ import numpy as np
 import torch
 from safetensors.torch import save as save_tensors
 
-from decrescendo import plan as plans
-from decrescendo import terms as termss
-from decrescendo.budget import Budget
-from decrescendo.checkpoint import Checkpoint, Checkpoints, Releases
-from decrescendo.checkpoint import checkpoints as kept
-from decrescendo.checkpoint import releases as listed
-from decrescendo.checkpoint.streams import stream_at, stream_state
-from decrescendo.ledger import Ledger, Release
-from decrescendo.plan import Plan
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base import sealed
+from decrescendo.base.rng import SecureStream
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.terms import Terms
 from decrescendo.report.ledgers import read_ledger
-from decrescendo.rng import SecureStream
-from decrescendo.run import History, Run
-from decrescendo.run import files as runs
-from decrescendo.statement import Conduct, Declaration
-from decrescendo.store import Store
-from decrescendo.terms import Terms
+from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.checkpoint import checkpoints as kept
+from decrescendo.training.checkpoint import releases as listed
+from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.run import History, Run
+from decrescendo.training.run import files as runs
+from decrescendo.training.statement import Conduct, Declaration
+from decrescendo.training.store import Store
 from fuzzing.decisions import Decisions
 from fuzzing.judging import found
 from fuzzing.mutations import VALUES, resigned
@@ -52,7 +51,7 @@ def _plan_again(value: Plan, folder: Path) -> Plan:
 
 
 def _sign_plan(files: Files) -> Files:
-    return {name: resigned(content, plans._digest) for name, content in files.items()}
+    return {name: resigned(content, sealed.digest) for name, content in files.items()}
 
 
 def _read_terms(folder: Path) -> Terms:
@@ -156,7 +155,7 @@ def _runs() -> list[Files]:
 def _sign_run(files: Files) -> Files:
     """The plan's own checksum, those of the files, and the run's."""
     out = dict(files)
-    for name, digest in ((runs.PLAN, plans._digest), (runs.TERMS, termss._digest)):
+    for name, digest in ((runs.PLAN, sealed.digest), (runs.TERMS, sealed.digest)):
         if name in out:
             out[name] = resigned(out[name], digest)
     if runs.RUN not in out:
@@ -174,7 +173,7 @@ def _sign_run(files: Files) -> Files:
                     out[runs.RUN] = out[runs.RUN].replace(body[key].encode(), new.encode())
     except (ValueError, TypeError, RecursionError):
         pass
-    out[runs.RUN] = resigned(out[runs.RUN], lambda body: runs._sha256(runs._canonical(body)))
+    out[runs.RUN] = resigned(out[runs.RUN], sealed.digest)
     return out
 
 
@@ -327,7 +326,7 @@ def _sign_checkpoint(files: Files) -> Files:
                 content = content.replace(old.encode(), hashlib.sha256(tensors).hexdigest().encode())
         except (ValueError, AttributeError, RecursionError):
             pass
-        out[name] = resigned(content, kept._digest)
+        out[name] = resigned(content, sealed.digest)
     return out
 
 
@@ -410,7 +409,7 @@ RUNS = (
         "terms",
         lambda: [{TERMS: terms(r).to_json().encode()} for r in ("RenyiFilter(order=12)", "ZcdpFilter", "GdpFilter")],
         _read_terms, lambda value, _: Terms.from_json(value.to_json()),
-        lambda files: {name: resigned(content, termss._digest) for name, content in files.items()},
+        lambda files: {name: resigned(content, sealed.digest) for name, content in files.items()},
     ),
     Target("ledger", _ledgers, _read_ledger, _ledger_again),
     Target("run", _runs, _read_run, _run_again, _sign_run, _bend_tensors),

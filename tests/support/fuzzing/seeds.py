@@ -3,12 +3,12 @@
 from functools import cache
 
 from decrescendo.accounting import Pld
-from decrescendo.budget import Budget, Guarantee, Unit
-from decrescendo.ledger import Ledger
-from decrescendo.plan import Plan
-from decrescendo.sampling import PoissonSampling
-from decrescendo.schedule import Schedule
-from decrescendo.terms import Terms
+from decrescendo.accounting.budget import Budget, Guarantee, Unit
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.terms import Terms
 
 ROWS = 500
 

@@ -4,11 +4,11 @@ import math
 from fractions import Fraction
 from typing import final
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters.limits import SAFE, checked_budget, checked_limit
 from decrescendo.accounting.filters.meter import Meter, round_up
 from decrescendo.accounting.filters.metered import MeteredFilter
 from decrescendo.accounting.gaussian import log_delta, mu_of
-from decrescendo.budget import Budget
 from decrescendo.errors import AccountingError
 
 # `log_delta` is right to 2e-13 relative in delta.
@@ -28,7 +28,7 @@ class GdpFilter(MeteredFilter):
         AccountingError: (when asked) a release with sample_rate < 1, which would be billed as a full one; take
             `RenyiFilter`.
 
-    >>> from decrescendo.ledger import Release
+    >>> from decrescendo.accounting.ledger import Release
     >>> filter = GdpFilter(Budget(4.0, 1e-8))
     >>> round(filter.smallest_noise_multiplier(1.0, steps=100), 3)
     13.956

@@ -2,7 +2,7 @@
 
 import math
 
-from decrescendo.budget import Budget
+from decrescendo.accounting.budget import Budget
 from decrescendo.errors import ImpossibleBudget, check_instance
 
 # Closed-form limits are a few operations on floats: each is off by less than 1e-15 of its largest term. A limit is

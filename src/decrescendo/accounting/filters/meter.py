@@ -7,8 +7,8 @@ from threading import Lock
 from typing import final
 
 from decrescendo.accounting.filters.protocol import Granted, Refused
+from decrescendo.accounting.ledger import Release
 from decrescendo.errors import check_instance
-from decrescendo.ledger import Release
 
 # The search for the smallest noise multiplier ends within this share of it.
 NARROW = 1e-14

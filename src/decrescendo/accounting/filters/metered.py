@@ -2,11 +2,11 @@
 
 from abc import ABC, abstractmethod
 
+from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.accounting.filters.meter import Meter
 from decrescendo.accounting.filters.protocol import Granted, Refused
-from decrescendo.budget import Budget, Guarantee
+from decrescendo.accounting.ledger import Release
 from decrescendo.errors import check_integer, check_real
-from decrescendo.ledger import Release
 
 
 class MeteredFilter(ABC):

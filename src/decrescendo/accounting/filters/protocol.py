@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol, final, runtime_checkable
 
-from decrescendo.budget import Budget, Guarantee
-from decrescendo.ledger import Release
+from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.ledger import Release
 
 
 @final

@@ -9,13 +9,13 @@ from typing import final
 import numpy as np
 from scipy.special import gammaln
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.filters.limits import SAFE, checked_budget, checked_limit
 from decrescendo.accounting.filters.meter import Meter, round_up
 from decrescendo.accounting.filters.metered import MeteredFilter
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down as onto_few
-from decrescendo.budget import Budget
 from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance, check_integer
-from decrescendo.ledger import Ledger
 
 ORDERS: tuple[int, ...] = (*range(2, 65), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024)
 LARGEST_ORDER = 2**14
@@ -44,7 +44,7 @@ class RenyiFilter(MeteredFilter):
     Raises:
         ImpossibleBudget: the order is too small for the budget: even no release at all would exceed it.
 
-    >>> from decrescendo.ledger import Release
+    >>> from decrescendo.accounting.ledger import Release
     >>> filter = RenyiFilter(Budget(1.0, 1e-5), order=16)
     >>> filter.request(Release(0.01, 1.5, count=500))
     Granted(release=Release(sample_rate=0.01, noise_multiplier=1.5, count=500), cost=..., remaining=...)

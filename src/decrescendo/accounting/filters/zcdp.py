@@ -4,11 +4,11 @@ import math
 from fractions import Fraction
 from typing import final
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.concentrated import rho_of
 from decrescendo.accounting.filters.limits import SAFE, checked_budget, checked_limit
 from decrescendo.accounting.filters.meter import Meter, round_up
 from decrescendo.accounting.filters.metered import MeteredFilter
-from decrescendo.budget import Budget
 
 
 @final
@@ -26,7 +26,7 @@ class ZcdpFilter(MeteredFilter):
 
     Guarantee: `guarantee`, that is the budget, for noise multipliers chosen by any rule from the outputs so far.
 
-    >>> from decrescendo.ledger import Release
+    >>> from decrescendo.accounting.ledger import Release
     >>> filter = ZcdpFilter(Budget(4.0, 1e-8))
     >>> round(filter.limit, 6)
     0.196352

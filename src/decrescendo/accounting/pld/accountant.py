@@ -10,15 +10,15 @@ from jaxtyping import Float, Int
 from scipy.optimize import brentq
 from scipy.special import erf, ndtri
 
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import Gaussian, check_delta
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
 from decrescendo.accounting.pld.sandwich import losses
 from decrescendo.accounting.pld.segments import Nodes, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
-from decrescendo.budget import Bound
 from decrescendo.errors import AccountingError, check_instance, check_real
-from decrescendo.ledger import Ledger, Release
 
 
 @dataclass(frozen=True, slots=True)

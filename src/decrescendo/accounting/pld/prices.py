@@ -21,11 +21,11 @@ from jaxtyping import Complex, Float
 from scipy.special import expm1, log1p, ndtri
 
 from decrescendo.accounting.gaussian import log_delta
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.inversion import Grid, choose_grid
 from decrescendo.accounting.pld.sandwich import losses, masses_above, masses_change, place_dots
 from decrescendo.accounting.pld.segments import build_nodes, mixtures_above
 from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, Waves, log_mgf
-from decrescendo.ledger import Ledger
 
 _SPACING = 0.04  # of nodes, in log mu
 _KAPPA = 0.05

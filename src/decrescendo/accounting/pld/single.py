@@ -16,7 +16,7 @@ import sys
 from scipy.optimize import brentq
 
 from decrescendo.accounting.gaussian import epsilon_of, log_delta
-from decrescendo.ledger import Ledger
+from decrescendo.accounting.ledger import Ledger
 
 # What mu may be off by, relatively, and with it the losses: 1/z of a float, a few units; of releases that everybody
 # takes part in, the root of a sum of up to 2^53 terms, added pairwise: some thirty units. Twice that.

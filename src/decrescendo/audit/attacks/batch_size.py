@@ -4,13 +4,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.probe import Probed, probe_loss
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
-from decrescendo.curves import constant
-from decrescendo.plan import Plan
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 
 _COORDINATES = 200
 

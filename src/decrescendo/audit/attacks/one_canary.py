@@ -10,7 +10,7 @@ from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.clipping import Batch, Loss
 from decrescendo.clipping.batches import map_rows
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 
 def one_canary(
@@ -26,10 +26,10 @@ def one_canary(
         learning_rate: of SGD.
 
     >>> from decrescendo.audit import many_runs
-    >>> from decrescendo.calibration import calibrate
-    >>> from decrescendo.budget import Budget
-    >>> from decrescendo.curves import constant
-    >>> from decrescendo.sampling import PoissonSampling
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
     >>> plan = calibrate(
     ...     Budget(4.0, 1e-5), PoissonSampling(20, 10), steps=1, privacy=constant(1.0), clip=constant(1.0)
     ... )

@@ -6,14 +6,14 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 from torch import Tensor, nn
 
+from decrescendo.accounting.budget import Budget
 from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.probe import STEEPNESS
-from decrescendo.budget import Budget
-from decrescendo.calibration import calibrate
 from decrescendo.clipping import Batch
-from decrescendo.curves import constant
-from decrescendo.plan import Plan
-from decrescendo.sampling import PoissonSampling
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
 
 PADDING, SHORT, LONG = 0, 1, 2
 _LENGTH, _ROWS = 8, 40

@@ -4,7 +4,7 @@ A server app is `server_app`, a client app `client_app`; who writes a client app
 around it.
 """
 
-from decrescendo.extras import require
+from decrescendo.base.extras import require
 
 require("flwr.app")  # before the modules below import it: the error says what to install
 

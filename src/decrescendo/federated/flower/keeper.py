@@ -12,14 +12,14 @@ from typing import final
 
 from torch import Tensor
 
+from decrescendo.base.rng import SecureStream, Streams
 from decrescendo.errors import FileRefused, InvalidValue, check_integer
 from decrescendo.federated.flower.wire import Agreement, Proposal, spans_of
 from decrescendo.federated.messages import Round, run_id
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.update import prepare
-from decrescendo.plan import Plan
-from decrescendo.rng import SecureStream, Streams
+from decrescendo.plans.plan import Plan
 
 FILE = "keeper-private.sqlite"
 # A key of 256 bits, or a seed: of no more digits than Python turns into a number at once.

@@ -16,7 +16,7 @@ from decrescendo.errors import FileRefused
 from decrescendo.federated.flower.arrays import to_arrays, to_tensors
 from decrescendo.federated.messages import Round
 from decrescendo.federated.placement import Placement
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 
 TRAIN, AGREE = "train", "query.agree"
 _WEIGHTS, _ROUND, _COHORT, _UPDATES, _ANSWER, _PLAN, _HOSTS = (
@@ -150,7 +150,7 @@ class Proposal:
     def to_content(self) -> RecordDict:
         """As records; the plan as its own JSON.
 
-        >>> from decrescendo.plan import _EXAMPLE
+        >>> from decrescendo.plans.plan import _EXAMPLE
         >>> proposal = Proposal(Plan.from_json(_EXAMPLE), Placement.SERVER, "first")
         >>> Proposal.from_content(proposal.to_content()) == proposal
         True

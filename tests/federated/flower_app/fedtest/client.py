@@ -9,9 +9,9 @@ import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from decrescendo.base.rng import Streams
 from decrescendo.federated import Policy
 from decrescendo.federated.flower import Keeper, Shard, client_app
-from decrescendo.rng import Streams
 from fedtest.problem import SEED, SHARDS, all_records, loss, make_model
 
 torch.set_num_threads(1)

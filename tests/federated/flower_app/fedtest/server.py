@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 
 from decrescendo.federated import Outcome, Placement, Server
 from decrescendo.federated.flower import Delivery, Deployment, server_app
-from decrescendo.plan import Plan
+from decrescendo.plans.plan import Plan
 from fedtest.problem import SEED, make_model, make_optimizer
 
 torch.set_num_threads(1)

@@ -1,0 +1,3 @@
+from decrescendo_papers.cli import main
+
+main()

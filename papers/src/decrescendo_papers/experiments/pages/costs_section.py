@@ -1,0 +1,115 @@
+"""Figures 2 and 4: what is spent after so many steps, by the paper's accountants and certified."""
+
+from pathlib import Path
+
+import numpy as np
+
+from decrescendo.accounting import rounded
+from decrescendo.base.markdown import table
+from decrescendo.report import Panel, Scores, draw_panels
+from decrescendo_papers.experiments.costs import Costs, find
+from decrescendo_papers.experiments.figure import Figure
+from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.pages.settings import setting
+
+CLT, CERTIFIED, RENYI = "CLT (estimate)", "certified bracket", "Renyi (upper bound)"
+
+
+def curves(figure: Figure, folder: Path) -> dict[str, Costs]:
+    """The curves that are there, by name."""
+    found = {name: find(folder, spec, figure.points) for name, spec in figure.curves.items()}
+    return {name: costs for name, costs in found.items() if costs is not None}
+
+
+def _line(costs: Costs, *values: list[float]) -> Scores:
+    return Scores([0, *costs.steps], [[0.0, *series] for series in values])
+
+
+def draw_consumption(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
+    """Figure 2: a line a schedule; the CLT beside the certified upper end."""
+    found = curves(figure, sources.curves)
+    if not found:
+        return []
+    epsilon = next(iter(figure.curves.values())).epsilon
+    level, delta = (epsilon, f"budget {epsilon:g}"), setting(next(iter(figure.curves.values())).delta)
+    top = max(max(costs.upper) for costs in found.values())
+    panels = [
+        Panel({_symbol(name): _line(costs, costs.clt) for name, costs in found.items()},
+              f"claimed $\\varepsilon$ spent, $\\delta$ = {delta}", "As the paper counts (CLT)", level, True, top=top),
+        Panel({_symbol(name): _line(costs, costs.upper) for name, costs in found.items()},
+              "certified $\\varepsilon$ spent, upper end", "Certified, the very same steps", level, True, top=top),
+    ]  # fmt: skip
+    return draw_panels(panels, stem)
+
+
+def _symbol(name: str) -> str:
+    return name.replace("rho_mu", "$\\rho_\\mu$")
+
+
+def draw_accountants(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
+    """Figure 4: a panel a budget; CLT, certified bracket and Renyi."""
+    found = curves(figure, sources.curves)
+    if not found:
+        return []
+    panels = [
+        Panel(
+            {
+                CLT: _line(costs, costs.clt),
+                CERTIFIED: _line(costs, costs.lower, costs.upper),
+                RENYI: _line(costs, costs.renyi),
+            },
+            f"$\\varepsilon$ spent, $\\delta$ = {setting(figure.curves[name].delta)}" if i == 0 else "",
+            f"claimed {name}",
+            dots=True,
+        )
+        for i, (name, costs) in enumerate(found.items())
+    ]
+    return draw_panels(panels, stem)
+
+
+def costs_words(figure: Figure, sources: Sources) -> str:
+    """The numbers at half of the steps and at the end, and how the accountants lie to each other."""
+    found = curves(figure, sources.curves)
+    rows = [
+        [
+            name,
+            str(costs.steps[at]),
+            f"{costs.clt[at]:.4f}",
+            f"{rounded(costs.lower[at], 'down')} .. {rounded(costs.upper[at], 'up')}",
+            f"{costs.renyi[at]:.4f}",
+            f"{100 * (costs.lower[at] / costs.clt[at] - 1):+.2f} %",
+            f"{100 * (costs.renyi[at] / costs.upper[at] - 1):+.2f} %",
+        ]
+        for name, costs in found.items()
+        for at in (len(costs.steps) // 2 - 1, len(costs.steps) - 1)
+    ]
+    parts: list[str] = []
+    if rows:
+        header = [
+            "schedule",
+            "steps",
+            "CLT",
+            "certified",
+            "Renyi",
+            "lower end over CLT",
+            "Renyi over upper end",
+        ]
+        parts += [table(header, rows, "lrrrrrr"), _order(found)]
+    missing = [name for name in figure.curves if name not in found]
+    if missing:
+        parts.append(f"- **Unfinished**: not computed yet: {', '.join(missing)}.")
+    return "\n\n".join(parts)
+
+
+def _order(found: dict[str, Costs]) -> str:
+    clt, lower, upper, renyi = (
+        np.concatenate([getattr(costs, name) for costs in found.values()])
+        for name in ("clt", "lower", "upper", "renyi")
+    )
+    below, above = int((clt < lower).sum()), int((renyi >= upper).sum())
+    return (
+        f"- At {below} of {len(clt)} points the CLT's claim is below the certified lower end, so proved to be too "
+        f"small; at {above} of {len(clt)} Renyi accounting is at or above the certified upper end.\n"
+        f"- In the mean the CLT lies {100 * float(np.mean(1 - clt / upper)):.2f} % below the certified upper end, "
+        f"Renyi accounting {100 * float(np.mean(renyi / upper - 1)):.2f} % above it."
+    )

@@ -1,0 +1,80 @@
+"""Figure 3: accuracy over the grid of 1/rho_mu and 1/rho_c."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.report import draw_heat
+from decrescendo.report.alike import above, first_of_least, first_of_most
+from decrescendo_papers.experiments.figure import Figure
+from decrescendo_papers.experiments.figure3 import COARSE, EPSILON, TASK, WHOLE, grid_spec
+from decrescendo_papers.experiments.pages.archive import Archive, Sources
+from decrescendo_papers.experiments.pages.scores import Score, score_of
+from decrescendo_papers.experiments.table import base_spec
+
+
+def scores(archive: Archive) -> dict[tuple[float, float], Score]:
+    """Finished points of the grid by (1/rho_mu, 1/rho_c)."""
+    found = {(mu, c): score_of(archive.of(grid_spec(mu, c))) for mu in WHOLE for c in WHOLE}
+    return {point: score for point, score in found.items() if score.seeds}
+
+
+def shown(found: dict[tuple[float, float], Score]) -> Sequence[float]:
+    """The coarse grid, or the whole one as soon as a run of it is there."""
+    whole = any(mu not in COARSE or c not in COARSE for mu, c in found)
+    return WHOLE if whole else COARSE
+
+
+def matrix(
+    found: dict[tuple[float, float], Score], values: Sequence[float]
+) -> Float[np.ndarray, "rows columns"]:
+    """Mean accuracy in %: a row each 1/rho_c, a column each 1/rho_mu."""
+    return np.array([[found[mu, c].mean if (mu, c) in found else np.nan for mu in values] for c in values])
+
+
+def draw_grid(_: Figure, sources: Sources, stem: Path) -> list[Path]:
+    """The drawing; nothing without results."""
+    found = scores(sources.archive)
+    if not found:
+        return []
+    values = shown(found)
+    return draw_heat(
+        matrix(found, values), values, values, stem,
+        row_label="$1 / \\rho_c$", column_label="$1 / \\rho_\\mu$", label="test accuracy (%)",
+    )  # fmt: skip
+
+
+def grid_words(_: Figure, sources: Sources) -> str:
+    """What is seen."""
+    found = scores(sources.archive)
+    if not found:
+        return ""
+    values = shown(found)
+    counts = sorted({score.seeds for score in found.values()})
+    best, worst = (pick(found, lambda point: found[point].mean) for pick in (first_of_most, first_of_least))
+    lines = [
+        f"- {len(found)} of {len(values) ** 2} points are finished, with {_range(counts)} a point.",
+        f"- The best mean is {found[best].shown} at {_point(best)}, the worst {found[worst].shown} at {_point(worst)}: "
+        f"{found[best].mean - found[worst].mean:.2f} points apart.",
+    ]
+    spec = base_spec(TASK, epsilon=EPSILON, accountant="clt", settings={"method": "constant"})
+    vanilla = score_of(sources.archive.of(spec))
+    if vanilla.seeds:
+        better = sum(above(score.mean, vanilla.mean) for score in found.values())
+        lines.append(
+            f"- Vanilla DP-SGD at the same claimed epsilon has {vanilla.shown} ({vanilla.seeds} of its seeds "
+            f"finished): {better} of {len(found)} points are above it."
+        )
+    return "\n".join(lines)
+
+
+def _point(point: tuple[float, float]) -> str:
+    return f"1/rho_mu = {point[0]:g}, 1/rho_c = {point[1]:g}"
+
+
+def _range(counts: list[int]) -> str:
+    if counts == [1]:
+        return "1 seed"
+    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"

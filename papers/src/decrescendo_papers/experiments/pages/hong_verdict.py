@@ -1,0 +1,182 @@
+"""Where Hong et al.'s claims hold here and where not, in sentences made from the numbers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from decrescendo.report import Paired
+from decrescendo.report.alike import above
+from decrescendo_papers.experiments.estimate import fit_exponential
+from decrescendo_papers.experiments.hong import CASES, SEEDS, SHOWN, STAND_INS, STEPS, influence_of
+from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.pages.hong_cases import (
+    ACCURACY,
+    DIGITS,
+    SCALE_NAMES,
+    UNITS,
+    Compared,
+    corrected_p,
+    inside,
+    scaled,
+    sized,
+    trend,
+)
+from decrescendo_papers.experiments.pages.hong_figures import NAMES
+
+SIGNIFICANT, SMALLEST = 0.05, 0.0001
+KINDS = {metric: "test accuracy" if metric == ACCURACY else "training loss" for metric in UNITS}
+WORDS = {
+    metric: "points of test accuracy" if metric == ACCURACY else "nats of training loss" for metric in UNITS
+}
+
+
+def verdict(sources: Sources, cases: Sequence[Compared]) -> str:
+    """All sentences, as a list."""
+    lines = [_shape(sources)]
+    if cases:
+        lines += [_winner(cases, metric) for metric in UNITS]
+        lines += [_shape_alone(cases, metric) for metric in UNITS]
+        lines += _trends(sources, cases)
+    if len(cases) < len(CASES):
+        lines.append(f"**Unfinished**: {len(cases)} of {len(CASES)} cases have runs of both methods.")
+    elif (
+        few := min(one.gain(metric, steps).seeds for one in cases for metric in UNITS for steps in one.steps)
+    ) < SEEDS:
+        lines.append(f"**Unfinished**: {few} of {SEEDS} seeds in some comparisons.")
+    return "\n".join(f"- {line}" for line in lines if line)
+
+
+def p_words(value: float | None) -> str:
+    """To four digits behind the point.
+
+    >>> p_words(0.01), p_words(1e-9), p_words(None)
+    ('0.0100', '< 0.0001', '-')
+    """
+    if value is None:
+        return "-"
+    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"
+
+
+def _shape(sources: Sources) -> str:
+    studies = [case.study(steps) for case in CASES for steps in STEPS]
+    found = [one for study in studies if (one := influence_of(study, sources.influence, SEEDS)) is not None]
+    if not found:
+        return ""
+    fits = [fit_exponential(one) for one in found]
+    rising = sum(above(fit.interval[0] * fit.steps, 0.0, size=1.0) for fit in fits)
+    later = sum(above(float(one.mean[-1]), float(one.mean[0])) for one in found)
+    below = sum(above(0.0, float(one.interval()[1][0]), size=float(one.error[0])) for one in found)
+    held = sum(bool(inside(one, fit).all()) for one, fit in zip(found, fits, strict=True))
+    negative = (
+        f" But the first step's influence is below zero, with its whole interval, in {below}: more noise there "
+        "*lowers* the final training loss, which no positive exponential can say, and no bound of the paper either."
+        if below
+        else ""
+    )
+    return (
+        f"**Influence is about an exponential of t**: {_how_far(held, len(found))}. It grows: the last step matters "
+        f"more than the first in {later} of {len(found)} cases and numbers of steps, and the fitted growth is above "
+        f"one, with its whole interval, in {rising}. The exponential lies within the band at all measured steps in "
+        f"{held} of {len(found)}.{negative}"
+    )
+
+
+def _how_far(held: int, cases: int) -> str:
+    if held == cases:
+        return "holds everywhere here"
+    return "holds in some cases" if held else "holds nowhere here"
+
+
+def _winner(cases: Sequence[Compared], metric: str) -> str:
+    pairs = [one.gain(metric) for one in cases]
+    better, worse = _decided([one.case.key for one in cases], pairs)
+    if len(better) == len(cases):
+        holds = "holds everywhere here"
+    elif better and worse:
+        holds = "holds in some cases and is reversed in others"
+    elif better:
+        holds = "holds in some cases"
+    else:
+        holds = "is reversed here" if worse else "cannot be seen here"
+    return (
+        f"**Exponential noise beats uniform noise** ({KINDS[metric]}, each with the steps it chose): {holds}. "
+        f"Significantly better in {len(better)} of {len(cases)} cases{_listed(better)}, significantly worse in "
+        f"{len(worse)}{_listed(worse)}, undecided in {len(cases) - len(better) - len(worse)}."
+    )
+
+
+def _shape_alone(cases: Sequence[Compared], metric: str) -> str:
+    places = [(one, steps) for one in cases for steps in one.steps]
+    keys = [f"{one.case.key} at T = {steps}" for one, steps in places]
+    better, worse = _decided(keys, [one.gain(metric, steps) for one, steps in places])
+    return (
+        f"**The shape alone** ({KINDS[metric]}, both with the same number of steps): significantly better in "
+        f"{len(better)} of {len(places)} comparisons{_listed(better)}, significantly worse in {len(worse)}"
+        f"{_listed(worse)}."
+    )
+
+
+def _decided(keys: Sequence[str], pairs: Sequence[Paired]) -> tuple[list[str], list[str]]:
+    found = [
+        (key, pair.mean > 0)
+        for key, pair, p in zip(keys, pairs, corrected_p(pairs), strict=True)
+        if p is not None and p < SIGNIFICANT
+    ]
+    return [key for key, up in found if up], [key for key, up in found if not up]
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return f" ({', '.join(keys)})" if keys else ""
+
+
+def _trends(sources: Sources, cases: Sequence[Compared]) -> list[str]:
+    """Three claims on how the gain moves, each for both metrics, corrected together."""
+    groups = {
+        f"**Over N, {NAMES[task]}**": (of, [float(np.log2(one.case.size)) for one in of])
+        for task in STAND_INS
+        if len(of := sized(cases, task)) > 1
+    }
+    if len(long := scaled(cases)) > 1:
+        groups["**More curved losses**"] = (
+            long,
+            [float(np.log2(float(SCALE_NAMES[one.case.model]))) for one in long],
+        )
+    found = [(title, metric, trend(of, at, metric)) for title, (of, at) in groups.items() for metric in UNITS]
+    corrected = corrected_p([pair for _, _, pair in found])
+    lines: list[str] = []
+    for title in groups:
+        words = "; ".join(
+            _moved(metric, pair, p)
+            for (name, metric, pair), p in zip(found, corrected, strict=True)
+            if name == title
+        )
+        what = "each doubling of the data's length" if "curved" in title else "each doubling of N"
+        claim = (
+            "The paper's claim asks for gains that grow with curvature. " + _growths(sources, long)
+            if "curved" in title
+            else "Section 5 says that exponential noise outperforms as N grows; the introduction, that it gains "
+            "most where N is small."
+        )
+        lines.append(f"{title}: for {what} the gain of the exponential {words}. {claim}")
+    return lines
+
+
+def _moved(metric: str, pair: Paired, p: float | None) -> str:
+    size = f"{pair.mean:+.{DIGITS[metric]}f} ± {pair.error:.{DIGITS[metric]}f} {WORDS[metric]}"
+    if p is None or p >= SIGNIFICANT:
+        return f"does not move significantly in {KINDS[metric]} ({size}, p after Holm {p_words(p)})"
+    way = "grows" if pair.mean > 0 else "shrinks"
+    return f"{way} in {KINDS[metric]} ({size}, p after Holm {p_words(p)})"
+
+
+def _growths(sources: Sources, cases: Sequence[Compared]) -> str:
+    words: list[str] = []
+    for one in cases:
+        found = influence_of(one.case.study(), sources.influence, SEEDS)
+        if found is not None:
+            fit = fit_exponential(found)
+            low, high = np.exp(fit.interval)
+            words.append(
+                f"{np.exp(fit.rate):.3f} [{low:.3f}, {high:.3f}] at most {SCALE_NAMES[one.case.model]} long"
+            )
+    return f"Growth of the influence a step (3 and 5, T = {SHOWN}): {', '.join(words)}." if words else ""

@@ -1,0 +1,85 @@
+"""Figures 1 and 5: the length of the gradients over the steps, and whether it ramps up."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from decrescendo.report import Panel, Scores, draw_panels
+from decrescendo.report.alike import above, first_of_most
+from decrescendo_papers.experiments.figure import Figure
+from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.results import Result
+
+# A mean length is said to ramp up when it later exceeds its first value by more than this.
+RAMP = 1.1
+
+
+def traces(figure: Figure, sources: Sources, series: str) -> dict[str, Scores]:
+    """A recorded series of every run of the figure, by the name of the method; methods without results are left out."""
+    found: dict[str, Scores] = {}
+    for key, spec in figure.runs.items():
+        runs = [result for result in sources.archive.of(spec).values() if result.trace]
+        if runs:
+            found[key.rsplit("/", 1)[1]] = _scores(runs, series)
+    return found
+
+
+def _scores(runs: list[Result], series: str) -> Scores:
+    steps: Mapping[str, list[float]] = runs[0].trace
+    factor = 100.0 if series == "test_accuracy" else 1.0
+    return Scores(
+        [int(step) for step in steps["step"]],
+        [[factor * value for value in result.trace[series]] for result in runs],
+    )
+
+
+def draw_lengths(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
+    """The drawing; nothing without results."""
+    lengths = traces(figure, sources, "gradient_norm")
+    if not lengths:
+        return []
+    return draw_panels(
+        [
+            Panel(lengths, "mean length of an example's gradient"),
+            Panel(traces(figure, sources, "test_accuracy"), "test accuracy (%)", from_zero=False),
+        ],
+        stem,
+    )
+
+
+def lengths_words(figure: Figure, sources: Sources) -> str:
+    """What is seen."""
+    lengths = traces(figure, sources, "gradient_norm")
+    accuracy = traces(figure, sources, "test_accuracy")
+    lines: list[str] = []
+    for name, scores in lengths.items():
+        mean, score = scores.mean, accuracy[name]
+        top = first_of_most(range(len(mean)), mean.tolist().__getitem__)
+        ratio = float(mean[top] / mean[0])
+        seen = "a ramp-up is seen" if top > 0 and above(ratio, RAMP) else "no ramp-up is seen"
+        lines.append(
+            f"- {name} ({_seeds(len(scores.values))}): {mean[0]:.2f} at step {scores.steps[0]}, the most "
+            f"{mean[top]:.2f} at step {scores.steps[top]}, {mean[-1]:.2f} at the end; test accuracy "
+            f"{_at_the_end(score)} at the end. By the rule that the length must grow by more than a tenth after the "
+            f"first point, {seen} (factor {ratio:.2f}).{_lost(score)}"
+        )
+    missing = [key for key in figure.runs if key.rsplit("/", 1)[1] not in lengths]
+    if missing:
+        lines.append(f"- **Unfinished**: no run yet of {', '.join(missing)}.")
+    return "\n".join(lines)
+
+
+def _at_the_end(accuracy: Scores) -> str:
+    last = [values[-1] for values in accuracy.values]
+    spread = f" ({min(last):.2f} .. {max(last):.2f})" if len(last) > 1 else ""
+    return f"{accuracy.mean[-1]:.2f} %{spread}"
+
+
+def _lost(accuracy: Scores) -> str:
+    lost = sum(above(max(values) / 2, values[-1]) for values in accuracy.values)
+    if not lost:
+        return ""
+    return f" **{_seeds(lost)} lost what was learned**: less than half of the best score is left at the end."
+
+
+def _seeds(count: int) -> str:
+    return "1 seed" if count == 1 else f"{count} seeds"

@@ -1,0 +1,144 @@
+"""Noise schedule or learning-rate schedule? Each method with a moving schedule against constant noise and clipping
+with a learning rate that falls to zero."""
+
+from dataclasses import dataclass
+
+from decrescendo.base.markdown import table
+from decrescendo.report import Paired, holm, pooled
+from decrescendo_papers.experiments.pages.filled import LINEAR, Filled
+from decrescendo_papers.experiments.table import CERTIFIED, Column, Row
+
+MOVING = ("dynamic", "sensitivity-decay", "growing-mu")
+
+# Below this a difference is called significant.
+LEVEL = 0.05
+MANY_SEEDS = 10
+SMALLEST = 0.0001  # what is below is not told apart
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One moving method against the control, in one column or pooled.
+
+    Args:
+        row: the method.
+        column: where; ``None`` for all columns together.
+        pair: the differences, one a seed.
+        p_value: of the paired t-test, corrected after Holm among the comparisons of its kind; ``None`` where there is
+            no test.
+    """
+
+    row: Row
+    column: Column | None
+    pair: Paired
+    p_value: float | None = None
+
+    @property
+    def significant(self) -> bool:
+        """Whether the corrected p value is below the level."""
+        return self.p_value is not None and self.p_value < LEVEL
+
+
+def comparisons(filled: Filled) -> tuple[list[Comparison], list[Comparison]]:
+    """By column, and pooled over the columns; empty where the table lacks the control."""
+    control = filled.row(LINEAR)
+    methods = [row for key in MOVING if (row := filled.row(key)) is not None]
+    if control is None:
+        return [], []
+    single: list[Comparison] = []
+    together: list[Comparison] = []
+    for row in methods:
+        columns = [(column, filled.gain(row, LINEAR, column, CERTIFIED)) for column in filled.table.columns]
+        single += [Comparison(row, column, pair) for column, pair in columns]
+        present = [column for column, pair in columns if pair.differences]
+        scores = [
+            [filled.score(one, column, CERTIFIED).by_seed for column in present] for one in (row, control)
+        ]
+        together.append(Comparison(row, None, pooled(*scores)))
+    return _corrected(single), _corrected(together)
+
+
+def _corrected(found: list[Comparison]) -> list[Comparison]:
+    values = {i: one.pair.p_value for i, one in enumerate(found)}
+    tested = {i: value for i, value in values.items() if value is not None}
+    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
+    return [Comparison(one.row, one.column, one.pair, corrected.get(i)) for i, one in enumerate(found)]
+
+
+def question_section(filled: Filled) -> str:
+    """The question, its tests and the answer; empty if the table lacks the control."""
+    single, together = comparisons(filled)
+    if not together:
+        return ""
+    rows = [
+        [
+            one.row.label,
+            "all columns" if one.column is None else one.column.key,
+            str(one.pair.seeds),
+            f"{one.pair.mean:+.2f}" if one.pair.differences else "-",
+            f"{one.pair.error:.2f}" if one.pair.seeds > 1 else "-",
+            _shown(one.pair.p_value),
+            _shown(one.p_value),
+        ]
+        for one in (*single, *together)
+    ]
+    header = ["method", "column", "seeds", "difference", "standard error", "p", "p after Holm"]
+    return "\n\n".join(
+        [
+            "## Noise schedule or learning-rate schedule?",
+            "A clip norm that falls also makes steps smaller, as a falling learning rate does. So each moving schedule "
+            "is held against constant noise and clipping with a learning rate that falls to zero along a line, at the "
+            "same certified epsilon, seed by seed (in points; above zero, the moving schedule is better). Two-sided "
+            "paired t-tests; Holm's correction among the single columns and, apart from them, among the rows of all "
+            "columns, where each seed's differences are averaged over the columns first.",
+            table(header, rows, "llrrrrr"),
+            answer(filled),
+        ]
+    )
+
+
+def answer(filled: Filled) -> str:
+    """The answer in words, as far as the seeds go."""
+    single, together = comparisons(filled)
+    lines: list[str] = []
+    for pooling in together:
+        name = f"{pooling.row.label} against a falling learning rate"
+        seeds, tested = pooling.pair.seeds, [one for one in single if one.row == pooling.row]
+        if seeds < 2:
+            lines.append(
+                f"- {name}: {_few(seeds)} complete in every column that has runs; nothing is decided."
+            )
+            continue
+        direction = "better" if pooling.pair.mean > 0 else "worse"
+        verdict = f"significantly {direction}" if pooling.significant else "no significant difference"
+        columns = sum(bool(one.pair.differences) for one in tested)
+        better = sum(one.significant and one.pair.mean > 0 for one in tested)
+        worse = sum(one.significant and one.pair.mean < 0 for one in tested)
+        lines.append(
+            f"- {name}: {pooling.pair.mean:+.2f} points over {columns} columns and {seeds} seeds"
+            f"{_p(pooling.p_value)}: {verdict}. Of single columns it is significantly better in {better}, "
+            f"worse in {worse}, undecided in {len(tested) - better - worse}."
+        )
+    few = min(pooling.pair.seeds for pooling in together)
+    if 2 <= few < MANY_SEEDS:
+        lines.append(
+            f"- The tests rest on as few as {few} seeds. So few decide only large differences: no significant "
+            "difference does not mean none."
+        )
+    return "\n".join(lines)
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f" (p {'= ' * (value >= SMALLEST)}{_shown(value)} after Holm)"
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"
+
+
+def _few(seeds: int) -> str:
+    return "no seed is" if seeds == 0 else "one seed is"

@@ -1,0 +1,70 @@
+"""What a plan for clients says of the person who is behind several of them: InfiniteMNIST derives images from digits.
+
+No training is needed, but minutes are: computed once and kept.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from decrescendo.base import sealed as kept
+from decrescendo.errors import FileRefused
+from decrescendo.federated import group_epsilon, most_clients
+from decrescendo_papers.data.infinite import TEST, sources
+from decrescendo_papers.experiments.perform import plan_of, rows_of
+from decrescendo_papers.experiments.spec import Spec
+
+FORMAT, VERSION = "decrescendo-person", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """The guarantee for who wrote a digit.
+
+    Args:
+        clients: behind how many clients such a person is at most.
+        epsilon: an upper bound at the spec's delta; ``None``: none was found, nothing is promised.
+    """
+
+    clients: int
+    epsilon: float | None
+
+
+@lru_cache
+def _clients(rows: int, records: int) -> int:
+    row = np.arange(rows)
+    return most_clients(sources(TEST + row), row // records)
+
+
+def compute(spec: Spec) -> Person:
+    """The person's guarantee in a run of ``spec`` over clients of InfiniteMNIST.
+
+    Clients of several images hold other persons' images too: they stay, with other updates, when a person leaves.
+    """
+    clients = _clients(rows_of(spec), spec.records)
+    found = group_epsilon(plan_of(spec).ledger, spec.delta, clients, replaced=spec.records > 1).value
+    return Person(clients, found if math.isfinite(found) else None)
+
+
+def path_of(folder: Path, spec: Spec) -> Path:
+    """Where it is kept; seeds share it."""
+    return folder / f"{spec.seeded(0).name.replace('/', '-')}-person.json"
+
+
+def save(folder: Path, spec: Spec, person: Person) -> Path:
+    """Write it, all or nothing."""
+    return kept.write(
+        path_of(folder, spec), FORMAT, VERSION, {"spec": spec.seeded(0).settings(), **asdict(person)}
+    )
+
+
+def find(folder: Path, spec: Spec) -> Person | None:
+    """What is kept; ``None`` if there is nothing, or only something damaged or of another spec."""
+    try:
+        facts = kept.read(path_of(folder, spec), FORMAT, VERSION)
+        return None if Spec.of(facts.pop("spec")) != spec.seeded(0) else Person(**facts)
+    except (FileRefused, KeyError, TypeError):
+        return None

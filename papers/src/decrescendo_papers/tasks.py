@@ -1,0 +1,37 @@
+"""The papers' tasks as the library's command line takes them: ``decrescendo train decrescendo_papers.tasks:mnist``."""
+
+import functools
+
+from torch import nn
+
+from decrescendo import Task, accuracy
+from decrescendo.training import cross_entropy
+from decrescendo_papers.experiments.tasks import PAPER, TASKS, find_task
+
+
+def as_task(name: str) -> Task:
+    """The paper's task called ``name``, with the paper's model and settings; nothing is loaded before it is needed.
+
+    >>> as_task("mnist").count, as_task("mnist").expected_batch
+    (60000, 250)
+    """
+    known = find_task(name)
+    load = functools.cache(known.load)
+
+    def build(seed: int) -> nn.Module:
+        return known.build(PAPER, seed)
+
+    def score(model: nn.Module) -> dict[str, float]:
+        return {"test_accuracy": accuracy(model, *load().test)}
+
+    return Task(
+        model=build, loss=cross_entropy, data=lambda: load().train, rows=known.rows,
+        score=score, batch=known.batch, epochs=known.epochs, clip=known.clip, optimizer=known.optimizer,
+        learning_rate=known.learning_rate,
+    )  # fmt: skip
+
+
+def __getattr__(name: str) -> functools.partial[Task]:
+    if (known := name.replace("_", "-")) in TASKS:
+        return functools.partial(as_task, known)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,17 @@
+"""What every test shares: one torch thread, so that parallel test processes do not fight over the cores (unless
+``OMP_NUM_THREADS`` says otherwise), and types checked in a part of all calls (unless ``DECRESCENDO_CHECK_EVERY_CALL``
+is set)."""
+
+import os
+
+import runtime_types
+import torch
+
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+if not os.environ.get("DECRESCENDO_CHECK_EVERY_CALL"):
+    runtime_types.sample()
+
+
+def pytest_runtest_setup() -> None:
+    """Count calls from nought in each test."""
+    runtime_types.next_test()

@@ -1,0 +1,16 @@
+"""Arrays that stay as they were judged."""
+
+import numpy as np
+from jaxtyping import Shaped
+
+
+def read_only(array: Shaped[np.ndarray, " n"]) -> Shaped[np.ndarray, " n"]:
+    """A copy that nobody can make writable again: what was judged is what is executed.
+
+    A flag alone can be taken back by ``setflags(write=True)``; an array over immutable bytes cannot be written to.
+
+    >>> read_only(np.array([1.0])).setflags(write=True)
+    Traceback (most recent call last):
+    ValueError: cannot set WRITEABLE flag to True of this array
+    """
+    return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())

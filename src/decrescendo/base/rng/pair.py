@@ -1,0 +1,26 @@
+"""The streams of a run that everything rests on: who takes part, and noise. (Of the model's own numbers: `seeds`.)"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from decrescendo.base.rng.secure import Secure, SecureStream
+from decrescendo.base.rng.streams import Streams
+
+if TYPE_CHECKING:
+    import torch
+
+
+def sampling_and_noise(
+    seed: int | Secure,
+) -> "tuple[np.random.Generator | SecureStream, torch.Generator | SecureStream]":
+    """Streams "sampling" and "noise": of a seed, or with keys that nobody chooses.
+
+    >>> sampling_and_noise(Secure())
+    (SecureStream(..), SecureStream(..))
+    """
+    if isinstance(seed, Secure):
+        root = SecureStream.fresh()
+        return root.child("sampling"), root.child("noise")
+    streams = Streams(seed)
+    return streams.numpy("sampling"), streams.torch("noise")

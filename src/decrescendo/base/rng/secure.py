@@ -1,0 +1,141 @@
+"""Unpredictable random streams: AES-256 in counter mode, from a key of the operating system that nobody chooses."""
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import NoReturn, final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from jaxtyping import Float, Int, UInt64
+
+from decrescendo.base.rng.rounded import add_gaussian
+from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
+
+_KEY = 32
+_BLOCK = 16
+# Coins thrown at once.
+_COINS = 2**20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Secure:
+    """In place of a seed: sampling and noise that nobody can predict or repeat, safe from floating-point attacks.
+
+    The recommended setting for weights that leave the house. There is no argument: a seed that can be passed can be
+    guessed, kept, or used twice.
+
+    >>> Secure()
+    Secure()
+    """
+
+
+@final
+class SecureStream:
+    """A stream of bits from a 256-bit key by AES-256 in counter mode (NIST SP 800-38A).
+
+    Whoever does not know the key cannot tell the stream from fair coins, nor what comes from what came.
+
+    Args:
+        key: 32 bytes; as sensitive as the data. Use `fresh`: nothing but a checkpoint should pass one.
+        position: bytes of the stream already used, >= 0.
+
+    Edge cases:
+        not copied, pickled, or used in a forked process: two holders of one stream would draw the same noise.
+
+    Raises:
+        InvalidValue: a key of another length.
+        InvalidType: copying, pickling, or use in another process than the one that made it.
+
+    >>> stream = SecureStream.fresh()
+    >>> stream.words(2).dtype, stream.position
+    (dtype('uint64'), 16)
+    """
+
+    __slots__ = ("_key", "_owner", "_position", "_stream")
+
+    def __init__(self, key: bytes, position: int = 0) -> None:
+        if not isinstance(key, bytes) or len(key) != _KEY:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue(f"key must be {_KEY} bytes, got another value. Use SecureStream.fresh()")
+        self._key, self._owner = key, os.getpid()
+        self._position = check_integer("position", position)
+        blocks, rest = divmod(self._position, _BLOCK)
+        counter = (blocks % 2**128).to_bytes(_BLOCK, "big")
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
+        self._stream.update(bytes(rest))
+
+    @classmethod
+    def fresh(cls) -> "SecureStream":
+        """A stream with a new key from the operating system."""
+        return cls(secrets.token_bytes(_KEY))
+
+    def child(self, name: str) -> "SecureStream":
+        """A stream of its own, from this one's key and ``name`` by HKDF-SHA256 (RFC 5869).
+
+        Whoever knows the child's key learns nothing of this one's, nor of another child's.
+        """
+        self._check_owner()
+        derive = HKDF(algorithm=SHA256(), length=_KEY, salt=None, info=f"decrescendo:{name}".encode())
+        return SecureStream(derive.derive(self._key))
+
+    @property
+    def key(self) -> bytes:
+        """As sensitive as the data: who knows it knows the noise. For checkpoints."""
+        return self._key
+
+    @property
+    def position(self) -> int:
+        """Bytes used so far."""
+        return self._position
+
+    def words(self, count: int) -> UInt64[np.ndarray, " count"]:
+        """The next uniform 64-bit words."""
+        return np.frombuffer(self._bytes(8 * check_integer("count", count)), dtype="<u8")
+
+    def subset(self, size: int, rate: float) -> Int[np.ndarray, " batch"]:
+        """Each of 0 .. size - 1 with probability floor(rate 2^64) / 2^64, independently; ascending.
+
+        Never more than ``rate``: amplification by sampling grows with the rate. Two bytes a coin decide nearly all.
+
+        >>> SecureStream.fresh().subset(3, 1.0).tolist()
+        [0, 1, 2]
+        """
+        size = check_integer("size", size)
+        rate = check_real("rate", rate, at_least=0, at_most=1)
+        high, low = divmod(int(rate * 2.0**64), 2**48)
+        chosen: list[np.ndarray] = []
+        for start in range(0, size, _COINS):
+            coins = np.frombuffer(self._bytes(2 * min(_COINS, size - start)), dtype="<u2")
+            heads = coins < high
+            ties = np.flatnonzero(coins == high)
+            heads[ties] = self.words(len(ties)) >> np.uint64(16) < np.uint64(low)
+            chosen.append(np.flatnonzero(heads) + start)
+        return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
+
+    def add_gaussian(self, values: Float[np.ndarray, " size"], std: float) -> Float[np.ndarray, " size"]:
+        """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`."""
+        return add_gaussian(values, std, self.words)
+
+    def _bytes(self, count: int) -> bytes:
+        self._check_owner()
+        self._position += count
+        return self._stream.update(bytes(count))
+
+    def _check_owner(self) -> None:
+        if os.getpid() != self._owner:
+            raise InvalidType(
+                "a secure stream must be used in the process that made it, got a forked one: both would draw the "
+                "same noise. Make a stream in each process"
+            )
+
+    def __repr__(self) -> str:
+        return "SecureStream(..)"
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidType(
+            "a secure stream must not be copied or pickled, got an attempt: two holders would draw the same noise. "
+            "Make a fresh one, or a child"
+        )

@@ -1,0 +1,244 @@
+"""The gate: a private `ClippedSum` goes in, a noisy mean that may be published comes out.
+
+Two functions make a `NoisyMean`, nothing else does: `privatise` adds all of the noise; `complete` adds what is missing
+of the noise that the contributors of a `NoisedSum` have put into their parts themselves.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, final
+
+import torch
+from torch import Tensor
+
+from decrescendo.accounting.ledger import Release
+from decrescendo.base.rng import SecureStream
+from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
+from decrescendo.plans.sampling import PoissonSampling
+
+# Where noise is drawn from: repeatable, or unpredictable.
+NoiseStream: TypeAlias = torch.Generator | SecureStream
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NoisyMean:
+    """(sum + N(0, (z C)^2)) / B with B the declared expected batch size, and the release it is.
+
+    Args:
+        gradients: one tensor for each trainable parameter, by name, at least float32.
+        release: what accountants must count for it.
+        noise_std: z C / B >= 0, the standard deviation of the noise on each coordinate; as public as the plan.
+            `privatise` sets it; ``None`` where a mean was put together by hand and nobody said.
+
+    >>> import torch
+    >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
+    Release(sample_rate=0.01, noise_multiplier=1.0, count=1)
+    """
+
+    gradients: Mapping[str, Tensor]
+    release: Release
+    noise_std: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gradients", check_gradients(self.gradients))
+        check_instance("release", self.release, Release)
+        if self.noise_std is not None:
+            object.__setattr__(self, "noise_std", check_real("noise_std", self.noise_std, at_least=0))
+
+    def __repr__(self) -> str:
+        count = len(self.gradients)
+        return f"NoisyMean({count} parameter{'' if count == 1 else 's'}, {self.release})"
+
+
+def privatise(
+    clipped: ClippedSum, noise_multiplier: float, sampling: PoissonSampling, generator: NoiseStream
+) -> NoisyMean:
+    """Add independent N(0, (z C)^2) to every coordinate of the sum; divide by the expected batch size B.
+
+    Args:
+        clipped: the sum and its sensitivity C.
+        noise_multiplier: z >= 0. Zero adds nothing, draws nothing and protects nothing.
+        sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
+        generator: the noise stream, drawn from once a parameter in the order of the sorted names. The draw
+            is made where the generator lives and is moved to the gradient, so a stream does not depend on
+            the model's device. A `base.rng.SecureStream` gives noise that nobody can predict and that is an exact
+            Gaussian, rounded once to a public grid: the sum goes to the CPU for it.
+
+    Guarantee:
+        the result is one ``Release(sampling.sample_rate, noise_multiplier)`` for neighbours that differ by
+        adding or removing one example, provided the batch was drawn by ``sampling`` and the generator is
+        secret.
+
+    Edge cases:
+        an empty batch gets the same noise; the divisor never is the realised batch size, which is private;
+        noise is drawn and added in float64 whatever the gradients are (float32 generators never leave 5.8
+        standard deviations, and what lies beyond is worth more than a usual delta over a run); the result is
+        at least float32; an infinite sensitivity is refused unless z is 0.
+
+    Raises:
+        InvalidType: ``clipped`` is no `ClippedSum`, or another argument of the wrong kind.
+        InvalidValue: z below zero or not finite, or noise for an unbounded sum.
+
+    >>> import torch
+    >>> from decrescendo.clipping import Diagnostics
+    >>> clipped = ClippedSum({"w": torch.tensor([3.0, 6.0])}, math.inf, Diagnostics(3, 0, 0, 0.0))
+    >>> sampling = PoissonSampling(dataset_size=100, expected_batch_size=3)
+    >>> privatise(clipped, 0.0, sampling, torch.Generator()).gradients["w"]
+    tensor([1., 2.])
+    """
+    check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
+    check_instance("sampling", sampling, PoissonSampling)
+    _check_stream(generator)
+    z = check_real("noise_multiplier", noise_multiplier, at_least=0)
+    std = _noise_std(z, clipped.sensitivity)
+    divisor = sampling.expected_batch_size
+    gradients = _noised(clipped.gradients, std, divisor, generator)
+    return NoisyMean(gradients, Release(sample_rate=sampling.sample_rate, noise_multiplier=z), std / divisor)
+
+
+def _check_stream(generator: object) -> None:
+    if not isinstance(generator, (torch.Generator, SecureStream)):
+        raise InvalidType(
+            f"generator must be a torch.Generator or a SecureStream, got {type(generator).__name__}. "
+            "Streams(seed).torch('noise') makes the one, SecureStream.fresh() the other"
+        )
+
+
+def _noise_std(z: float, sensitivity: float) -> float:
+    """z C, or an error where it is no normal number."""
+    if z > 0 and sensitivity == math.inf:
+        raise InvalidValue(
+            "a sum must have a finite sensitivity to be noised, got sensitivity=inf with "
+            f"noise_multiplier={z}. "
+            "Give a finite clip_norm, or noise_multiplier=0 for training without privacy"
+        )
+    std = 0.0 if z == 0 else z * sensitivity
+    if not math.isfinite(std) or (z > 0 and std == 0):
+        raise InvalidValue(
+            f"noise_multiplier times clip_norm must be a normal number, got {z} x {sensitivity}"
+        )
+    return std
+
+
+def _noised(
+    gradients: Mapping[str, Tensor], std: float, divisor: float, generator: NoiseStream
+) -> dict[str, Tensor]:
+    """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names; nothing is drawn for std 0."""
+    noisy: dict[str, Tensor] = {}
+    for name in sorted(gradients):
+        gradient = gradients[name].detach()
+        dtype = accumulator(gradient.dtype)
+        if std == 0:
+            noisy[name] = gradient.to(dtype) / divisor
+            continue
+        if isinstance(generator, SecureStream):
+            exact = gradient.to("cpu", torch.float64)
+            rounded = generator.add_gaussian(exact.flatten().numpy(), std) / divisor
+            noisy[name] = torch.from_numpy(rounded).reshape(gradient.shape).to(dtype).to(gradient.device)
+            continue
+        # A float32 draw is made of 24 random bits: it ends at sqrt(48 ln 2) = 5.77 deviations, and an output that one
+        # neighbour can make and the other cannot is an infinite loss. In float64 the end is at 8.57 deviations.
+        noise = torch.randn(gradient.shape, dtype=torch.float64, device=generator.device, generator=generator)
+        place = generator.device if gradient.device.type == "mps" else gradient.device  # mps has no float64
+        total = noise.mul_(std).to(place).add_(gradient.to(place)).div_(divisor)
+        noisy[name] = total.to(dtype).to(gradient.device)
+    return {name: noisy[name] for name in gradients}
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NoisedSum:
+    """A clipped sum with noise that its contributors have added to their own parts; not to be published yet.
+
+    Args:
+        gradients: the sum of the parts that are present, one tensor a trainable parameter, by name.
+        sensitivity: C > 0 and finite, of the clipped parts without their noise.
+        noise_multiplier: z >= 0; the whole noise has standard deviation s = z C.
+        present: how many parts are in the sum, >= 0.
+        shares: how many shares make the whole noise, >= 1: each part brings N(0, s^2 / shares), independent of
+            everything else, and ``present <= shares``. ``None``: each part brings all of it, N(0, s^2).
+
+    Guarantee:
+        none by itself; see `complete`.
+
+    Raises:
+        InvalidValue: more parts than shares, or a number outside its range.
+
+    >>> import torch
+    >>> NoisedSum({"w": torch.zeros(2)}, 1.0, 1.1, present=3, shares=4)
+    NoisedSum(1 parameter, 3 of 4 shares of noise)
+    """
+
+    gradients: Mapping[str, Tensor]
+    sensitivity: float
+    noise_multiplier: float
+    present: int
+    shares: int | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "gradients", check_gradients(self.gradients))
+        object.__setattr__(self, "sensitivity", check_clip_norm("sensitivity", self.sensitivity))
+        z = check_real("noise_multiplier", self.noise_multiplier, at_least=0)
+        object.__setattr__(self, "noise_multiplier", z)
+        check_integer("present", self.present)
+        if self.shares is not None:
+            check_integer("shares", self.shares, at_least=1)
+            if self.present > self.shares:
+                raise InvalidValue(
+                    f"a sum must hold at most as many parts as there are shares, got present={self.present} of "
+                    f"shares={self.shares}. Noise beyond the planned one tells how many took part"
+                )
+
+    def __repr__(self) -> str:
+        count = len(self.gradients)
+        noise = (
+            "all noise each" if self.shares is None else f"{self.present} of {self.shares} shares of noise"
+        )
+        return f"NoisedSum({count} parameter{'' if count == 1 else 's'}, {noise})"
+
+
+def complete(noised: NoisedSum, sampling: PoissonSampling, generator: NoiseStream) -> NoisyMean:
+    """Add exactly what is missing of the noise; divide by the expected batch size B.
+
+    With m = shares - present missing shares that is N(0, (z C)^2 m / shares) on every coordinate, so that the total
+    variance is (z C)^2 whoever is present. The accounting of a Poisson-sampled sum needs a noise whose law does not
+    depend on who takes part: more noise for more parts would itself tell how many there are.
+
+    Args:
+        noised: the sum, and what noise is in it.
+        sampling: how the contributors were drawn; its declared ``expected_batch_size`` is the divisor.
+        generator: the noise stream of whoever completes, as in `privatise`; not drawn from where nothing is missing.
+
+    Guarantee:
+        with ``shares`` given, one ``Release(sampling.sample_rate, z)``, as `privatise` makes, provided the parts
+        were clipped and noised as they say.
+        with ``shares=None``, one ``Release(1, z)``: the noise that one contributor added hides what its part holds,
+        not that it took part, and sampling amplifies nothing.
+
+    Edge cases:
+        nothing present (an empty batch, or everybody dropped out): all of the noise is added here.
+
+    Raises:
+        InvalidType: ``noised`` is no `NoisedSum`, or another argument of the wrong kind.
+        InvalidValue: noise for an unbounded sum.
+
+    >>> import torch
+    >>> noised = NoisedSum({"w": torch.tensor([3.0, 6.0])}, 1.0, 2.0, present=2, shares=2)
+    >>> complete(noised, PoissonSampling(dataset_size=100, expected_batch_size=3), torch.Generator()).gradients["w"]
+    tensor([1., 2.])
+    """
+    check_instance("noised", noised, NoisedSum, "A ClippedSum, without noise, goes through privatise")
+    check_instance("sampling", sampling, PoissonSampling)
+    _check_stream(generator)
+    z, present, shares = noised.noise_multiplier, noised.present, noised.shares
+    whole = _noise_std(z, noised.sensitivity)
+    if shares is None:
+        missing, total, rate = (0.0 if present else 1.0), max(present, 1), 1.0
+    else:
+        missing, total, rate = (shares - present) / shares, 1, sampling.sample_rate
+    divisor = sampling.expected_batch_size
+    gradients = _noised(noised.gradients, whole * math.sqrt(missing), divisor, generator)
+    return NoisyMean(gradients, Release(rate, z), whole * math.sqrt(total) / divisor)

@@ -1,0 +1,27 @@
+"""What is decided before a run starts: sampling, curves, schedules, and the plan that meets a budget. No torch here.
+
+===================  ==============================================================================================
+`calibrate`          from a budget, a sampling and curves to a `Plan` that is certified to meet the budget
+`Plan`               the frozen outcome: schedule, guarantee, and a file of both
+`PoissonSampling`    how batches are drawn
+`curves`             shapes of noise and clip norms; `schedule_curves` has the papers' by name
+`allocate`           the noise that is felt least, for weights that say how much each step's noise matters
+`Terms`              the agreement of a run that decides on the way: a filter's whole budget as its price
+===================  ==============================================================================================
+"""
+
+from decrescendo.plans import curves
+from decrescendo.plans.allocation import allocate, noise_cost
+from decrescendo.plans.calibration import calibrate, calibrate_selection
+from decrescendo.plans.curves import Curve, CurveOrValues
+from decrescendo.plans.named import SCHEDULES, schedule_curves
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.terms import Terms
+from decrescendo.plans.weights import noise_weights
+
+__all__ = [
+    "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES", "Schedule", "Terms", "allocate", "calibrate",
+    "calibrate_selection", "curves", "noise_cost", "noise_weights", "schedule_curves",
+]  # fmt: skip

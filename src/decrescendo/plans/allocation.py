@@ -1,0 +1,208 @@
+"""`allocate`: the noise that reaches the weights least, for given weights on every step, within a real budget."""
+
+import math
+
+import numpy as np
+from jaxtyping import Float
+
+from decrescendo.accounting import Accountant, Gaussian, GdpClt, Pld, Zcdp, mu_of
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.pld.prices import Prices
+from decrescendo.accounting.pld.sandwich import LARGEST_MU
+from decrescendo.errors import AccountingError, InvalidType, check_instance
+from decrescendo.plans import curves
+from decrescendo.plans.calibration import calibrate
+from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.lagrange import at_limit, clt, disjoint_epochs, solve, squares
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import check_steps
+
+# Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a
+# wider range costs accounting time, and this at most 0.3 % of the budget.
+_LEAST_SHARE = 3e-3
+# Rivals whose sum is this close to the best one are certified too: estimates are that good, and certification is slow.
+_TIE = 1e-3
+_SAME = 0.01  # shapes that differ by less than this in log mu count as one
+_NEAR = 0.05  # a solution this close (in log mu) to the run its table was made for stands
+_TABLES = 6
+_MARGIN = 0.7  # how far beyond the first guess the price table reaches in log mu
+
+
+def allocate(
+    budget: Budget,
+    sampling: PoissonSampling,
+    *,
+    steps: int,
+    weight: CurveOrValues,
+    clip: CurveOrValues,
+    accountant: Accountant | None = None,
+) -> Plan:
+    """The plan within ``budget`` whose `noise_cost`, sum_t q_t C_t^2 z_t^2, is smallest.
+
+    The noise added to the clipped sum at step t has variance s_t^2 = C_t^2 z_t^2, and q_t says how much of it is still
+    felt at the end: eta_t^2 where only the learning rate is known, an influence (Hong Lemma 4.3) where something
+    is known of the loss, a curvature (Du Eq. (59)-(62)), 1 for Du Eq. (52)-(55). By Lagrange:
+
+    ======================  =============================================================================
+    accountant              mu_t = 1/z_t, with a_t = q_t C_t^2
+    ======================  =============================================================================
+    `Pld`                   marginal delta a step costs over what it buys equal at all steps, numerically; in
+                            closed form for sample_rate 1, as `Gaussian`
+    `GdpClt`                mu_t^2 = 2 W(lambda sqrt(a_t)), W the Lambert function; an estimate, as all it says
+    `Gaussian`, `Zcdp`      mu_t^2 proportional to sqrt(a_t), ``curves.curvature(clip, weight)``: Hong Lemma 4.3
+    ``Zcdp(batches)``       the same with a summed over each epoch
+    ======================  =============================================================================
+
+    Args:
+        budget: what the whole run may spend.
+        sampling: how batches are drawn.
+        steps: number of steps T >= 1.
+        weight: curve (or array) of q_t > 0; only ratios matter. Hong's influences weight z_t^2 at a fixed clip norm;
+            with C_t that moves, those of the noise on the sum are what is meant here.
+        clip: curve (or array) of C_t > 0; it is taken as given.
+        accountant: `Pld` by default.
+
+    Returns:
+        The calibrated plan. With `Pld` the search is by estimates; uniform noise, mu_t ~ sqrt(C_t), the small-mu closed
+        form and the best-fitting growing mu are compared with its result, and the plan of the smallest sum is kept.
+
+    Guarantee: that of `calibrate`, whatever the weights are. A smaller sum is a smaller noise term in a bound on the
+        loss, not a promise about accuracy.
+
+    Raises:
+        InvalidType: an accountant whose budget cannot be divided here.
+        ImpossibleBudget, InvalidValue: as `calibrate`.
+
+    >>> budget, sampling = Budget(1.0, 1e-5), PoissonSampling(1_000, 1_000)
+    >>> plan = allocate(budget, sampling, steps=3, weight=[1.0, 16.0, 81.0], clip=curves.constant(1.0))
+    >>> (plan.noise_multiplier[0] / plan.noise_multiplier).round(6)
+    array([1., 2., 3.])
+    """
+    check_instance("budget", budget, Budget)
+    check_instance("sampling", sampling, PoissonSampling)
+    count = check_steps(steps)
+    judge: Accountant = Pld() if accountant is None else accountant
+    check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
+    clips, q = evaluate("clip", clip, count), evaluate("weight", weight, count)
+    root = np.sqrt(q / q.max()) * (clips / clips.max())
+    a = np.maximum(root, 1e-150) ** 2
+
+    def certified(mu: Float[np.ndarray, " steps"]) -> Plan:
+        return calibrate(budget, sampling, steps=count, privacy=mu, clip=clips, accountant=judge)
+
+    full = sampling.sample_rate == 1
+    if isinstance(judge, GdpClt):
+        return certified(clt(a, (mu_of(budget.epsilon, budget.delta) / sampling.sample_rate) ** 2))
+    if isinstance(judge, Zcdp):
+        return certified(disjoint_epochs(a, judge.batches_per_epoch))
+    if isinstance(judge, Gaussian) or (isinstance(judge, Pld) and full):
+        return certified(squares(a))
+    if not isinstance(judge, Pld):
+        raise InvalidType(
+            "accountant must be Pld, Gaussian, GdpClt or Zcdp, whose budgets can be divided step by step, got "
+            f"{judge.name}. Take the shape from Pld, allocate(..), and scale it: "
+            f"calibrate(.., privacy=1 / plan.noise_multiplier, accountant={judge.name}())"
+        )
+    if np.ptp(np.log(a)) < 1e-12:
+        return certified(np.ones(count))  # by symmetry
+    return min(map(certified, _contenders(budget, sampling, a, clips)), key=lambda plan: noise_cost(plan, q))
+
+
+def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
+    """sum_t q_t C_t^2 z_t^2: the noise of a plan on the clipped sum, weighted by how much of it is felt at the end.
+
+    Args:
+        plan: any plan.
+        weight: curve (or array) of q_t > 0, as for `allocate`. Compare plans by ratios: its unit is that of q.
+
+    >>> from decrescendo.accounting.budget import Guarantee, Unit
+    >>> from decrescendo.plans.schedule import Schedule
+    >>> promise = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "Pld", "upper")
+    >>> plan = Plan(Budget(1.0, 1e-5), PoissonSampling(9, 3), Schedule([3.0, 1.0], [2.0, 1.0]), promise)
+    >>> noise_cost(plan, [1.0, 4.0])
+    40.0
+    """
+    check_instance("plan", plan, Plan)
+    return float(np.sum(evaluate("weight", weight, plan.steps) * plan.schedule.noise_std**2))
+
+
+def _contenders(
+    budget: Budget,
+    sampling: PoissonSampling,
+    a: Float[np.ndarray, " steps"],
+    clips: Float[np.ndarray, " steps"],
+) -> list[Float[np.ndarray, " steps"]]:
+    """The best mu_t by the price table, and those of its simple rivals that are too close for estimates to tell."""
+    found, prices = _search(budget, sampling, a)
+    goal, (low, high) = math.log(budget.delta), prices.log_mu[[0, -1]]
+    best = float(np.sum(a * np.exp(-2 * found)))
+    kept = [found]
+    u = curves.progress(a.size)
+    growth = np.polyfit(u, found, 1)[0] * u if a.size > 1 else u
+    for shape in (np.zeros(a.size), np.log(clips) / 2, np.log(a) / 4, growth):
+        middle = shape - shape.mean() + found.mean()
+        x = at_limit(
+            lambda shift, middle=middle: np.clip(middle + shift, low, high),
+            prices,
+            goal,
+            low - high,
+            high - low,
+        )
+        close = float(np.sum(a * np.exp(-2 * x))) < best * (1 + _TIE)
+        if close and all(np.ptp(x - other) > _SAME for other in kept):
+            kept.append(x)
+    return [np.exp(x) for x in kept]
+
+
+def _search(
+    budget: Budget, sampling: PoissonSampling, a: Float[np.ndarray, " steps"]
+) -> tuple[Float[np.ndarray, " steps"], Prices]:
+    """log mu_t of the smallest sum by estimates, and the price table that says so, made for a run close to it."""
+    rate, goal = sampling.sample_rate, math.log(budget.delta)
+    total = (mu_of(budget.epsilon, budget.delta) / rate) ** 2
+    least = math.sqrt(_LEAST_SHARE * math.log1p(total / a.size))
+    found = np.log(_scaled(np.maximum(clt(a, total), least), budget, sampling))
+    floor, ceiling = min(float(found.max()), math.log(least)), math.log(LARGEST_MU)
+    below = above = _MARGIN
+    tables = 0
+    while True:
+        low, high = max(float(found.min()) - below, floor), float(found.max()) + above
+        low, high = min(low, ceiling - 0.5), min(high, ceiling)
+        start = np.clip(found, low, high)
+        ledger = Ledger.of(np.exp(-found), rate)
+        prices = Prices.of(ledger, budget.epsilon, budget.delta, mu_low=math.exp(low), mu_high=math.exp(high))
+        found = solve(a, start, prices, goal)
+        tables += 1
+        short_below = found.min() < low + 1e-6 and low > floor
+        short_above = found.max() > high - 1e-6 and high < ceiling
+        # A table is exact near the run that it was made for.
+        stands = not short_below and not short_above and float(np.abs(found - start).max()) < _NEAR
+        if stands or tables == _TABLES:
+            return found, prices
+        below, above = below * (2 if short_below else 1), above * (2 if short_above else 1)
+
+
+def _scaled(
+    mu: Float[np.ndarray, " steps"], budget: Budget, sampling: PoissonSampling
+) -> Float[np.ndarray, " steps"]:
+    """mu times what makes its epsilon about right; even mu where no scale of ``mu`` can be judged."""
+    for shape in (mu, np.full(mu.size, float(np.sqrt(np.mean(mu**2))))):
+        low, high, at = -math.inf, math.inf, 0.0  # log scales that spend too little, and too much
+        for _ in range(24):
+            try:
+                epsilon = Pld().estimate(Ledger.of(np.exp(-at) / shape, sampling.sample_rate), budget.delta)
+            except AccountingError:
+                epsilon = math.inf  # too little noise to be judged
+            gap = math.log(budget.epsilon / epsilon) if epsilon > 0 else math.inf
+            if abs(gap) < 0.1:
+                return math.exp(at) * shape
+            low, high = (at, high) if gap > 0 else (low, at)
+            known = math.isfinite(low) and math.isfinite(high)
+            at = (low + high) / 2 if known else at + min(max(gap, -0.7), 0.7)
+            if known and high - low < 1e-3:
+                break
+    # Nothing found by estimates: let the certified search say what is wrong, or find the even start.
+    even = calibrate(budget, sampling, steps=mu.size, privacy=np.ones(mu.size), clip=np.ones(mu.size))
+    return 1 / even.noise_multiplier

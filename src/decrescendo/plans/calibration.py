@@ -1,0 +1,236 @@
+"""`calibrate`: from a budget and the shapes of two curves to a certified plan; `calibrate_selection` for a search."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import brentq
+
+from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials
+from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance
+from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule, check_steps
+
+# The certified epsilon ends within this share of the budget, on the safe side.
+_TOLERANCE = 1e-4
+_ATTEMPTS = 12
+
+
+def calibrate(
+    budget: Budget,
+    sampling: PoissonSampling,
+    *,
+    steps: int,
+    privacy: CurveOrValues,
+    clip: CurveOrValues,
+    accountant: Accountant | None = None,
+) -> Plan:
+    """Scale the privacy curve until the accountant's epsilon of the whole run just meets the budget.
+
+    The noise multiplier is z_t = 1/(k r_t) for the relative curve r_t; k is the largest found for which the
+    accountant still says at most ``budget.epsilon``. Du et al., Algorithm 1, with any accountant in the CLT's place.
+
+    Args:
+        budget: what the whole run may spend.
+        sampling: how batches are drawn; sample_rate 1 for full batches.
+        steps: number of steps T >= 1.
+        privacy: curve (or array) of relative mu_t; only its shape matters.
+        clip: curve (or array) of C_t. It never changes epsilon.
+        accountant: judges the plan; by default `Pld`, whose upper end is certified.
+
+    Returns:
+        The plan, with epsilon of its guarantee at most ``budget.epsilon`` (and for `Pld` its certified lower end).
+
+    Guarantee: what the plan promises is the accountant's own word on exactly the arrays in the plan; with an
+        accountant of kind "estimate" the promise is an estimate, and says so.
+
+    Raises:
+        ImpossibleBudget: no scale meets the budget; the message has the nearest that can be met.
+        InvalidValue, InvalidType: an argument out of range, or a curve that is not positive at some step.
+
+    >>> from decrescendo import curves
+    >>> plan = calibrate(
+    ...     Budget(epsilon=1.2, delta=1e-6),
+    ...     PoissonSampling(dataset_size=60_000, expected_batch_size=250),
+    ...     steps=500, privacy=curves.growing_mu(1.25), clip=curves.sensitivity_decay(1.5, rho_c=3.3),
+    ... )
+    >>> print(plan)
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
+    """
+    check_instance("budget", budget, Budget)
+    check_instance("sampling", sampling, PoissonSampling)
+    count = check_steps(steps)
+    judge: Accountant = Pld() if accountant is None else accountant
+    check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
+    relative = evaluate("privacy", privacy, count)
+    relative = relative / relative.max()
+    clips = evaluate("clip", clip, count)
+
+    def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
+        return 1 / (scale * relative)
+
+    def steering(scale: float) -> float:
+        ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
+        return (
+            judge.estimate(ledger, budget.delta)
+            if isinstance(judge, Pld)
+            else judge.epsilon(ledger, budget.delta).value
+        )
+
+    def judged(scale: float) -> Guarantee:
+        ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
+        if isinstance(judge, Pld):
+            lower, upper = judge.bracket(ledger, budget.delta)
+            return Guarantee(upper, budget.delta, budget.unit, judge.name, "upper", lower)
+        bound = judge.epsilon(ledger, budget.delta)
+        return Guarantee(bound.value, budget.delta, budget.unit, judge.name, bound.kind)
+
+    scale, guarantee = _certify(judged, _steer(steering, _guess(relative, sampling, budget), budget), budget)
+    return Plan(budget, sampling, Schedule(noise_of(scale), clips), guarantee)
+
+
+def calibrate_selection(
+    budget: Budget,
+    sampling: PoissonSampling,
+    *,
+    steps: int,
+    privacy: CurveOrValues,
+    clip: CurveOrValues,
+    trials: Trials,
+) -> tuple[Plan, Guarantee]:
+    """The plan of one trial such that a whole search, the best of ``trials``, meets the budget.
+
+    Args:
+        budget: what the whole search may spend.
+        sampling: how the batches of every trial are drawn.
+        steps: steps of a trial.
+        privacy: curve (or array) of relative mu_t of a trial; only its shape matters.
+        clip: curve (or array) of C_t; trials may have others, it never changes epsilon.
+        trials: how many; drawn by ``trials.draw`` before the first one.
+
+    Returns:
+        The plan of one trial, with its own certified guarantee, and the guarantee of the whole search, which is the
+        one to publish with the winner.
+
+    Guarantee: that of `accounting.Selection`, under its conditions on the search, which cannot be seen from here.
+
+    Raises:
+        ImpossibleBudget: no amount of noise meets the budget, or none is needed.
+        InvalidValue, InvalidType: from the arguments.
+
+    >>> from decrescendo import curves
+    >>> plan, search = calibrate_selection(
+    ...     Budget(1.2, 1e-6), PoissonSampling(60_000, 250),
+    ...     steps=500, privacy=curves.constant(1.0), clip=curves.constant(1.0), trials=Trials(mean=10, shape=0),
+    ... )
+    >>> print(search)
+    (1.2, 1e-06)-DP an example, Selection of 10 expected trials (logarithmic) upper bound
+    >>> print(plan.guarantee)
+    (0.4029, 1e-06)-DP an example, Pld upper bound (true epsilon >= 0.4026)
+    """
+    judge = Selection(trials)
+    found = calibrate(budget, sampling, steps=steps, privacy=privacy, clip=clip, accountant=judge)
+    lower, upper = Pld().bracket(found.ledger, budget.delta)
+    if upper == 0:
+        raise ImpossibleBudget(
+            f"a trial must spend some epsilon, got none at delta={budget.delta:g}: records take part no more often "
+            "than delta allows. Ask for a smaller delta"
+        )
+    one = Guarantee(upper, budget.delta, budget.unit, Pld().name, "upper", lower)
+    plan = Plan(Budget(upper, budget.delta, budget.unit), sampling, found.schedule, one)
+    whole = Guarantee(
+        found.guarantee.epsilon, budget.delta, budget.unit, f"{judge.name} of {trials}", found.guarantee.kind
+    )
+    return plan, whole
+
+
+def _guess(relative: Float[np.ndarray, " steps"], sampling: PoissonSampling, budget: Budget) -> float:
+    """The scale at which the CLT estimate meets the budget."""
+    clt = GdpClt()
+
+    def gap(log_scale: float) -> float:
+        noise = 1 / (math.exp(log_scale) * relative)
+        estimate = clt.epsilon(Ledger.of(noise, sampling.sample_rate), budget.delta).value
+        return min(estimate, 1e300) - budget.epsilon
+
+    low, high = math.log(1e-9), math.log(20.0)
+    if gap(high) <= 0:
+        return 20.0
+    return math.exp(float(brentq(gap, low, high, xtol=1e-3))) if gap(low) < 0 else math.exp(low)
+
+
+def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> float:
+    """A scale at which ``spent`` is within a percent of the budget, or the refusal of an impossible one."""
+
+    def gap(log_scale: float) -> float:
+        try:
+            epsilon = spent(math.exp(log_scale))
+        except AccountingError:
+            return math.inf  # too little noise for this accountant
+        return math.log(max(epsilon, 1e-300) / budget.epsilon)
+
+    low = high = math.log(guess)
+    value = gap(low)
+    for _ in range(80):
+        if value > 0:
+            low -= 0.25 if math.isfinite(value) else 0.5
+            value = gap(low)
+        else:
+            break
+    else:
+        raise ImpossibleBudget(
+            f"some noise must meet the budget, got none for epsilon={budget.epsilon:g} at delta={budget.delta:g}: even "
+            f"noise multipliers above {1 / math.exp(low):.3g} spend more. Ask for a larger epsilon or fewer steps"
+        )
+    if low == high:
+        while gap(high) <= 0:
+            low = high
+            high += 0.25
+            if high > math.log(1e3):
+                raise ImpossibleBudget(
+                    f"the budget must need noise, got epsilon={budget.epsilon:g} at delta={budget.delta:g}, which "
+                    "even a run almost without noise meets: records take part no more often than delta allows. "
+                    "Ask for a smaller delta"
+                )
+    for _ in range(60):  # walk back from where the accountant refuses
+        if math.isfinite(gap(high)):
+            break
+        middle = (low + high) / 2
+        low, high = (middle, high) if gap(middle) <= 0 else (low, middle)
+        if high - low < 1e-6:
+            nearest = spent(math.exp(low))
+            raise ImpossibleBudget(
+                f"the budget must be one this accountant can reach with this curve, got epsilon={budget.epsilon:g}; "
+                f"the nearest is epsilon={nearest:.4g}: beyond it the noise is too small for its conditions"
+            )
+    return math.exp(float(brentq(gap, low, high, xtol=2e-3)))
+
+
+def _certify(judged: Callable[[float], Guarantee], start: float, budget: Budget) -> tuple[float, Guarantee]:
+    """The largest scale tried that is judged within the budget, and within `_TOLERANCE` of it if that can be had."""
+    best: tuple[float, Guarantee] | None = None
+    previous: tuple[float, float] | None = None
+    scale, slope = start, 1.2  # slope: d log(epsilon) / d log(scale), measured as values come in
+    aim = budget.epsilon * (1 - _TOLERANCE / 4)
+    for _ in range(_ATTEMPTS):
+        found = judged(scale)
+        epsilon = max(found.epsilon, 1e-300)
+        if epsilon <= budget.epsilon and (best is None or scale > best[0]):
+            best = (scale, found)
+            if epsilon >= budget.epsilon * (1 - _TOLERANCE):
+                break
+        if previous is not None and abs(math.log(scale / previous[0])) > 1e-5:
+            slope = min(max(math.log(epsilon / previous[1]) / math.log(scale / previous[0]), 0.3), 20.0)
+        previous = (scale, epsilon)
+        scale *= min(max((aim / epsilon) ** (1 / slope), 0.5), 2.0)
+    if best is None:
+        raise ImpossibleBudget(
+            f"the accountant must settle on a scale for epsilon={budget.epsilon:g}, got none in {_ATTEMPTS} attempts. "
+            "Ask for another epsilon or a larger rtol"
+        )
+    return best

@@ -1,0 +1,147 @@
+"""`Terms`: what is fixed before a run whose noise is decided on the way, frozen, as one small file."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from decrescendo.accounting.budget import Budget, Guarantee, check_unit
+from decrescendo.accounting.filters import Filter, GdpFilter, RenyiFilter, ZcdpFilter
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base import sealed
+from decrescendo.errors import (
+    AccountingError,
+    DecrescendoError,
+    FileRefused,
+    InvalidValue,
+    check_instance,
+    check_integer,
+)
+from decrescendo.plans.sampling import PoissonSampling
+
+FORMAT, VERSION = "decrescendo-terms", 1
+_KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was agreed before an adaptive run: all of it public, none of it changed by the run.
+
+    Args:
+        budget: what the run may spend.
+        sampling: how batches are drawn.
+        filter: name of the filter that guards the budget.
+        steps: the most steps the run may take, >= 1.
+        policy: in words, what decided noise and clipping.
+
+    >>> from decrescendo.accounting.budget import Budget
+    >>> terms = Terms(Budget(1.0, 1e-5), PoissonSampling(100, 10), "RenyiFilter(order=16)", 50, "halve at a plateau")
+    >>> print(terms.guarantee)
+    (1, 1e-05)-DP an example, RenyiFilter(order=16) upper bound
+    >>> Terms.from_json(terms.to_json()) == terms
+    True
+    """
+
+    budget: Budget
+    sampling: PoissonSampling
+    filter: str
+    steps: int
+    policy: str
+
+    def __post_init__(self) -> None:
+        for name, kind in (
+            ("budget", Budget),
+            ("sampling", PoissonSampling),
+            ("filter", str),
+            ("policy", str),
+        ):
+            check_instance(name, getattr(self, name), kind)
+        object.__setattr__(self, "steps", check_integer("steps", self.steps, at_least=1))
+        if not self.filter:
+            raise InvalidValue("filter must be a filter's name, got filter=''")
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """The budget, whatever the run spends of it."""
+        return Guarantee(self.budget.epsilon, self.budget.delta, self.budget.unit, self.filter, "upper")
+
+    def __str__(self) -> str:
+        return f"{self.guarantee} · noise decided on the way · at most {self.steps} steps"
+
+    def replay(self, ledger: Ledger) -> Filter | None:
+        """A fresh filter that was asked for every release of ``ledger`` and granted it.
+
+        Returns:
+            The filter; ``None`` where these terms name a filter that this package does not have.
+
+        Raises:
+            AccountingError: a release is refused: this ledger cannot have come from these terms.
+
+        >>> terms = Terms(Budget(4.0, 1e-8), PoissonSampling(100, 100), "ZcdpFilter", 50, "fixed")
+        >>> terms.replay(Ledger.of([4.0] * 3, sample_rate=1.0))
+        <ZcdpFilter, spent 0.09375 of 0.196352>
+        """
+        guard = _filter_named(self.filter, self.budget)
+        if guard is None:
+            return None
+        for release in ledger.distinct():  # their order does not matter
+            answer = guard.request(release)
+            if not answer:
+                raise AccountingError(f"{self.filter} must grant every release of its run, got {answer}")
+        return guard
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the terms' file, as ``sha256sum`` prints it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The terms as text; `from_json` gives equal ones."""
+        body: dict[str, Any] = {
+            "format": FORMAT,
+            "version": VERSION,
+            "budget": {
+                "epsilon": self.budget.epsilon,
+                "delta": self.budget.delta,
+                "unit": self.budget.unit.value,
+            },
+            "sampling": {
+                "dataset_size": self.sampling.dataset_size,
+                "expected_batch_size": self.sampling.expected_batch_size,
+            },
+            "filter": self.filter,
+            "steps": self.steps,
+            "policy": self.policy,
+        }
+        return sealed.seal(body) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, *, source: str = "the text") -> "Terms":
+        """Terms from `to_json`'s text; ``source`` names it in errors.
+
+        Raises:
+            FileRefused: damaged, foreign, newer, or with a key or value that does not belong.
+        """
+        body = sealed.opened(text, source, FORMAT, VERSION, keys=_KEYS)
+        try:
+            budget: dict[str, Any] = dict(body["budget"])
+            budget["unit"] = check_unit(budget["unit"])
+            return cls(
+                Budget(**budget),
+                PoissonSampling(**body["sampling"]),
+                body["filter"],
+                body["steps"],
+                body["policy"],
+            )
+        except (DecrescendoError, TypeError, KeyError, ValueError) as error:
+            raise FileRefused(f"{source} holds a value that no terms have: {error}") from None
+
+
+def _filter_named(name: str, budget: Budget) -> Filter | None:
+    if name == "ZcdpFilter":
+        return ZcdpFilter(budget)
+    if name == "GdpFilter":
+        return GdpFilter(budget)
+    order = name.removeprefix("RenyiFilter(order=").removesuffix(")")
+    if order.isdecimal() and name == f"RenyiFilter(order={order})":
+        return RenyiFilter(budget, int(order))
+    return None

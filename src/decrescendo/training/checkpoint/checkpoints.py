@@ -1,0 +1,187 @@
+"""`Checkpoints`: a folder of states of one training, each whole or absent."""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, final, runtime_checkable
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from decrescendo.base import sealed
+from decrescendo.base.whole_file import sync_folder
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
+from decrescendo.training.checkpoint.tree import pack, unpack
+
+# Of version 1 were those without `Releases`, and with the state of torch's global generator.
+FORMAT, VERSION = "decrescendo-checkpoint", 2
+STATE, TENSORS = "state.json", "tensors.safetensors"
+# The newest, and one more in case the disk loses it.
+_KEPT = 2
+_PREFIX = "step-"
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What has a state of its own beside the optimiser: a learning-rate scheduler, an average of iterates."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+        ...
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> object:
+        """Back to it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state of a training after ``step`` steps."""
+
+    step: int
+    state: Mapping[str, Any]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Where, and how often, a training keeps what it needs to go on after a crash.
+
+    A checkpoint holds the random streams: whoever reads one knows the noise to come, and that of the steps since. It
+    holds all of the model's state dict, whatever code of the model puts there. It is as sensitive as the data, readable
+    by its owner only, and should be deleted when the run is done.
+
+    Beside the checkpoints lies a list of what was released (`Releases`): a step that is done again is what it was, or
+    is refused. A copy of the folder cannot be told from the original. Two runs that go on from copies, with different
+    data, release the same noise on different sums, and the difference has none: never go on from a copy or a backup.
+
+    Args:
+        folder: of this training alone.
+        every: steps between two checkpoints, >= 1. A crash costs the time of as many steps at most, and no privacy:
+            steps that are done again have the same batches and the same noise, are the same releases to the last bit
+            (or are refused), and count once.
+        also: by name, whatever else has a state: schedulers, averages.
+        resume: go on from the newest checkpoint in the folder; without one, from the start. If false, the folder must
+            be empty: a forgotten run is not written over.
+
+    >>> Checkpoints("runs/mnist-checkpoints", every=100).every
+    100
+    """
+
+    folder: str | os.PathLike[str]
+    every: int = 100
+    also: Mapping[str, Stateful] = field(default_factory=dict[str, Stateful])
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "every", check_integer("every", self.every, at_least=1))
+        if Path(self.folder).exists() and not Path(self.folder).is_dir():
+            raise InvalidValue(f"folder must be a folder, got a file, {os.fspath(self.folder)!r}")
+        if not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir()):
+            raise InvalidValue(
+                f"folder must be new or empty, got {os.fspath(self.folder)!r}. To go on with the run in it, "
+                "pass resume=True"
+            )
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write one, on the disk when this returns; older ones but one are removed."""
+        folder = Path(self.folder)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        target = folder / f"{_PREFIX}{checkpoint.step:09d}"
+        staging = folder / f".{target.name}.{os.getpid()}"
+        tensors: dict[str, Tensor] = {}
+        also = {name: thing.state_dict() for name, thing in self.also.items()}
+        body = {
+            "format": FORMAT,
+            "version": VERSION,
+            "step": checkpoint.step,
+            "state": pack(dict(checkpoint.state) | {"also": also}, tensors),
+        }
+        content = save_tensors(tensors)
+        body |= {"tensors_sha256": hashlib.sha256(content).hexdigest()}
+        for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
+            shutil.rmtree(left, ignore_errors=True)
+        staging.mkdir(mode=0o700)
+        try:
+            _write(staging / TENSORS, content)
+            _write(staging / STATE, sealed.seal(body).encode())
+            sync_folder(staging)
+            shutil.rmtree(target, ignore_errors=True)
+            staging.rename(target)
+            sync_folder(folder)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        for old in self._found()[:-_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+
+    def newest(self) -> Checkpoint | None:
+        """The last one that is whole, or ``None`` if the folder has none.
+
+        Raises:
+            FileRefused: there are some, and all of them are damaged or foreign.
+        """
+        found, problem = self._found(), None
+        for path in reversed(found):
+            try:
+                return _read(path)
+            except FileRefused as error:
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return None
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Give what is in ``also`` its state back."""
+        states = checkpoint.state["also"]
+        if states.keys() != self.also.keys():
+            raise InvalidValue(
+                f"also must name what the checkpoint holds, {sorted(states)}, got {sorted(self.also)}"
+            )
+        for name, thing in self.also.items():
+            thing.load_state_dict(states[name])
+
+    def _found(self) -> list[Path]:
+        folder = Path(self.folder)
+        return sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        raw, content = (path / STATE).read_bytes(), (path / TENSORS).read_bytes()
+    except OSError as error:
+        raise FileRefused(f"{path} must be a checkpoint, got files that cannot be read ({error})") from None
+    try:
+        body = sealed.opened(raw, path / STATE, FORMAT, VERSION)
+    except FileRefused as error:
+        if "version=1." not in str(error):
+            raise
+        raise FileRefused(
+            f"{path} must be a checkpoint of version {VERSION}, got version 1, which does not say what was released "
+            "since: the same noise might meet another sum. Finish the run with the version of decrescendo that began "
+            "it, or begin a new one in a new folder"
+        ) from None
+    if body.get("tensors_sha256") != hashlib.sha256(content).hexdigest():
+        raise FileRefused(f"{path} must be as it was written, got other bytes: it is damaged")
+    try:
+        step, state = check_integer("step", body["step"]), unpack(body["state"], load_tensors(content))
+        check_instance("state", state, dict)
+        return Checkpoint(step, state)
+    except FileRefused:
+        raise
+    except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        raise FileRefused(
+            f"{path} must be a checkpoint, got one that does not fit together ({error})"
+        ) from None
+
+
+def _write(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

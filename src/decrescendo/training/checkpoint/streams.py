@@ -1,0 +1,44 @@
+"""Random streams as state, and back at the same place."""
+
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+
+from decrescendo.base.rng import SecureStream
+from decrescendo.errors import DecrescendoError, FileRefused
+from decrescendo.optim.noise import NoiseStream
+
+Stream = TypeVar("Stream", bound=np.random.Generator | torch.Generator | SecureStream)
+
+
+def stream_state(stream: np.random.Generator | NoiseStream) -> dict[str, Any]:
+    """Where a stream is; as sensitive as the data."""
+    if isinstance(stream, SecureStream):
+        return {"kind": "secure", "key": stream.key, "position": stream.position}
+    if isinstance(stream, torch.Generator):
+        return {"kind": "torch", "device": str(stream.device), "state": stream.get_state()}
+    return {"kind": "numpy", "state": dict(stream.bit_generator.state)}
+
+
+def stream_at(stream: Stream, state: dict[str, Any]) -> Stream:
+    """A stream of the same kind, where the state says.
+
+    Raises:
+        FileRefused: the state is of another kind of stream.
+    """
+    try:
+        if isinstance(stream, torch.Generator) and state["kind"] == "torch":
+            stream.set_state(state["state"])
+            return stream
+        if isinstance(stream, np.random.Generator) and state["kind"] == "numpy":
+            stream.bit_generator.state = state["state"]
+            return stream
+        if isinstance(stream, SecureStream) and state["kind"] == "secure":
+            return cast("Stream", SecureStream(state["key"], state["position"]))
+    except (KeyError, TypeError, ValueError, RuntimeError, DecrescendoError) as error:
+        raise FileRefused(f"a checkpoint must hold the state of a random stream, got {error}") from None
+    raise FileRefused(
+        f"a checkpoint must hold a stream of the kind that is asked for, got {state.get('kind')!r}. "
+        "Resume with Secure() what was begun with Secure(), and with a number what was begun with a number"
+    )

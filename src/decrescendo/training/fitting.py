@@ -1,0 +1,203 @@
+"""Trainings by names: an optimiser, a learning rate that falls, an average of the weights."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from decrescendo.base.rng import Secure, Streams
+from decrescendo.clipping import Batch, EngineSettings, Loss
+from decrescendo.errors import InvalidValue, check_real
+from decrescendo.optim import AdamBC, MomentumBC, averaged
+from decrescendo.plans.plan import Plan
+from decrescendo.training.checkpoint import Checkpoints, Stateful
+from decrescendo.training.loop import train
+from decrescendo.training.progress import Callback, Progress
+from decrescendo.training.run import Run, cpu_weights
+from decrescendo.training.store import Store
+from decrescendo.training.task import Task
+
+Decay = Literal["none", "linear", "cosine"]
+OPTIMIZERS = ("sgd", "momentum-bc", "adam", "adam-bc")
+
+# As a share of the noise's variance. What a coordinate's second moment is off by, with beta2 = 0.999, is about 0.03
+# of it: a floor below that would divide by luck.
+ADAM_BC_FLOOR = 0.1
+
+
+def initialised(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """What ``build`` builds, with its initial weights drawn from the stream "init" of ``seed``.
+
+    torch's modules draw from the global CPU generator, so it is set for the time of the call, then put back.
+
+    >>> build = lambda: nn.Linear(2, 1)
+    >>> bool((initialised(build, 0).weight == initialised(build, 0).weight).all())
+    True
+    >>> bool((initialised(build, 0).weight == initialised(build, 1).weight).any())
+    False
+    """
+    init = Streams(seed).seed_of("init")
+    with torch.random.fork_rng(devices=[]):  # no devices: a GPU is neither woken nor seeded
+        torch.default_generator.manual_seed(init)
+        return build()
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
+    """One cross-entropy loss an example, for batches (inputs, classes)."""
+    inputs, targets = batch
+    return nn.functional.cross_entropy(model(inputs), targets, reduction="none")
+
+
+def make_optimizer(
+    model: nn.Module, name: str, learning_rate: float, momentum: float = 0.0
+) -> torch.optim.Optimizer:
+    """``sgd``, ``momentum-bc`` (`optim.MomentumBC`), ``adam`` or ``adam-bc`` (`optim.AdamBC`, for private runs only)
+    over the model's parameters.
+
+    Raises:
+        InvalidValue: another name, a learning rate that is not above 0, a momentum outside [0, 1).
+    """
+    rate = check_real("learning_rate", learning_rate, above=0)
+    inertia = check_real("momentum", momentum, at_least=0, below=1)
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=rate, momentum=inertia)
+    if name == "momentum-bc":
+        return MomentumBC(model.parameters(), lr=rate, momentum=inertia)
+    if name in ("adam", "adam-bc"):
+        if inertia:
+            raise InvalidValue(f"momentum must be 0 with {name}, which has its own, got momentum={inertia}")
+        if name == "adam-bc":
+            return AdamBC(model.parameters(), lr=rate, relative_floor=ADAM_BC_FLOOR)
+        return torch.optim.Adam(model.parameters(), lr=rate)
+    raise InvalidValue(f"optimizer must be one of {', '.join(OPTIMIZERS)}, got optimizer={name!r}")
+
+
+def decay_scheduler(
+    optimizer: torch.optim.Optimizer, decay: str, steps: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    """Learning rate constant (``none``), or falling to zero over ``steps`` along a line or half a cosine.
+
+    >>> sgd = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    >>> decay_scheduler(sgd, "linear", 4).get_last_lr()
+    [1.0]
+    """
+    if decay == "none":
+        return torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    if decay == "linear":
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / steps))
+    if decay == "cosine":
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps)
+    raise InvalidValue(f"lr_decay must be none, linear or cosine, got lr_decay={decay!r}")
+
+
+def train_task(
+    task: Task,
+    plan: Plan,
+    *,
+    seed: int | Secure,
+    optimizer: str | None = None,
+    learning_rate: float | None = None,
+    momentum: float = 0.0,
+    lr_decay: str = "none",
+    averaging: float = 0.0,
+    callback: Callback | None = None,
+    store: Store | None = None,
+    checkpoints: Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> Run:
+    """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has the task's scores.
+
+    Args:
+        task: from `find_task`.
+        plan: for as many rows as the task has.
+        seed: whole number >= 0, as sensitive as the data; or `Secure()`.
+        optimizer: a key of `OPTIMIZERS`; the task's by default.
+        learning_rate: > 0; the task's by default.
+        momentum: in [0, 1), for sgd and momentum-bc.
+        lr_decay: ``none``, ``linear`` or ``cosine``.
+        averaging: in [0, 1): decay of the average of the iterates, which is then what is kept and scored; 0 for none.
+        callback: called after each step.
+        store: the ledger on disk that the run is written into.
+        checkpoints: folder to keep the run in.
+        resume: go on with the run in ``checkpoints``.
+        progress: draw a progress bar on standard error.
+    """
+    data, model = task.load(), task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed)
+    run, tested = fit(
+        model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
+        learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
+        lr_decay=lr_decay, averaging=averaging, callback=callback, store=store, checkpoints=checkpoints, resume=resume,
+        progress=progress,
+    )  # fmt: skip
+    if averaging:
+        run = replace(run, weights=cpu_weights(tested))
+    found = task.scores(tested)
+    return run.with_metrics(found) if found else run
+
+
+def fit(
+    model: nn.Module,
+    loss: Loss,
+    data: object,
+    plan: Plan,
+    *,
+    seed: int | Secure,
+    optimizer: str,
+    learning_rate: float,
+    momentum: float = 0.0,
+    lr_decay: str = "none",
+    averaging: float = 0.0,
+    callback: Callback | None = None,
+    settings: EngineSettings | None = None,
+    store: Store | None = None,
+    checkpoints: Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+) -> tuple[Run, nn.Module]:
+    """Train ``model`` in place on ``data`` by ``plan``, with an optimiser, a learning rate and an average by name.
+
+    Args:
+        model: trained in place.
+        loss: one loss an example.
+        data: as many rows as the plan says.
+        plan: from `calibrate`.
+        seed: whole number >= 0, as sensitive as the data; or `Secure()`.
+        optimizer: a key of `OPTIMIZERS`.
+        learning_rate: > 0.
+        momentum: in [0, 1), for sgd and momentum-bc.
+        lr_decay: ``none``, ``linear`` or ``cosine``.
+        averaging: in [0, 1): decay of the average of the iterates; 0 for none.
+        callback: called after each step; true ends the training.
+        settings: of the clipping engine.
+        store: the ledger on disk that the run is written into.
+        checkpoints: folder to keep the run in, with the learning rate and the average.
+        resume: go on with the run in ``checkpoints``.
+        progress: draw a progress bar on standard error.
+
+    Returns:
+        The run, and the model to test: the average where there is one.
+    """
+    chosen = make_optimizer(model, optimizer, learning_rate, momentum)
+    scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
+    average = averaged(model, decay=averaging) if averaging else None
+    also: dict[str, Stateful] = {"scheduler": scheduler}
+    if average is not None:
+        also["average"] = average
+    kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
+
+    def after_step(state: Progress) -> bool | None:
+        scheduler.step()
+        if average is not None:
+            average.update_parameters(model)
+        return None if callback is None else callback(state)
+
+    run = train(
+        model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
+        store=store, checkpoints=kept, progress=progress,
+    )  # fmt: skip
+    return run, model if average is None else average.module

@@ -1,0 +1,338 @@
+"""Search for settings on the private data themselves: a random number of random trials, one winner, one price.
+
+Source: Papernot and Steinke 2022, *Hyperparameter Tuning with Renyi Differential Privacy*; see `accounting.Selection`.
+
+One file, though long: the mechanism and what may be shown of it are to be read together.
+"""
+
+import hashlib
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from decrescendo.accounting import Trials
+from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.base.rng import Streams
+from decrescendo.base.sealed import check_writable, write
+from decrescendo.clipping.clipped import check_clip_norm
+from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.plans.calibration import calibrate_selection
+from decrescendo.plans.curves import evaluate
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.training.run import cpu_weights
+from decrescendo.training.settings import Settings
+from decrescendo.training.space import Space, Value
+from decrescendo.training.task import Task
+from decrescendo.training.tuning import machine, train_with
+
+FORMAT, VERSION = "decrescendo-private-search", 1
+
+# What may differ from trial to trial: none of it changes the noise over the clip norm, or the sampling.
+FREE = (
+    "clip", "rho_c", "learning_rate", "stride", "momentum", "lr_decay", "averaging", "optimizer",
+)  # fmt: skip
+
+LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What one trial gives: the weights that were tested, and their score on declared public data."""
+
+    score: float
+    weights: Mapping[str, Tensor]
+
+
+Attempt = Callable[[Settings, Plan], Tried]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivateSearch:
+    """A search on private data. Every value in it is a public fact.
+
+    The settings of a trial are drawn at random, each time anew. An optimiser that looks at earlier scores (as Optuna's
+    does) would be better at guessing, but what it asks next depends on the data through every trial before, and the
+    theorem is about trials that know nothing of each other.
+
+    Args:
+        task: what is trained; it must have a score.
+        epsilon: of the whole search, winner and all.
+        delta: of the whole search; default: the task's.
+        space: what moves, of `FREE` only. Batch, steps, schedule and rho_mu are fixed: they decide the noise, and all
+            trials must spend the same.
+        trials: the law of their number.
+
+    Raises:
+        InvalidType: a fixed number of trials.
+        InvalidValue: a setting moves that changes what a trial spends, or that no run could have.
+    """
+
+    task: Task
+    epsilon: float
+    space: Space
+    trials: Trials
+    delta: float | None = None
+
+    def __post_init__(self) -> None:
+        check_instance("task", self.task, Task)
+        if self.task.score is None:
+            raise InvalidValue("task must have a score, got none. It is what trials are compared by")
+        check_real("epsilon", self.epsilon, above=0)
+        check_instance("space", self.space, Space)
+        check_instance("trials", self.trials, Trials, _WHY_RANDOM)
+        schedule = self.space.fixed.get("schedule", "dynamic")
+        for name in self.space.moving:
+            if name not in FREE:
+                raise InvalidValue(
+                    f"with private data only {', '.join(FREE)} may move, got {name}: it changes what a trial spends, "
+                    "and all trials must spend the same. Fix it"
+                )
+        if schedule == "optimal" and "rho_c" in self.space.moving:
+            raise InvalidValue(
+                "rho_c must be fixed with the schedule optimal, whose noise follows it, got a range"
+            )
+        # An error in the middle of a search would tell that it had come so far, and waste it.
+        for values in itertools.chain(self.space.corners(), self.space.pairs()):
+            settings = self.settings(values)
+            settings.check(self.task)
+            check_clip_norm("clip", settings.clip / max(settings.rho_c, 1.0))
+
+    def settings(self, values: Mapping[str, Value]) -> Settings:
+        """The run of a trial with these values, but for its seed and its noise, which is that of `calibrated`."""
+        return self.space.settings(self.task, values)
+
+    def calibrated(self) -> tuple[Plan, Guarantee]:
+        """The plan whose noise every trial has, and the guarantee of the whole search; no data are touched."""
+        settings = self.settings(next(self.space.corners()))
+        sampling = PoissonSampling(self.task.count, settings.batch)
+        privacy, clip = settings.curves(self.task.count)
+        return calibrate_selection(
+            Budget(self.epsilon, self.task.delta if self.delta is None else self.delta), sampling,
+            steps=settings.steps, privacy=privacy, clip=clip, trials=self.trials,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Winner:
+    """All that is released of a search. How many trials there were, and what came of the others, is not in it.
+
+    Args:
+        asked: the search.
+        plan: of one trial. Its own guarantee is not the one to show with the weights.
+        guarantee: of the whole search: covers weights, settings and score together.
+        settings: of the winner, seed 0 in place of its own, which is secret; ``None`` if there was no trial
+            (a Poisson number can be 0).
+        score: on declared public data. The best of several, so a little too good.
+        weights: of the winner.
+        machine: where it ran, and with what versions.
+    """
+
+    asked: PrivateSearch
+    plan: Plan
+    guarantee: Guarantee
+    settings: Settings | None = None
+    score: float | None = None
+    weights: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    machine: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        lines = describe_promise(self.asked, self.plan, self.guarantee)
+        if self.settings is None or self.score is None:
+            return lines + "\nwinner     none: the number of trials happened to be 0, as a Poisson number may"
+        return "\n".join(
+            (
+                lines,
+                f"winner     {self.settings.describe()}",
+                f"score      {self.score:.4g} on declared public data, which also chose it: a little too good",
+            )
+        )
+
+
+def describe_promise(asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> str:
+    """What is promised, before any data are touched."""
+    noise = plan.noise_multiplier
+    return "\n".join(
+        (
+            f"guarantee  {guarantee}: the whole search, its winner's weights, settings and score",
+            f"trials     {asked.trials}, each with z {noise[0]:.4g} -> {noise[-1]:.4g} over {plan.steps} steps",
+            "secret     the seed, the number of trials, and so how long the search takes",
+        )
+    )
+
+
+def search_privately(
+    asked: PrivateSearch,
+    seed: int,
+    *,
+    attempt: Attempt | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Winner:
+    """Draw the number of trials, run each with settings and noise of its own, keep the best, forget the rest.
+
+    Nothing is written, printed or counted on the way: the number of trials must stay secret, and so must whatever
+    tells it. One trial runs after the other, in this process.
+
+    Args:
+        asked: what to search.
+        seed: whole number >= 0, secret and unguessable: it tells the number of trials and all their noise. The number
+            is drawn from its stream "selection" before anything else. Trial i gets the streams of its ``i``-th child
+            (`Streams.child`): settings, initial weights, batches and noise are new and independent in every trial.
+        attempt: one trial; `train_and_score` by default.
+        announce: told what is promised, before the private data are opened and the number is drawn.
+
+    Guarantee:
+        that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
+        It supposes that the seed and the time that the search took stay secret, that the task's test rows are public,
+        and that nothing else of the process (its memory, its temperature, an interruption's moment) is watched.
+        It does not cover an error in a trial that comes from the data (a batch too large for the memory): that there
+        was one is seen, and it is the likelier the more trials there are. What settings alone can break is refused
+        before the data are opened.
+
+    Edge cases:
+        equal scores: the smaller SHA-256 of the weights loses, so that any two outputs have an order of their own
+            and the theorem's order is total.
+        a model that diverged: its score counts, as bad as it is.
+        an error in a trial: ends the search, and there is no winner. Not covered: see above.
+        no trial at all (Poisson): no winner, said so.
+    """
+    secret = Streams(seed)
+    plan, guarantee = asked.calibrated()
+    if announce is not None:
+        announce(describe_promise(asked, plan, guarantee))
+    # A number that were drawn, or changed, after a trial was seen would not be covered.
+    number = asked.trials.draw(secret.numpy("selection"))
+    best: tuple[tuple[float, str], Settings, Tried] | None = None
+    for index in range(number):
+        own = secret.child(index)
+        settings = asked.settings(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
+        own_plan = _with_clip_of(plan, settings, asked.task.count)
+        tried = (
+            train_and_score(asked.task, settings, own_plan)
+            if attempt is None
+            else attempt(settings, own_plan)
+        )
+        rank = (tried.score, hashlib.sha256(_content(tried.weights)).hexdigest())
+        if best is None or rank > best[0]:
+            best = (rank, settings.seeded(0), tried)
+    if best is None:
+        return Winner(asked, plan, guarantee, machine=machine())
+    return Winner(asked, plan, guarantee, best[1], best[2].score, best[2].weights, machine())
+
+
+def train_and_score(task: Task, settings: Settings, plan: Plan) -> Tried:
+    """One trial: trained on the private rows by ``plan``, scored on the public ones."""
+    run, tested = train_with(task, settings, plan, task.load())
+    if run.ledger != plan.ledger:
+        raise InvalidValue("every trial must spend what was planned, got another ledger")
+    return Tried(next(iter(task.scores(tested).values())), cpu_weights(tested))
+
+
+def save_winner(path: Path, winner: Winner) -> Path | None:
+    """Write what is released: ``path`` and, beside it, the weights; the path of those.
+
+    The file is not a run's: a run states the guarantee of one training, and these weights come with the guarantee of
+    the whole search.
+    """
+    weights = weights_path(path)
+    content = _content(winner.weights)
+    asked, plan, found = winner.asked, winner.plan, winner.guarantee
+    facts: dict[str, Any] = {
+        "guarantee": {
+            "of": "the whole search: weights, settings and score of the winner",
+            "epsilon": found.epsilon, "delta": found.delta, "unit": str(found.unit),
+            "accountant": found.accountant, "kind": found.kind,
+        },
+        "trials": {"mean": asked.trials.mean, "law": str(asked.trials)},
+        "one_trial": {
+            "dataset_size": plan.sampling.dataset_size,
+            "expected_batch_size": plan.sampling.expected_batch_size,
+            "noise_multiplier": plan.noise_multiplier.tolist(),
+        },
+        "space": asked.space.describe(),
+        "settings": None if winner.settings is None else winner.settings.written(),
+        "score": winner.score,
+        "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
+        "machine": dict(winner.machine),
+    }  # fmt: skip
+    if winner.weights:
+        weights.parent.mkdir(parents=True, exist_ok=True)
+        weights.write_bytes(content)
+    write(path, FORMAT, VERSION, facts)
+    return weights if winner.weights else None
+
+
+def _content(weights: Mapping[str, Tensor]) -> bytes:
+    # The file format refuses other memory layouts, and models of images come in one.
+    return save_tensors({name: value.contiguous() for name, value in weights.items()})
+
+
+def weights_path(path: Path) -> Path:
+    """Where the weights are, beside the file ``path``."""
+    return path.with_suffix(".safetensors")
+
+
+def check_fresh(path: Path) -> None:
+    """There are two names for the result and its weights, neither file is there yet, and the folder can be written to.
+
+    Raises:
+        InvalidValue: one is there, or the names are one.
+        OSError: the folder cannot be made or written to.
+    """
+    check_writable(path.parent)
+    if path == weights_path(path):
+        raise InvalidValue(
+            f"the result of a private search must not end in .safetensors, got {str(path)!r}. That is the name of the "
+            "weights beside it: use .json"
+        )
+    for there in (path, weights_path(path)):
+        if there.exists():
+            raise InvalidValue(
+                f"the result of a private search must be a new file, got {str(there)!r}, which exists. A second search "
+                "on the same data spends its epsilon on top of the first one's: choose another name to do so"
+            )
+
+
+def parse_trials(text: str) -> Trials:
+    """``geometric:10``, ``logarithmic:10``, ``poisson:10``, or a negative binomial by its shape, ``0.5:10``.
+
+    Raises:
+        InvalidValue: a fixed number, an unknown law, a mean out of range.
+
+    >>> print(parse_trials("geometric:10"))
+    10 expected trials (geometric)
+    """
+    law, colon, mean = text.partition(":")
+    if not colon:
+        raise InvalidValue(
+            f"trials on private data must be random, like geometric:10, got {text!r}. {_WHY_RANDOM}"
+        )
+    try:
+        return Trials(mean=float(mean), shape=LAWS[law] if law in LAWS else float(law))
+    except ValueError as error:
+        if isinstance(error, InvalidValue):
+            raise
+        raise InvalidValue(
+            f"trials must be a law and a mean, like {', '.join(f'{name}:10' for name in LAWS)} or 0.5:10 (a negative "
+            f"binomial's shape), got {text!r}"
+        ) from None
+
+
+_WHY_RANDOM = (
+    "When the number is known, the best of them tells how it fared against so many others: each trial adds to the "
+    "price. A secret random number hides the others, at about the price of a few"
+)
+
+
+def _with_clip_of(plan: Plan, settings: Settings, rows: int) -> Plan:
+    """The clip norms of ``settings`` with the noise multipliers of ``plan``: what is spent stays the same."""
+    clips = evaluate("clip", settings.curves(rows)[1], plan.steps)
+    return Plan(plan.budget, plan.sampling, Schedule(plan.noise_multiplier, clips), plan.guarantee)

@@ -1,0 +1,189 @@
+"""The facts of a statement as Markdown for people."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from decrescendo.accounting.budget import rounded
+from decrescendo.base.markdown import table
+
+SHOWN = 11
+LABELS = {
+    "data": "Data",
+    "person": "A person and the unit",
+    "private_uses": "Other uses of the private data",
+    "tuning": "Choice of settings",
+    "public_data": "Public data",
+    "released": "What leaves the house",
+    "other_releases": "Other releases from the same data",
+    "groups": "Groups",
+    "contact": "Contact",
+}
+
+
+def markdown(facts: Mapping[str, Any]) -> str:
+    """The page."""
+    parts = [
+        "# Privacy statement",
+        _headline(facts["promise"]),
+        _promise(facts["promise"]),
+        "## What that means",
+        _reading(facts["reading"]),
+        "## How it was counted",
+        _accounting(facts["accounting"]),
+        "## What was done",
+        "\n".join(f"- {line}" for line in _mechanism(facts)),
+        "## Schedule",
+        _schedule(facts["schedule"]),
+        *_spent(facts["spent"]),
+        "## How it was run",
+        "\n".join(f"- {line}" for line in _conduct(facts)),
+        "## Audit",
+        _audit(facts["audit"]),
+        "## Declared by the owner of the data",
+        "\n".join(f"- {LABELS[name]}: {_line(text)}" for name, text in facts["declared"].items()),
+        "## Not covered",
+        "\n".join(f"- {text}" for text in facts["not_covered"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _line(text: str) -> str:
+    """On one line, so that what somebody declares cannot look like another part of the page."""
+    return " ".join(text.split())
+
+
+def _headline(promise: Mapping[str, Any]) -> str:
+    words = {"upper": "an upper bound", "exact": "exact", "estimate": "AN ESTIMATE, NOT A BOUND"}[
+        promise["kind"]
+    ]
+    spent = f"({rounded(promise['epsilon'], 'up')}, {promise['delta']:.4g})"
+    return f"**{spent}-differential privacy for one {promise['unit']}**, {words} by {promise['accountant']}."
+
+
+def _promise(promise: Mapping[str, Any]) -> str:
+    lines = [
+        f"Protected: one {promise['unit']}; {promise['neighbours']}.",
+        f"It covers {promise['output']}.",
+        f"Promised before the start: epsilon {promise['asked_epsilon']:g}.",
+        f"delta times the number of units: {promise['delta_times_units']:.3g} (should be well below 1).",
+    ]
+    if promise["epsilon_lower"] is not None:
+        lines.insert(
+            1, f"The true epsilon at this delta is at least {rounded(promise['epsilon_lower'], 'down')}."
+        )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _reading(reading: Mapping[str, Any]) -> str:
+    lines = [
+        f"A test of whether somebody took part that is wrong about {100 * float(alarms):g} % of the others "
+        f"finds at most {math.ceil(1e4 * power) / 100:.2f} % of those who did."
+        for alarms, power in reading["power_at_false_alarms"].items()
+    ]
+    lines.append(
+        "The shares of members and of others that any test calls members differ by at most "
+        f"{math.ceil(1e4 * reading['advantage']) / 100:.2f} points in a hundred."
+    )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _accounting(accounting: Mapping[str, Any]) -> str:
+    lines = [
+        f"By {accounting['accountant']}, of {accounting['judged']}.",
+        f"Assumed: {accounting['assumption']}.",
+    ]
+    if accounting["error_budget"] is not None:
+        lines.append(
+            f"Width of the bracket: {100 * accounting['error_budget']:.2g} % of epsilon, on the safe side."
+        )
+    if accounting["clt"] is not None:
+        lines.append(
+            f"The central limit theorem would say {accounting['clt']['epsilon']:.4g}: {accounting['clt']['kind']}."
+        )
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _mechanism(facts: Mapping[str, Any]) -> list[str]:
+    mechanism = facts["mechanism"]
+    return [
+        f"Sampling: {mechanism['sampling']}. Rate {mechanism['sample_rate']:.6g}: "
+        f"{mechanism['expected_batch_size']:g} of {mechanism['units']} {facts['promise']['unit']}s expected.",
+        f"Clipping: {mechanism['clipping']}.",
+        f"Noise: {mechanism['noise']}.",
+    ]
+
+
+def _schedule(schedule: Mapping[str, Any]) -> str:
+    steps = schedule["steps_run"]
+    head = (
+        f"Decided {schedule['decided']}. {steps} of {schedule['steps_planned']} steps were run. "
+        f"SHA-256 of what was decided: `{schedule['sha256']}`."
+    )
+    if not steps:
+        return head
+    count = min(steps, SHOWN)
+    at = sorted({round(i * (steps - 1) / max(1, count - 1)) for i in range(count)})
+    rows = [
+        [
+            str(step + 1), f"{schedule['noise_multiplier'][step]:.5g}", f"{schedule['clip_norm'][step]:.5g}",
+            f"{schedule['noise_std_of_mean'][step]:.5g}",
+        ]
+        for step in at
+    ]  # fmt: skip
+    columns = ["step", "noise multiplier z_t", "clip norm C_t", "noise std of the mean"]
+    return f"{head}\n\n{table(columns, rows, 'rrrr')}\n\nEvery step is in the JSON file."
+
+
+def _spent(spent: list[dict[str, float]]) -> list[str]:
+    if not spent:
+        return []
+    rows = [[str(point["step"]), rounded(point["epsilon"], "up")] for point in spent]
+    return ["Epsilon of the first so many steps, upper ends:", table(["step", "epsilon"], rows, "rr")]
+
+
+def _conduct(facts: Mapping[str, Any]) -> list[str]:
+    lines = [f"Ended: {facts['ended']}."]
+    if facts["conduct"] is None:
+        lines.append("Nothing else was recorded.")
+    else:
+        conduct = facts["conduct"]
+        random = {
+            "secure": "unpredictable (a cipher keyed by the operating system), rounded to a public grid",
+            "seeded": "from a SEED: repeatable by whoever knows it",
+        }
+        resumed = ", ".join(str(step) for step in conduct["resumed"]) or "never"
+        lines += [
+            _apart(conduct["assumptions"], facts["promise"]["unit"]),
+            f"Random numbers: {random[conduct['random']]}.",
+            f"Resumed after a stop, after step: {resumed}. A step that is done again has the same batch and the same "
+            "noise, is the same release, and counts once.",
+            f"Trust: {conduct['trust'] or 'whoever runs the training sees the raw data.'}",
+            f"Ledger of the data set: {conduct['account'] or 'none'}.",
+            *(
+                f"{name.capitalize()}: {conduct[name]}."
+                for name in ("model", "optimizer", "device")
+                if conduct[name]
+            ),
+        ]
+    if facts["public_metrics"]:
+        scores = ", ".join(f"{_line(name)} {value:.4g}" for name, value in facts["public_metrics"].items())
+        lines.append(f"Scores on declared public data: {scores}.")
+    if facts["versions"]:
+        lines.append(
+            "Versions: " + ", ".join(f"{name} {_line(v)}" for name, v in facts["versions"].items()) + "."
+        )
+    return lines
+
+
+def _apart(assumptions: list[str], unit: str) -> str:
+    if not assumptions:
+        return f"{unit.capitalize()}s were proven apart at every step."
+    return f"Not proven, but declared: {'; '.join(_line(text).rstrip('.') for text in assumptions)}."
+
+
+def _audit(audit: Mapping[str, Any] | None) -> str:
+    if audit is None:
+        return "None was run (`decrescendo audit`). An audit can only find mistakes; the bound above is the proof."
+    lines = [f"- {_line(str(name)).replace('_', ' ')}: {_line(str(value))}" for name, value in audit.items()]
+    return "\n".join(["An audit can only find mistakes; the bound above is the proof.", "", *lines])

@@ -1,0 +1,262 @@
+"""`Statement`: what may be said of a trained model's privacy, as facts, and as a page for people."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from decrescendo.accounting import GdpClt
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.spent import Spent
+from decrescendo.base import sealed
+from decrescendo.base.whole_file import write_whole
+from decrescendo.errors import AccountingError
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.terms import Terms
+from decrescendo.training.statement.conduct import SECURE, Conduct
+from decrescendo.training.statement.declaration import Declaration
+from decrescendo.training.statement.prose import markdown
+from decrescendo.training.statement.risk import most_advantage, most_power
+
+FORMAT, VERSION = "decrescendo-statement", 1
+JSON, MARKDOWN = "statement.json", "statement.md"
+FALSE_ALARMS = (0.001, 0.01, 0.1)
+
+NEIGHBOURS = "two data sets are neighbours if one has one {unit} more than the other (add or remove)"
+NOT_COVERED = (
+    "whatever is computed from the private data outside of this training (see what the owner declares)",
+    "diagnostics, losses and gradient lengths of private rows, wherever they are shown",
+    "scores measured on private data; those in this statement are declared public",
+    "running time, memory, and errors that depend on the data",
+    "replacing one {unit} by another, which is two changes: at most twice epsilon, and (1 + e^epsilon) times delta",
+    "people behind several {unit}s: their epsilon is larger",
+    "what can be learned of people whether or not they took part",
+    "whoever has access to the machine, the raw data, checkpoints or seeds",
+)
+
+AUDITED = "the audit: a training of its own, which spent its certified epsilon again on the rows it used, "
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A privacy statement; `Run.statement` makes it, and `Run.save` writes it beside the run.
+
+    Args:
+        facts: plain values, for JSON.
+
+    >>> from decrescendo.plans.plan import _EXAMPLE
+    >>> plan = Plan.from_json(_EXAMPLE)
+    >>> state(plan, plan.ledger, plan.guarantee, conduct=None).facts["promise"]["epsilon"]
+    0.99
+    """
+
+    facts: Mapping[str, Any]
+
+    def to_json(self) -> str:
+        """The facts with a checksum over them."""
+        content = {"format": FORMAT, "version": VERSION, **self.facts}
+        return sealed.seal(content, indent=1, spaced=True) + "\n"
+
+    def to_markdown(self) -> str:
+        """A page for people; the same facts, with a few of the steps."""
+        return markdown(self.facts)
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write ``statement.json`` and ``statement.md`` into a folder that exists, each whole or not at all."""
+        for name, text in ((JSON, self.to_json()), (MARKDOWN, self.to_markdown())):
+            write_whole(Path(folder) / name, text)
+
+
+def state(
+    agreed: Plan | Terms,
+    ledger: Ledger,
+    guarantee: Guarantee,
+    *,
+    conduct: Conduct | None,
+    clip_norm: tuple[float, ...] = (),
+    stopped: str = "",
+    metrics: Mapping[str, float] | None = None,
+    versions: Mapping[str, str] | None = None,
+    declaration: Declaration | None = None,
+    audit: Mapping[str, Any] | None = None,
+    spent: int = 0,
+) -> Statement:
+    """What may be said of a training.
+
+    Fields after Ponomareva et al. 2023, "How to DP-fy ML", section 5.3, and NIST SP 800-226, with what a schedule adds.
+
+    Args:
+        agreed: what was decided before the start.
+        ledger: what was released.
+        guarantee: what was proved.
+        conduct: how it was run; ``None`` where nobody recorded it.
+        clip_norm: C_t where they were decided on the way.
+        stopped: why an adaptive run ended.
+        metrics: on public data.
+        versions: of the packages.
+        declaration: what only the owner can say.
+        audit: the facts of an empirical lower bound.
+        spent: at how many points the budget's way is shown, each computed by `Spent`; 0: none. Of an adaptive run
+            nothing is shown: its filter's whole budget is spent from the beginning.
+
+    >>> from decrescendo.plans.plan import _EXAMPLE
+    >>> plan = Plan.from_json(_EXAMPLE)
+    >>> statement = state(plan, plan.ledger, plan.guarantee, conduct=Conduct(random="secure"))
+    >>> print(statement.to_markdown().splitlines()[2])
+    **(0.99, 1e-05)-differential privacy for one example**, an upper bound by Pld.
+    """
+    unit = str(guarantee.unit)
+    planned = agreed.ledger if isinstance(agreed, Plan) else None
+    clips = (
+        agreed.schedule.clip_norm[: ledger.steps].tolist() if isinstance(agreed, Plan) else list(clip_norm)
+    )
+    noise = [release.noise_multiplier for release in ledger for _ in range(release.count)]
+    batch = agreed.sampling.expected_batch_size
+    facts: dict[str, Any] = {
+        "promise": _promise(agreed, guarantee),
+        "reading": _reading(guarantee),
+        "accounting": _accounting(ledger, planned, guarantee),
+        "mechanism": {
+            "sampling": "Poisson: each unit takes part in each step by an independent coin; batches of any size, the "
+            "empty ones too, are noised and counted; none is cut short",
+            "sample_rate": agreed.sampling.sample_rate,
+            "expected_batch_size": batch,
+            "units": agreed.sampling.dataset_size,
+            "clipping": f"each {unit}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
+            "not finite counts as zero",
+            "noise": "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the "
+            "expected batch size",
+        },
+        "schedule": {
+            "sha256": agreed.sha256,
+            "decided": "before the start" if isinstance(agreed, Plan) else f"on the way, by {agreed.policy}",
+            "steps_planned": agreed.steps,
+            "steps_run": ledger.steps,
+            "noise_multiplier": noise,
+            "clip_norm": clips,
+            "noise_std_of_mean": [z * c / batch for z, c in zip(noise, clips, strict=True)],
+        },
+        "conduct": None if conduct is None else _facts(conduct),
+        "ended": _ended(agreed, ledger, stopped),
+        "versions": dict(versions or {}),
+        "public_metrics": dict(metrics or {}),
+        "spent": [] if planned is None else _spent(ledger, guarantee, spent),
+        "audit": None if audit is None else dict(audit),
+        "declared": (declaration or Declaration()).stated(),
+        "not_covered": [
+            *(text.format(unit=unit) for text in NOT_COVERED),
+            *_gaps(conduct),
+            *([] if audit is None else _audited(audit, agreed.sha256)),
+        ],
+    }
+    return Statement(facts)
+
+
+def _facts(conduct: Conduct) -> dict[str, Any]:
+    lists = {"resumed": list(conduct.resumed), "assumptions": list(conduct.assumptions)}
+    return asdict(conduct) | lists | {"proven": conduct.proven}
+
+
+def _promise(agreed: Plan | Terms, guarantee: Guarantee) -> dict[str, Any]:
+    unit = str(guarantee.unit)
+    return {
+        "epsilon": guarantee.epsilon,
+        "epsilon_lower": guarantee.epsilon_lower,
+        "delta": guarantee.delta,
+        "unit": unit,
+        "neighbours": NEIGHBOURS.format(unit=unit),
+        "kind": guarantee.kind,
+        "accountant": guarantee.accountant,
+        "asked_epsilon": agreed.budget.epsilon,
+        "delta_times_units": guarantee.delta * agreed.sampling.dataset_size,
+        "output": "all models released on the way and the last one, and whatever is computed from them",
+    }
+
+
+def _reading(guarantee: Guarantee) -> dict[str, Any]:
+    epsilon, delta = guarantee.epsilon, guarantee.delta
+    return {
+        "power_at_false_alarms": {
+            f"{alarms:g}": most_power(epsilon, delta, alarms) for alarms in FALSE_ALARMS
+        },
+        "advantage": most_advantage(epsilon, delta),
+    }
+
+
+def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) -> dict[str, Any]:
+    lower = guarantee.epsilon_lower
+    width = (
+        None if lower is None or not guarantee.epsilon else (guarantee.epsilon - lower) / guarantee.epsilon
+    )
+    facts: dict[str, Any] = {
+        "accountant": guarantee.accountant,
+        "judged": "all releases that happened",
+        "error_budget": width,
+        "assumption": "Poisson sampling with independent coins and Gaussian noise, both made by the library",
+        "clt": None,
+    }
+    if planned is None:
+        return facts | {"judged": "whatever its filter would have granted"}
+    if ledger.steps < planned.steps:
+        facts["judged"] = "the whole plan, for the run ended before it"
+    try:
+        claimed = GdpClt().epsilon(planned, guarantee.delta).value
+    except AccountingError:
+        return facts
+    return facts | {
+        "clt": {"epsilon": claimed, "kind": "an estimate, not a bound"} if math.isfinite(claimed) else None
+    }
+
+
+def _ended(agreed: Plan | Terms, ledger: Ledger, stopped: str) -> str:
+    if stopped:
+        return stopped
+    if ledger.steps == agreed.steps:
+        return "after all planned steps"
+    return (
+        "before the plan did; the guarantee covers the whole plan, for stopping may have depended on releases"
+    )
+
+
+def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, float]]:
+    if not points or not len(ledger):
+        return []
+    spent = Spent(ledger, guarantee.delta, checkpoints=points)
+    return [{"step": int(step), "epsilon": spent.after(int(step))} for step in spent.steps]
+
+
+def _audited(audit: Mapping[str, Any], sha256: str) -> list[str]:
+    store, of = audit.get("store"), audit.get("plan_sha256")
+    lines = [AUDITED + (f"reserved in {store}" if store else "in no ledger")]
+    if of and of != sha256:
+        lines.append(
+            "this plan, by the audit: it attacked a training of another plan, and says of this one only that the same "
+            "program ran"
+        )
+    return lines
+
+
+def _gaps(conduct: Conduct | None) -> list[str]:
+    if conduct is None:
+        return ["how the training was run: nobody recorded it"]
+    gaps: list[str] = []
+    if not conduct.proven:
+        gaps.append(
+            "what was taken on trust and is not so (see how it was run): then the promise is not proven"
+        )
+    if conduct.random != SECURE:
+        gaps.append(
+            "whoever knows or guesses the seed, which fixes the noise; floating-point noise has gaps that an attacker "
+            "may use. For models that leave the house train with Secure()"
+        )
+    if not conduct.account:
+        gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")
+    if not conduct.precise:
+        gaps.append(
+            "the rounding of float32 sums of clipped gradients, about a hundred-thousandth of C_t "
+            "(docs/explanation/rounding.md)"
+        )
+    return gaps

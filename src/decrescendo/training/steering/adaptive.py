@@ -1,0 +1,77 @@
+"""`Adaptive`: what `train` takes in place of a plan when noise is decided on the way."""
+
+from dataclasses import dataclass
+
+from decrescendo.accounting import Accountant, Filter, Pld
+from decrescendo.accounting.ledger import Release
+from decrescendo.errors import InvalidType, check_instance, check_integer
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.terms import Terms
+from decrescendo.training.steering.seen import Policy
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Adaptive:
+    """A training whose noise multipliers and clip norms a policy decides, within what a filter grants.
+
+    Before each step, before a batch is drawn, the policy is asked for `Settings` and the filter for the release. The
+    training ends when the policy says so, when the filter refuses, or after ``steps`` steps; the run says which.
+
+    Args:
+        sampling: how batches are drawn; sample_rate 1 for full batches.
+        filter: guards the budget. It is spent by the training: trainings on the same data that share one filter share
+            its budget, and everything they release together is within it.
+        policy: see `Policy`.
+        steps: the most steps to take, >= 1.
+
+    Guarantee:
+        the filter's budget, whatever was spent of it, for weights, settings and the moment of the end together.
+
+    Raises:
+        InvalidType: a filter that is none; `Pld` in particular, whose composition is not proved for noise that depends
+            on earlier releases.
+        AccountingError: a filter that cannot judge releases at this sample rate.
+
+    >>> from decrescendo.accounting import RenyiFilter
+    >>> from decrescendo.accounting.budget import Budget
+    >>> from decrescendo.training.steering import Settings
+    >>> adaptive = Adaptive(
+    ...     PoissonSampling(1_000, 20), RenyiFilter(Budget(1.0, 1e-4), order=16),
+    ...     policy=lambda seen: Settings(2.0 * 0.99**seen.step, clip_norm=1.0), steps=500,
+    ... )
+    >>> print(adaptive.terms)
+    (1, 0.0001)-DP an example, RenyiFilter(order=16) upper bound · noise decided on the way · at most 500 steps
+    """
+
+    sampling: PoissonSampling
+    filter: Filter
+    policy: Policy
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_instance("sampling", self.sampling, PoissonSampling)
+        check_instance("filter", self.filter, Filter, _remedy(self.filter))
+        if not callable(self.policy):
+            raise InvalidType(
+                f"policy must be a function from Seen to Settings (or None to stop), got {type(self.policy).__name__}. "
+                "For a fixed schedule give FromSchedule(schedule), or a plan instead"
+            )
+        object.__setattr__(self, "steps", check_integer("steps", self.steps, at_least=1))
+        # A filter that does not know sampled releases says so now and not at the first step.
+        self.filter.cost(Release(self.sampling.sample_rate, 1.0))
+
+    @property
+    def terms(self) -> Terms:
+        """What is fixed before the run, as it is saved with it."""
+        words = getattr(self.policy, "__name__", None) or repr(self.policy)
+        return Terms(self.filter.budget, self.sampling, self.filter.name, self.steps, words)
+
+
+def _remedy(given: object) -> str:
+    if not isinstance(given, Accountant):
+        return "RenyiFilter(budget, order) is one"
+    name = "PLD" if isinstance(given, Pld) else type(given).__name__
+    return (
+        f"{name} composition needs noise multipliers fixed in advance; use RenyiFilter for noise decided on the way "
+        "(GdpFilter or ZcdpFilter for full batches), or fix the schedule with calibrate"
+    )

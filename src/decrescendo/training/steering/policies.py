@@ -1,0 +1,132 @@
+"""Policies: rules that decide noise and clipping from what was released."""
+
+from collections.abc import Callable
+from typing import final
+
+from torch import nn
+
+from decrescendo.errors import InvalidType, check_instance, check_integer, check_real
+from decrescendo.plans.schedule import Schedule
+from decrescendo.training.steering.seen import Seen, Settings
+
+
+@final
+class FromSchedule:
+    """A given schedule, step by step: Hong et al., Algorithm 1, when a filter ends it.
+
+    Where nothing depends on the run a plan is better: it may use the whole budget by a tighter accountant.
+
+    >>> policy = FromSchedule(Schedule([2.0, 1.0], [1.0, 0.5]))
+    >>> policy(Seen((), nn.Linear(1, 1), 1.0))
+    Settings(noise_multiplier=2.0, clip_norm=1.0)
+    >>> policy(Seen((Settings(2.0, 1.0), Settings(1.0, 0.5)), nn.Linear(1, 1), 0.5)) is None
+    True
+    """
+
+    __slots__ = ("_schedule",)
+
+    def __init__(self, schedule: Schedule) -> None:
+        check_instance("schedule", schedule, Schedule)
+        self._schedule = schedule
+
+    def __call__(self, seen: Seen, /) -> Settings | None:
+        """The schedule's next step, ``None`` after its last."""
+        if seen.step >= self._schedule.steps:
+            return None
+        noise, clip = self._schedule.noise_multiplier[seen.step], self._schedule.clip_norm[seen.step]
+        return Settings(float(noise), float(clip))
+
+    def __repr__(self) -> str:
+        return f"FromSchedule({self._schedule.steps} steps)"
+
+
+@final
+class ValidationDecay:
+    """Less noise when a score on public data stops improving: z <- k z (Yu et al. 2019, validation-based decay).
+
+    The score is taken at the start and after every ``period`` steps. Once there are ``window`` gains since then, each
+    check at which the mean of the last ``window`` gains is below ``threshold`` multiplies the noise by ``decay``.
+
+    Args:
+        score: of the model, higher is better, measured on *public* data. On private data it would be a release that
+            nobody counts.
+        noise_multiplier: z to begin with, > 0.
+        clip_norm: C of all steps, > 0.
+        decay: k in (0, 1).
+        threshold: gain a check below which the noise falls; finite.
+        period: steps from one check to the next, >= 1.
+        window: m >= 1, how many gains are averaged.
+
+    Raises:
+        InvalidValue: a number outside its range; (when asked) a score that is not finite.
+
+    >>> scores = iter([0.50, 0.60, 0.61, 0.61])
+    >>> policy = ValidationDecay(
+    ...     lambda model: next(scores), noise_multiplier=4.0, clip_norm=1.0, decay=0.5, threshold=0.02, period=1
+    ... )
+    >>> past = ()
+    >>> for _ in range(4):
+    ...     past += (policy(Seen(past, nn.Linear(1, 1), 1.0)),)
+    >>> [settings.noise_multiplier for settings in past]
+    [4.0, 4.0, 2.0, 1.0]
+    """
+
+    __slots__ = (
+        "_clip",
+        "_decay",
+        "_noise",
+        "_period",
+        "_score",
+        "_scores",
+        "_start",
+        "_threshold",
+        "_window",
+    )
+
+    def __init__(
+        self,
+        score: Callable[[nn.Module], float],
+        *,
+        noise_multiplier: float,
+        clip_norm: float,
+        decay: float,
+        threshold: float,
+        period: int,
+        window: int = 1,
+    ) -> None:
+        if not callable(score):
+            raise InvalidType(
+                f"score must be a function of the model, got {type(score).__name__}. "
+                "For example lambda model: accuracy(model, public_inputs, public_targets)"
+            )
+        self._score = score
+        self._start = Settings(check_real("noise_multiplier", noise_multiplier, above=0), clip_norm)
+        self._decay = check_real("decay", decay, above=0, below=1)
+        self._threshold = check_real("threshold", threshold)
+        self._period = check_integer("period", period, at_least=1)
+        self._window = check_integer("window", window, at_least=1)
+        self._noise, self._scores = self._start.noise_multiplier, list[float]()
+
+    def __call__(self, seen: Seen, /) -> Settings:
+        """The same noise as before, or less after a check without progress."""
+        if seen.step == 0:
+            self._noise, self._scores = self._start.noise_multiplier, []
+        if seen.step % self._period == 0:
+            self._scores.append(check_real("score", self._score(seen.model)))
+            if len(self._scores) > self._window:
+                # The mean of the last gains is the whole gain over their number.
+                gain = (self._scores[-1] - self._scores[-1 - self._window]) / self._window
+                if gain < self._threshold:
+                    self._noise *= self._decay
+        return Settings(self._noise, self._start.clip_norm)
+
+    @property
+    def scores(self) -> tuple[float, ...]:
+        """The scores of the checks so far."""
+        return tuple(self._scores)
+
+    def __repr__(self) -> str:
+        return (
+            f"ValidationDecay(noise_multiplier={self._start.noise_multiplier:g}, clip_norm={self._start.clip_norm:g}, "
+            f"decay={self._decay:g}, threshold={self._threshold:g}, period={self._period}, window={self._window})"
+        )

@@ -1,0 +1,105 @@
+"""Where the settings of the next step come from: the seam between the training loop and what decides."""
+
+from dataclasses import dataclass
+from typing import final
+
+from torch import nn
+
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.errors import PlanViolation, check_instance, check_real
+from decrescendo.training.steering.adaptive import Adaptive
+from decrescendo.training.steering.seen import Seen, Settings
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WholeBudget:
+    """Progress of an adaptive training: its epsilon is the budget's from the first step on."""
+
+    epsilon: float
+
+    def after(self, step: int) -> float:
+        """The budget's epsilon; 0 before the first step."""
+        return self.epsilon if step else 0.0
+
+
+@final
+class Steered:
+    """One adaptive training under way: asks the policy, then the filter, and remembers what was granted.
+
+    What is granted is spent, even if a crash keeps the release from being made: a step may be wasted, never hidden.
+    """
+
+    def __init__(self, adaptive: Adaptive, model: nn.Module) -> None:
+        self._adaptive, self._model = adaptive, model
+        self._granted: list[Settings] = []
+        self.agreed = adaptive.terms
+        self.sampling, self.steps = adaptive.sampling, adaptive.steps
+        self.spent = WholeBudget(adaptive.filter.budget.epsilon)
+        self.stopped = ""
+
+    def following(self, taken: int) -> Settings | None:
+        """Settings of the next step, granted and paid for; ``None`` when the training is over, now and for good."""
+        if self.stopped:
+            return None
+        if taken >= self._adaptive.steps:
+            return self._end(f"all {taken} steps were taken")
+        guard = self._adaptive.filter
+        rate = self._adaptive.sampling.sample_rate
+        share = min(max(guard.remaining / guard.limit, 0.0), 1.0)
+        seen = Seen(
+            tuple(self._granted),
+            self._model,
+            share,
+            lambda steps: guard.smallest_noise_multiplier(rate, steps),
+        )
+        proposed = self._adaptive.policy(seen)
+        if proposed is None:
+            return self._end(f"the policy ended the training after {taken} steps")
+        check_instance(
+            "policy's answer", proposed, Settings, "Return Settings(noise_multiplier, clip_norm) or None"
+        )
+        # What `privatise` would refuse, when it is already paid for.
+        check_real(
+            "noise_multiplier times clip_norm", proposed.noise_multiplier * proposed.clip_norm, at_least=0
+        )
+        answer = guard.request(Release(rate, proposed.noise_multiplier))
+        if not answer:
+            return self._end(f"{guard.name} refused step {taken + 1}: {answer}")
+        self._granted.append(proposed)
+        return proposed
+
+    def _end(self, why: str) -> None:
+        self.stopped = self._sentence(why)
+
+    def _sentence(self, why: str) -> str:
+        guard = self._adaptive.filter
+        return f"{why}; {guard.remaining / guard.limit:.2%} of the budget left"
+
+    def epsilon_spent(self, ledger: Ledger) -> float:
+        """The whole budget, once anything was released: no part of it is a guarantee."""
+        return self.spent.after(ledger.steps)
+
+    @property
+    def ended(self) -> str:
+        """Why a run that ends now does: `stopped`, or because whoever runs the loop ends it."""
+        return self.stopped or self._sentence(f"ended from outside after {len(self._granted)} steps")
+
+    @property
+    def decided_clip_norm(self) -> tuple[float, ...]:
+        """C_t of the steps granted."""
+        return tuple(settings.clip_norm for settings in self._granted)
+
+    def guarantee(self, ledger: Ledger) -> Guarantee:
+        """The filter's budget, for a ledger of granted releases and no others."""
+        rate = self._adaptive.sampling.sample_rate
+        granted = Ledger(
+            Release(rate, settings.noise_multiplier) for settings in self._granted[: ledger.steps]
+        )
+        if ledger != granted:
+            raise PlanViolation(
+                f"a run must release what the filter granted and nothing else, got {ledger} for {granted}. "
+                "These weights have no guarantee"
+            )
+        return self._adaptive.filter.guarantee

@@ -1,0 +1,196 @@
+"""How what several runs spend adds up: rules that stay true when a run is planned after looking at another's result."""
+
+import functools
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple, Protocol, final, runtime_checkable
+
+from decrescendo.accounting import Pld
+from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.filters import RenyiFilter
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.errors import InvalidValue
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.terms import Terms
+
+# What one run takes out of a budget, in the units of its rule; exact, so that nothing is lost in adding up.
+Cost = tuple[Fraction, ...]
+COMPOSITIONS = ("sum", "renyi", "declared")
+
+
+class Reserved(NamedTuple):
+    """One run as a rule sees it: what it costs, and what it will release as far as that is known in advance."""
+
+    cost: Cost
+    ledger: Ledger
+
+
+@runtime_checkable
+class Composition(Protocol):
+    """A rule by which costs of runs are held against one budget."""
+
+    @property
+    def name(self) -> str:
+        """As it is kept in a store, with what was fixed in advance."""
+        ...
+
+    def cost(self, agreed: Plan | Terms) -> Cost:
+        """Of one whole run, rounded up."""
+        ...
+
+    def fits(self, runs: Sequence[Reserved]) -> bool:
+        """Whether all these runs together stay within the budget."""
+        ...
+
+    def describe(self, runs: Sequence[Reserved]) -> str:
+        """What they spend together, and what is left, in words."""
+        ...
+
+
+@final
+class Sum:
+    """Epsilons add up, and deltas: the (epsilon_i, delta_i) that `Pld` certifies of each whole plan.
+
+    Holds for plans chosen after looking at other runs' results (basic composition is a filter: Rogers, Roth, Ullman and
+    Vadhan 2016), and for runs at the same time (Haney et al. 2023). The dearest of the rules for many runs, exact for
+    one.
+    """
+
+    name = "sum"
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def cost(self, agreed: Plan | Terms) -> Cost:
+        """(epsilon, delta) of the run; judged here again, whatever a plan says of itself."""
+        if isinstance(agreed, Terms):
+            return Fraction(agreed.budget.epsilon), Fraction(agreed.budget.delta)
+        epsilon = _epsilon(agreed.ledger, agreed.budget.delta)
+        if epsilon == float("inf"):
+            raise InvalidValue("a run in a store must have noise, got a plan whose epsilon is infinite")
+        return Fraction(epsilon), Fraction(agreed.budget.delta)
+
+    def fits(self, runs: Sequence[Reserved]) -> bool:
+        """Both sums, exactly."""
+        epsilon, delta = self._total(runs)
+        return epsilon <= Fraction(self._budget.epsilon) and delta <= Fraction(self._budget.delta)
+
+    def describe(self, runs: Sequence[Reserved]) -> str:
+        """Sums and rests."""
+        epsilon, delta = self._total(runs)
+        left = Fraction(self._budget.epsilon) - epsilon, Fraction(self._budget.delta) - delta
+        return (
+            f"reserved ({float(epsilon):.6g}, {float(delta):.3g}), "
+            f"left ({float(left[0]):.6g}, {float(left[1]):.3g}) of "
+            f"({self._budget.epsilon:g}, {self._budget.delta:g}); epsilons and deltas of runs add up"
+        )
+
+    def _total(self, runs: Sequence[Reserved]) -> Cost:
+        return sum((run.cost[0] for run in runs), Fraction(0)), sum(
+            (run.cost[1] for run in runs), Fraction(0)
+        )
+
+
+@final
+class RenyiSum:
+    """Renyi divergences at one order, fixed when the store is made, add up (Feldman and Zrnic 2021).
+
+    Holds as `Sum` does. Cheaper for many runs that together are about what the order was chosen for.
+    """
+
+    def __init__(self, budget: Budget, order: int) -> None:
+        self._filter = RenyiFilter(budget, order)
+        self.name = f"renyi:{order}"
+
+    def cost(self, agreed: Plan | Terms) -> Cost:
+        """Of all releases of the plan."""
+        if isinstance(agreed, Terms):
+            raise InvalidValue(
+                "a run whose noise is decided on the way must be in a store that adds epsilons, got one by Renyi. "
+                'Make the store with composition="sum"'
+            )
+        total = Fraction(0)
+        for release in agreed.ledger.distinct():
+            price = self._filter.cost(Release(release.sample_rate, release.noise_multiplier))
+            if price == float("inf"):
+                raise InvalidValue("a run in a store must have noise, got a plan with a release without any")
+            total += Fraction(price) * release.count
+        return (total,)
+
+    def fits(self, runs: Sequence[Reserved]) -> bool:
+        """The sum against the budget's divergence."""
+        return self._total(runs) <= Fraction(self._filter.limit)
+
+    def describe(self, runs: Sequence[Reserved]) -> str:
+        """Shares of the budget."""
+        share = float(self._total(runs) / Fraction(self._filter.limit))
+        budget = self._filter.budget
+        return (
+            f"reserved {share:.2%}, left {1 - share:.2%} of ({budget.epsilon:g}, {budget.delta:g}); "
+            f"Renyi divergences of order {self._filter.order} of runs add up"
+        )
+
+    def _total(self, runs: Sequence[Reserved]) -> Fraction:
+        return sum((run.cost[0] for run in runs), Fraction(0))
+
+
+@final
+class Declared:
+    """All runs as one: `Pld` judges their releases together. All must be registered before any of them releases.
+
+    The cheapest rule, and the strictest: a plan made after looking at a result is not covered by it, and is refused.
+    """
+
+    name = "declared"
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def cost(self, agreed: Plan | Terms) -> Cost:
+        """Nothing by itself: only all runs together have one."""
+        if isinstance(agreed, Terms):
+            raise InvalidValue(
+                "a run whose noise is decided on the way cannot be declared in advance, got an adaptive one. "
+                'Make the store with composition="sum"'
+            )
+        return ()
+
+    def fits(self, runs: Sequence[Reserved]) -> bool:
+        """The certified epsilon of everything at the budget's delta."""
+        return self._epsilon(runs) <= self._budget.epsilon
+
+    def describe(self, runs: Sequence[Reserved]) -> str:
+        """The certified epsilon."""
+        return (
+            f"reserved ({self._epsilon(runs):.6g}, {self._budget.delta:g}) of ({self._budget.epsilon:g}, "
+            f"{self._budget.delta:g}); all runs judged together, declared before the first release"
+        )
+
+    def _epsilon(self, runs: Sequence[Reserved]) -> float:
+        joint = sum((run.ledger for run in runs), Ledger())
+        return _epsilon(joint, self._budget.delta) if len(joint) else 0.0
+
+
+@functools.lru_cache(maxsize=256)
+def _epsilon(ledger: Ledger, delta: float) -> float:
+    """Upper end, from `Pld`; plans come again and again, with other seeds."""
+    return Pld().bracket(ledger, delta)[1]
+
+
+def composition(name: str, budget: Budget) -> Composition:
+    """The rule of this name: ``sum``, ``renyi:ORDER`` or ``declared``.
+
+    >>> composition("renyi:16", Budget(1.0, 1e-5)).name
+    'renyi:16'
+    """
+    kind, _, order = name.partition(":")
+    if kind == "renyi" and order.isdecimal():
+        return RenyiSum(budget, int(order))
+    if name == "sum":
+        return Sum(budget)
+    if name == "declared":
+        return Declared(budget)
+    raise InvalidValue(
+        f"composition must be sum, renyi:ORDER or declared, got {name!r}. "
+        "sum is right for a few runs; renyi:16, say, for many"
+    )

@@ -1,0 +1,432 @@
+"""`Store`: many runs on one data set, one budget, one file."""
+
+import getpass
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import uuid
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, final
+
+from decrescendo.accounting.budget import Budget, check_unit
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.errors import (
+    DecrescendoError,
+    FileRefused,
+    ImpossibleBudget,
+    InvalidValue,
+    PlanViolation,
+    check_instance,
+    check_integer,
+)
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.terms import Terms
+from decrescendo.training.store.composition import Cost, Reserved, composition
+from decrescendo.training.store.schema import connect, create
+
+EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
+# Exact fractions, none of them with an exponent: 1e999999999 is a short text and a number that fills any memory.
+_COST = re.compile(r"(\d{1,2000}(/[1-9]\d{0,1999})?(,\d{1,2000}(/[1-9]\d{0,1999})?)*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One run as a store knows it.
+
+    Args:
+        id: of the run, 32 hexadecimal digits.
+        label: what its user called it.
+        who: who started it, as the operating system says.
+        started: when, UTC, ISO 8601; the clock of the machine, for people: nothing is decided by it.
+        agreed: its plan, or its terms.
+        released: what it has released so far.
+        state: ``open`` or ``finished``.
+    """
+
+    id: str
+    label: str
+    who: str
+    started: str
+    agreed: Plan | Terms
+    released: Ledger
+    state: str
+
+
+@final
+class Store:
+    """A budget for one data set, and every run that draws on it, in one SQLite file; for several processes at once.
+
+    A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both count on the same rest.
+    What a run reserved stays reserved when it ends early, because when to end may have depended on what it released
+    (docs/adr/0007). Each release is on the disk before anything of it can be seen.
+
+    Args:
+        path: of a file that `create` made.
+
+    Raises:
+        FileRefused: no store, damaged, or of a newer version; it is left untouched.
+
+    >>> import tempfile
+    >>> from decrescendo.plans.calibration import calibrate
+    >>> from decrescendo.plans.curves import constant
+    >>> from decrescendo.plans.sampling import PoissonSampling
+    >>> plan = calibrate(
+    ...     Budget(1.0, 1e-6), PoissonSampling(1000, 10), steps=5, privacy=constant(1.0), clip=constant(1.0)
+    ... )
+    >>> store = Store.create(tempfile.mkdtemp() + "/ledger.db", Budget(2.5, 3e-6), dataset="patients", rows=1000)
+    >>> first, second = store.start(plan, label="a"), store.start(plan, label="b")
+    >>> store.start(plan, label="c")
+    Traceback (most recent call last):
+    decrescendo.errors.ImpossibleBudget: all runs together must stay within (2.5, 3e-06), ...
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._connection = connect(self._path)
+        self._owner = os.getpid()
+        try:
+            facts = dict(self._connection.execute("SELECT name, value FROM facts"))
+            self.budget = Budget(float(facts["epsilon"]), float(facts["delta"]), check_unit(facts["unit"]))
+            self.dataset, self.rows = facts["dataset"], int(facts["rows"])
+            self.composition = composition(facts["composition"], self.budget)
+        except (KeyError, TypeError, ValueError, sqlite3.Error) as error:
+            self._connection.close()
+            raise FileRefused(
+                f"{self._path} must say what its budget is, got a store without it ({error})"
+            ) from None
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        budget: Budget,
+        *,
+        dataset: str,
+        rows: int,
+        composition: str = "sum",
+    ) -> "Store":
+        """A new store.
+
+        Args:
+            path: of a file that does not exist.
+            budget: for everything that all runs on this data set may spend together.
+            dataset: its name, for people.
+            rows: number of its records; public. Plans for another number are refused.
+            composition: how runs add up: ``sum``, ``renyi:ORDER`` or ``declared``; see `training.store.composition`.
+
+        Raises:
+            InvalidValue: the file exists, cannot be written, or the rule is unknown.
+        """
+        check_instance("budget", budget, Budget)
+        rule = _rule(composition, budget)
+        facts = {
+            "epsilon": repr(budget.epsilon),
+            "delta": repr(budget.delta),
+            "unit": budget.unit.value,
+            "dataset": _text("dataset", dataset),
+            "rows": str(check_integer("rows", rows, at_least=1)),
+            "composition": rule,
+        }
+        create(Path(path), facts)
+        return cls(path)
+
+    def start(self, agreed: Plan | Terms, *, label: str = "", id: str | None = None) -> "Account":
+        """Reserve a whole run, or refuse it.
+
+        Args:
+            agreed: the plan, or the terms of an adaptive run.
+            label: what to call it.
+            id: from `new_id`, for who may have to ask again after a crash: the same id is the same run, reserved once.
+
+        Raises:
+            ImpossibleBudget: it would exceed what is left; nothing is written.
+            InvalidValue: a plan for another number of rows, another unit, or one that the store's rule cannot add up.
+        """
+        if not isinstance(agreed, Plan):
+            check_instance("agreed", agreed, Terms, "a Plan, or the Terms of an adaptive run")
+        if agreed.sampling.dataset_size != self.rows:
+            raise InvalidValue(
+                f"a run must be on the store's {self.rows} rows, got a plan for {agreed.sampling.dataset_size}. "
+                "Another data set has a store of its own"
+            )
+        if agreed.budget.unit is not self.budget.unit:
+            raise InvalidValue(
+                f"a run must protect the store's unit, {self.budget.unit}, got {agreed.budget.unit}"
+            )
+        # Judged before the lock is taken: it may take a second.
+        cost, text = self.composition.cost(agreed), agreed.to_json()
+        with self._writing() as connection:
+            entries = self._entries(connection)
+            if any(entry.id == id and entry.agreed == agreed for entry, _ in entries):
+                return self._account(connection, str(id))
+            if self.composition.name == "declared" and any(entry.released.steps for entry, _ in entries):
+                raise ImpossibleBudget(
+                    "runs must all be declared before the first of them releases anything, got a later one. "
+                    'A store made with composition="sum" takes runs at any time'
+                )
+            reserved = [Reserved(held, planned(entry.agreed)) for entry, held in entries]
+            if not self.composition.fits([*reserved, Reserved(cost, planned(agreed))]):
+                before = self.composition.describe(reserved)
+                raise ImpossibleBudget(
+                    f"all runs together must stay within ({self.budget.epsilon:g}, {self.budget.delta:g}), got one "
+                    f"more of ({agreed.budget.epsilon:g}, {agreed.budget.delta:g}) with {before}. "
+                    "Plan it for what is left"
+                )
+            row = (
+                new_id() if id is None else id,
+                _text("label", label),
+                _user(),
+                datetime.now(UTC).isoformat(timespec="seconds"),
+                "plan" if isinstance(agreed, Plan) else "terms",
+                text,
+                hashlib.sha256(text.encode()).hexdigest(),
+                ",".join(str(part) for part in cost),
+                "open",
+            )
+            connection.execute(
+                "INSERT INTO runs (id, label, who, started, kind, agreed, sha256, cost, state) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                row,
+            )
+        return self.account(row[0])
+
+    def account(self, id: str) -> "Account":
+        """A registered run, to go on with.
+
+        Raises:
+            InvalidValue: no run of this id.
+        """
+        return self._account(self._reading(), id)
+
+    def _account(self, connection: sqlite3.Connection, id: str) -> "Account":
+        query = "SELECT number, kind, agreed, sha256 FROM runs WHERE id = ?"
+        try:
+            found = connection.execute(query, (id,)).fetchone()
+        except (sqlite3.Error, UnicodeError) as error:
+            raise FileRefused(f"{self._path} must be a store, got: {error}") from None
+        if found is None:
+            raise InvalidValue(
+                f"id must be of a run in {self._path}, got {id!r}. `decrescendo ledger` lists them"
+            )
+        return Account(self, found[0], id, self._agreed(*found[1:]))
+
+    def entries(self) -> list[Entry]:
+        """All runs, the oldest first."""
+        return [entry for entry, _ in self._entries(self._reading())]
+
+    def describe(self) -> str:
+        """What is reserved and what is left, in words."""
+        entries = self._entries(self._reading())
+        return self.composition.describe([Reserved(cost, planned(entry.agreed)) for entry, cost in entries])
+
+    def to_json(self) -> str:
+        """Everything in the store, for people and other programs; see `Entry`."""
+        runs = [
+            {
+                "id": entry.id,
+                "label": entry.label,
+                "who": entry.who,
+                "started": entry.started,
+                "state": entry.state,
+                "agreed": json.loads(entry.agreed.to_json()),
+                "released": {
+                    "sample_rate": entry.released.sample_rate.tolist(),
+                    "noise_multiplier": entry.released.noise_multiplier.tolist(),
+                },
+            }
+            for entry in self.entries()
+        ]
+        content: dict[str, Any] = {
+            "format": EXPORT_FORMAT,
+            "version": EXPORT_VERSION,
+            "budget": {
+                "epsilon": self.budget.epsilon,
+                "delta": self.budget.delta,
+                "unit": self.budget.unit.value,
+            },
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "composition": self.composition.name,
+            "summary": self.describe(),
+            "runs": runs,
+        }
+        return json.dumps(content, indent=1) + "\n"
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._connection.close()
+
+    def _reading(self) -> sqlite3.Connection:
+        if os.getpid() != self._owner:
+            raise InvalidValue(
+                "a store must be used in the process that opened it, got a forked one. Open it in each process"
+            )
+        return self._connection
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        """One transaction that nobody else writes in between."""
+        connection = self._reading()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise FileRefused(
+                f"{self._path} must be a store that can be written, got: {error}. Nothing was released"
+            ) from None
+
+    def _entries(self, connection: sqlite3.Connection) -> list[tuple[Entry, Cost]]:
+        query = "SELECT run, position, sample_rate, noise_multiplier FROM releases ORDER BY run, position"
+        try:
+            released: dict[int, list[Release]] = {}
+            for run, position, rate, noise in connection.execute(query):
+                done = released.setdefault(run, [])
+                if position != len(done):
+                    raise InvalidValue(f"step {position + 1} follows step {len(done)}")
+                done.append(Release(rate, noise))
+            rows = connection.execute("SELECT * FROM runs ORDER BY number").fetchall()
+            return [self._entry(row, Ledger(released.get(row[0], ()))) for row in rows]
+        except FileRefused:
+            raise
+        except (sqlite3.Error, DecrescendoError, ValueError) as error:
+            raise FileRefused(
+                f"{self._path} must be as it was written, got: {error}. Restore it from a copy"
+            ) from None
+
+    def _entry(self, row: Sequence[Any], released: Ledger) -> tuple[Entry, Cost]:
+        _, id, label, who, started, kind, text, digest, cost, state = row
+        agreed = self._agreed(kind, text, digest)
+        # SQLite has no checksums: what was released must be what was planned.
+        if isinstance(agreed, Plan) and (
+            len(released) > agreed.steps or released != agreed.ledger.first(len(released))
+        ):
+            raise InvalidValue(f"run {id} has released something else than its plan")
+        if not _COST.fullmatch(cost):
+            raise InvalidValue(f"run {id} has a cost that is no exact number")
+        parts = tuple(Fraction(part) for part in cost.split(",") if part)
+        return Entry(id, label, who, started, agreed, released, state), parts
+
+    def _agreed(self, kind: str, text: str, digest: str) -> Plan | Terms:
+        if hashlib.sha256(text.encode()).hexdigest() != digest:
+            raise FileRefused(f"{self._path} must hold plans as they were registered, got another text")
+        reader = Plan.from_json if kind == "plan" else Terms.from_json
+        return reader(text, source=str(self._path))
+
+
+@final
+class Account:
+    """One run's part of a store: says what it releases, before it does."""
+
+    def __init__(self, store: Store, number: int, id: str, agreed: Plan | Terms) -> None:
+        self.store, self.id, self.agreed = store, id, agreed
+        self._number, self._planned = number, planned(agreed)
+
+    def record(self, position: int, release: Release, digest: bytes) -> bool:
+        """Write down a release before anything of it is seen.
+
+        Args:
+            position: of the step in the run, from 0; the next one, or one that was written down before.
+            release: what is about to be released, once.
+            digest: of what is about to be released.
+
+        Returns:
+            Whether it is new. An old one is the same release, made again after a crash: it counts once.
+
+        Raises:
+            PlanViolation: not the plan's next release, or an old one with another result: the same noise on another
+                sum would betray the difference.
+        """
+        check_integer("position", position)
+        adaptive = isinstance(self.agreed, Terms)
+        fits = position < self.agreed.steps and (
+            adaptive
+            or (release.sample_rate, release.noise_multiplier, release.count)
+            == (self._planned.sample_rate[position], self._planned.noise_multiplier[position], 1)
+        )
+        if not fits:
+            raise PlanViolation(
+                f"a run must release what was reserved for it, got {release} at step {position + 1}. "
+                "Register a run with the plan that is meant"
+            )
+        with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+            where = (self._number, position)
+            state = connection.execute("SELECT state FROM runs WHERE number = ?", where[:1]).fetchone()[0]
+            if state != "open":
+                raise PlanViolation(
+                    "a run must be open to release more, got a finished one. Register another"
+                )
+            old = connection.execute(
+                "SELECT digest FROM releases WHERE run = ? AND position = ?", where
+            ).fetchone()
+            if old is not None:
+                if old[0] != digest:
+                    raise PlanViolation(
+                        f"a repeated step must have its first result, got another one at step {position + 1}: the "
+                        "machine, the data or the settings differ. The same noise on another sum would betray the "
+                        "difference: start a new run from the checkpoint, with fresh noise, which counts again"
+                    )
+                return False
+            before = connection.execute("SELECT count(*) FROM releases WHERE run = ?", where[:1]).fetchone()[
+                0
+            ]
+            if before != position:
+                raise PlanViolation(
+                    f"releases must be written down in order, got step {position + 1} after {before}"
+                )
+            connection.execute(
+                "INSERT INTO releases VALUES (?, ?, ?, ?, ?)",
+                (*where, release.sample_rate, release.noise_multiplier, digest),
+            )
+        return True
+
+    def entry(self) -> Entry:
+        """As the store has it now."""
+        return next(entry for entry in self.store.entries() if entry.id == self.id)
+
+    def finish(self) -> None:
+        """No more releases; what was reserved stays so."""
+        with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+            connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
+
+
+def new_id() -> str:
+    """A name that no other run has."""
+    return uuid.uuid4().hex
+
+
+def planned(agreed: Plan | Terms) -> Ledger:
+    """What a run will release; nothing that could be told in advance of an adaptive one."""
+    return agreed.ledger if isinstance(agreed, Plan) else Ledger()
+
+
+def _rule(name: str, budget: Budget) -> str:
+    return composition(name, budget).name
+
+
+def _text(name: str, value: object) -> str:
+    text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(f"{name} must be a text, got half of a character in {text!a}") from None
+    return text
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user in this container
+        return f"user {os.getuid()}" if hasattr(os, "getuid") else "unknown"

@@ -1,0 +1,142 @@
+"""What is trained, as the command line is told it: a model, a loss, data, and settings to start from.
+
+A task is a function without arguments in any module that can be imported, named ``module:function``. It returns a
+`Task`, or simply ``(model, loss, data)``.
+"""
+
+import copy
+import importlib
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from decrescendo.clipping import Loss
+from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
+from decrescendo.training.data import rows
+
+KNOWN = {"digits": "decrescendo.training.digits:task"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What is trained, and the settings it starts from: each can be changed on the command line.
+
+    Args:
+        model: a module; or what builds a fresh one from a seed, see `initialised`.
+        loss: from a model and a batch to one loss an example.
+        data: the private rows, as `train` takes them; or a function without arguments that loads them.
+        rows: their number, a public fact; needed if ``data`` is a function, so that plans are made without loading.
+        score: from a trained model to scores by name, on *public* data: they are printed and written into the run.
+            The first is what a search compares.
+        batch: expected batch size; default: a tenth of the rows, at most 256.
+        epochs: expected passes over the data, > 0.
+        clip: clip norm of one example's gradient, > 0.
+        optimizer: one of `OPTIMIZERS`.
+        learning_rate: > 0.
+
+    Raises:
+        InvalidValue: a number outside its range, a function for ``data`` without ``rows``.
+
+    >>> import torch
+    >>> from decrescendo.training import cross_entropy
+    >>> toy = Task(model=nn.Linear(2, 2), loss=cross_entropy, data=(torch.zeros(30, 2), torch.zeros(30).long()))
+    >>> toy.count, toy.expected_batch, round(toy.delta, 5)
+    (30, 3.0, 0.00333)
+    """
+
+    model: nn.Module | Callable[[int], nn.Module]
+    loss: Loss
+    data: Any
+    rows: int | None = None
+    score: Callable[[nn.Module], Mapping[str, float]] | None = None
+    batch: float | None = None
+    epochs: float = 20.0
+    clip: float = 1.0
+    optimizer: str = "sgd"
+    learning_rate: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "clip", "learning_rate"):
+            check_real(name, getattr(self, name), above=0)
+        if self.batch is not None:
+            check_real("batch", self.batch, above=0)
+        if self.rows is not None:
+            check_integer("rows", self.rows, at_least=1)
+        elif self._loads:
+            raise InvalidValue(
+                "rows must be given where data is a function, got none. A plan needs their number"
+            )
+
+    @property
+    def _loads(self) -> bool:
+        return callable(self.data) and not hasattr(self.data, "__getitem__")
+
+    @property
+    def count(self) -> int:
+        """Number of private rows."""
+        return rows(self.data).count if self.rows is None else self.rows
+
+    @property
+    def expected_batch(self) -> float:
+        """Expected batch size to start from."""
+        return min(256.0, self.count / 10) if self.batch is None else self.batch
+
+    @property
+    def delta(self) -> float:
+        """1 / (10 N)."""
+        return 1 / (10 * self.count)
+
+    def load(self) -> Any:
+        """The private rows."""
+        return self.data() if self._loads else self.data
+
+    def fresh(self, seed: int) -> nn.Module:
+        """A model of its own to train; of a module that was given, a copy."""
+        if isinstance(self.model, nn.Module):
+            return copy.deepcopy(self.model)
+        return self.model(seed)
+
+    def scores(self, model: nn.Module) -> dict[str, float]:
+        """Scores on public data; none if the task says none."""
+        return {} if self.score is None else {name: float(value) for name, value in self.score(model).items()}
+
+
+def find_task(name: str) -> Task:
+    """The task that ``module:function`` returns; ``digits`` is the example that comes with the library.
+
+    Raises:
+        InvalidValue: another form of name, a module or function that is not there.
+        InvalidType: the function returns something else.
+
+    >>> find_task("digits").count
+    1438
+    """
+    module, colon, function = KNOWN.get(name, name).partition(":")
+    if not (module and colon and function):
+        raise InvalidValue(
+            f"task must be module:function, like my_project.tasks:mine, or one of {', '.join(KNOWN)}, got task={name!r}"
+        )
+    if (
+        "" not in sys.path and str(Path.cwd()) not in sys.path
+    ):  # an installed command does not look here by itself
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        made: Any = getattr(importlib.import_module(module), function)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise InvalidValue(
+            f"task must name a function of a module that can be imported from here, got task={name!r}: {error}"
+        ) from None
+    return _as_task(made() if callable(made) else made, name)
+
+
+def _as_task(made: Any, name: str) -> Task:
+    if isinstance(made, Task):
+        return made
+    if isinstance(made, tuple) and len(cast("tuple[Any, ...]", made)) == 3:
+        model, loss, data = cast("tuple[Any, Any, Any]", made)
+        return Task(model=model, loss=loss, data=data)
+    raise InvalidType(f"{name} must return a Task or (model, loss, data), got {type(made).__name__}")

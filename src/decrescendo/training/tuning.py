@@ -1,0 +1,219 @@
+"""Search for settings on public data that stand in for a task's own, and the recipe that comes of it."""
+
+import math
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import nn
+
+from decrescendo.accounting import Accountant, Budget
+from decrescendo.base import sealed
+from decrescendo.base.rng import Streams
+from decrescendo.clipping import Batch
+from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, check_integer
+from decrescendo.plans import Plan, PoissonSampling, calibrate
+from decrescendo.training.data import Rows, rows
+from decrescendo.training.fitting import fit
+from decrescendo.training.run import Run, versions
+from decrescendo.training.settings import Settings
+from decrescendo.training.space import Space, Value, starting_values
+from decrescendo.training.task import Task
+
+FORMAT, VERSION = "decrescendo-tuned", 1
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One trial: the values of what moves, and its score; ``None`` and why if there is none."""
+
+    values: Mapping[str, Value]
+    score: float | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Settings and a budget: `train` takes them from the file.
+
+    The score is on other data, and the best of many: too good.
+
+    Args:
+        settings: of the run, seed 0.
+        epsilon: budget of one run; the search spent none of it.
+        delta: likewise.
+        score: the winner's mean on the public data.
+        on: those data, as they were named.
+        space: what moved and what was fixed.
+        trials: all of them.
+        machine: what they were computed on.
+    """
+
+    settings: Settings
+    epsilon: float
+    delta: float
+    score: float
+    on: str
+    space: Mapping[str, str]
+    trials: tuple[Trial, ...]
+    machine: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def plan(self, task: Task, accountant: Accountant | None = None) -> Plan:
+        """The plan of a run of ``task`` with these settings."""
+        return plan_of(task, self.settings, Budget(self.epsilon, self.delta), accountant)
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        failed = sum(trial.score is None for trial in self.trials)
+        return "\n".join(
+            (
+                f"score      {self.score:.4g} on {self.on}, the best of {len(self.trials)} trials ({failed} failed)",
+                f"settings   {self.settings.describe()}",
+                f"budget     epsilon {self.epsilon:g} at delta {self.delta:.4g}; the search cost none of it",
+            )
+        )
+
+    def save(self, path: Path) -> None:
+        """Write it as JSON, all or nothing."""
+        facts = {
+            **asdict(self),
+            "settings": self.settings.written(),
+            "trials": [asdict(one) for one in self.trials],
+        }
+        sealed.write(path, FORMAT, VERSION, facts)
+
+    @classmethod
+    def load(cls, path: Path) -> "Recipe":
+        """The recipe in a file.
+
+        Raises:
+            FileRefused: not there, damaged, edited, foreign or newer.
+        """
+        content = sealed.read(path, FORMAT, VERSION)
+        try:
+            settings = Settings.read(content.pop("settings"))
+            trials = tuple(Trial(**item) for item in content.pop("trials"))
+            budget = Budget(content["epsilon"], content["delta"])
+            known: dict[str, Any] = {**content, "epsilon": budget.epsilon, "delta": budget.delta}
+            return cls(settings=settings, trials=trials, **known)
+        except FileRefused as error:
+            raise FileRefused(f"{path}: {error}") from None
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileRefused(f"{path} must have the entries of a recipe, got {error}") from None
+
+
+def tune(
+    task: Task,
+    public: Task,
+    budget: Budget,
+    space: Space,
+    *,
+    trials: int,
+    on: str = "public data",
+    seeds: int = 1,
+    seed: int = 0,
+    accountant: Accountant | None = None,
+    tell: Callable[[Trial], None] | None = None,
+) -> Recipe:
+    """Try settings on public data, with the noise that ``task`` would have, and keep the best.
+
+    The rows of ``public`` are repeated or left out until there are as many as the task has, so that sample rate, steps
+    and noise are those of the task. The task's own data are never opened; the search costs no privacy.
+
+    Args:
+        task: what the settings are for: its number of rows is used, and its defaults.
+        public: what is trained in its place; it must have a score.
+        budget: of one run on the task.
+        space: what moves.
+        trials: how many, >= 1; the first has the task's own settings, the others are drawn at random.
+        on: how the public data are called.
+        seeds: runs a trial, from seed 0, whose mean is its score. All trials share them.
+        seed: of the settings that are drawn.
+        accountant: of the plans; `accounting.Pld` by default.
+        tell: told each trial when it is scored.
+
+    Raises:
+        InvalidValue: no score, a number outside its range, settings that no run could have, no trial with a score.
+    """
+    check_integer("trials", trials, at_least=1)
+    check_integer("seeds", seeds, at_least=1)
+    if public.score is None:
+        raise InvalidValue("the public task must have a score, got none. It is what trials are compared by")
+    for values in space.corners():
+        space.settings(task, values).check(task)
+    data = _as_many(rows(public.load()), task.count)
+    done: list[Trial] = []
+    for number in range(trials):
+        drawn = space.draw(Streams(seed).child(number).numpy("selection"))
+        values = {**drawn, **starting_values(space, task)} if number == 0 else drawn
+        trial = _try(task, public, data, budget, space.settings(task, values), values, seeds, accountant)
+        done.append(trial)
+        if tell is not None:
+            tell(trial)
+    scored = [trial for trial in done if trial.score is not None]
+    if not scored:
+        raise InvalidValue(
+            f"at least one trial must come to a score, got none of {trials}; the first: {done[0].why}. Narrow the space"
+        )
+    best = max(scored, key=lambda trial: -math.inf if trial.score is None else trial.score)
+    return Recipe(
+        settings=space.settings(task, best.values), epsilon=budget.epsilon, delta=budget.delta, score=best.score or 0.0,
+        on=on, space=space.describe(), trials=tuple(done), machine=machine(),
+    )  # fmt: skip
+
+
+def plan_of(task: Task, settings: Settings, budget: Budget, accountant: Accountant | None = None) -> Plan:
+    """The plan of a run of ``task`` with these settings."""
+    privacy, clip = settings.curves(task.count)
+    sampling = PoissonSampling(task.count, settings.batch)
+    return calibrate(
+        budget, sampling, steps=settings.steps, privacy=privacy, clip=clip, accountant=accountant
+    )
+
+
+def train_with(task: Task, settings: Settings, plan: Plan, data: object) -> tuple[Run, nn.Module]:
+    """Train a fresh model of ``task`` on ``data``: the run, and the model to score."""
+    return fit(
+        task.fresh(settings.seed), task.loss, data, plan, seed=settings.seed, optimizer=settings.optimizer,
+        learning_rate=settings.learning_rate, momentum=settings.momentum, lr_decay=settings.lr_decay,
+        averaging=settings.averaging,
+    )  # fmt: skip
+
+
+def machine() -> dict[str, str]:
+    """What a result was computed on: kind, threads, versions; no names of machines."""
+    return {"kind": platform.machine(), "threads": str(torch.get_num_threads()), **versions()}
+
+
+def _try(
+    task: Task,
+    public: Task,
+    data: Rows,
+    budget: Budget,
+    settings: Settings,
+    values: Mapping[str, Value],
+    seeds: int,
+    accountant: Accountant | None,
+) -> Trial:
+    try:
+        plan = plan_of(task, settings, budget, accountant)
+    except ImpossibleBudget as error:
+        return Trial(values, why=str(error))
+    scores: list[float] = []
+    for seed in range(seeds):
+        _, model = train_with(public, settings.seeded(seed), plan, data)
+        scores.append(next(iter(public.scores(model).values())))
+    mean = sum(scores) / len(scores)
+    return Trial(values, mean) if math.isfinite(mean) else Trial(values, why="the score is not finite")
+
+
+def _as_many(table: Rows, count: int) -> Rows:
+    def take(indices: Int[np.ndarray, " batch"]) -> Batch:
+        return table.take(indices % table.count)
+
+    return Rows(count, take)
