@@ -608,3 +608,91 @@ def test_layers_left_out_at_random_are_left_out_alike_for_any_number_of_examples
     engine = Engine(Dropped(), loss, seeds=lambda: next(seeds))
     for rows in (8, 5, 1, 9):
         engine.clipped_sum((torch.randn(rows, 4), torch.zeros(rows).long()), 1.0)
+
+
+def _overwritten_input(m: Any, x: Tensor) -> Tensor:
+    h = x.clone()
+    out = m.layer(h)
+    h.data.copy_(x.mean(0, keepdim=True).expand_as(x))
+    return out
+
+
+def _overwritten_factor(m: Any, x: Tensor) -> Tensor:
+    h = x.clone()
+    out = m.layer(h * m.factor)
+    h.data.copy_(x.mean(0, keepdim=True).expand_as(x))
+    return out
+
+
+def _overwritten_mask_of_a_weight(m: Any, x: Tensor) -> Tensor:
+    mask = torch.ones(3, 4)
+    weight = m.layer.weight * mask
+    out = fn.linear(x, weight + 0)
+    mask.data.copy_(x.mean().sign().expand(3, 4))
+    return out
+
+
+@pytest.mark.parametrize("program", [_overwritten_input, _overwritten_factor, _overwritten_mask_of_a_weight])
+def test_what_is_read_after_the_pass_is_not_overwritten_past_autograd(program: Any) -> None:
+    with pytest.raises(UnsupportedModel, match=r"changed through \.data"):
+        run(program, factor=nn.Parameter(torch.ones(4)))
+
+
+LENGTHS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "as a number": lambda m, x: m.layer(x) * torch.full((1,), float(len(x[x > 0]))).cos(),
+    "as a whole number": lambda m, x: m.layer(x) * torch.full((1,), len(x[x > 0]), dtype=torch.float32).cos(),
+    "as a sum of ones": lambda m, x: m.layer(x) * torch.ones(len(x[x > 0])).sum().cos(),
+}
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_the_number_of_selected_rows_steers_nothing(name: str) -> None:
+    with pytest.raises(UnsupportedModel, match=r"number of examples|several examples|any number"):
+        run(LENGTHS[name])
+
+
+class _TurnedByNumber(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, h: Tensor) -> Tensor:
+        ctx.count = len(h)
+        return h * 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        turned = -gradients[0]
+        return turned if ctx.count > 4 else gradients[0]
+
+
+def test_which_gradient_arrives_and_which_losses_are_returned_is_compared() -> None:
+    with pytest.raises(UnsupportedModel, match="any number of examples"):
+        run(lambda m, x: _TurnedByNumber.apply(m.layer(x)))
+
+    def either(model: nn.Module, batch: Tensor) -> Tensor:
+        out = model(batch)
+        losses = [out.square().sum(1), (out * 2).square().sum(1)]
+        return losses[len(batch) % 2]
+
+    with pytest.raises(UnsupportedModel, match="any number of examples"):
+        Engine(nn.Linear(4, 3), either).clipped_sum(torch.randn(6, 4), 1.0)
+
+
+def test_states_and_fillings_of_recurrent_layers_are_compared() -> None:
+    lstm = nn.GRU(4, 3, batch_first=True)
+    states = [torch.zeros(1, 1, 3), torch.ones(1, 1, 3)]
+
+    def started(model: Any, batch: Tensor) -> Tensor:
+        n = len(batch)
+        return model(batch, states[n % 2].expand(1, n, 3).contiguous())[0].square().sum((1, 2))
+
+    with pytest.raises(UnsupportedModel):
+        Engine(lstm, started).clipped_sum(torch.randn(6, 5, 4), 1.0)
+
+    def filled(model: Any, batch: Tensor) -> Tensor:
+        packed = nn.utils.rnn.pack_padded_sequence(batch, torch.full((len(batch),), 4), batch_first=True)
+        out, _ = nn.utils.rnn.pad_packed_sequence(
+            model(packed)[0], batch_first=True, padding_value=float(len(batch)), total_length=5
+        )
+        return out.square().sum((1, 2))
+
+    with pytest.raises(UnsupportedModel):
+        Engine(lstm, filled).clipped_sum(torch.randn(6, 5, 4), 1.0)

@@ -83,6 +83,7 @@ def _run(
         others = [use for index, use in enumerate(uses) if index not in arrivals]
         captured = iter(output_gradients(losses, watch, others))
     check_arrived(list(arrivals.values()), reached)
+    recorder.check_kept()
     gradients = [
         arrivals[index].d if index in arrivals else _arrived(use, next(captured), watch, wide=wide)
         for index, use in enumerate(uses)
@@ -109,6 +110,7 @@ def reads_a_number(where: str) -> str:
 def check_apart(watch: Watch, losses: Tensor) -> None:
     """Refuse losses that are not each example's own."""
     label = watch.label(losses)
+    watch.consume("the losses", losses)
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
     if label != Place(0) and label is not Public.FILL:

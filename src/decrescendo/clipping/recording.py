@@ -157,6 +157,8 @@ class Recorder(TorchFunctionMode):
     uses: list[Use] = field(default_factory=list)
     tracked: dict[int, Tracked] = field(default_factory=dict)
     packings: dict[int, tuple[Owners, Packing]] = field(default_factory=dict)
+    # What the uses and the graphs of derived weights go back to: version, and what was written there last.
+    kept: list[tuple[str, Tensor, int, int]] = field(default_factory=list)
     calls: int = 0
 
     def __post_init__(self) -> None:
@@ -242,6 +244,19 @@ class Recorder(TorchFunctionMode):
         )
         return found
 
+    def keep(self, name: str, tensors: Iterable[Tensor]) -> None:
+        """Note tensors that are read again after the forward pass."""
+        self.kept += [(name, tensor, tensor._version, self.watch.written(tensor)) for tensor in tensors]
+
+    def check_kept(self) -> None:
+        """Refuse if any of them was written to past autograd (``.data``), which does not see it."""
+        for name, tensor, version, written in self.kept:
+            if tensor._version == version and self.watch.written(tensor) != written:
+                raise UnsupportedModel(
+                    f"what an operation was given must not be overwritten after its use, got {name}, of which a tensor "
+                    f"of shape {tuple(tensor.shape)} was changed through .data. Use the out-of-place form"
+                )
+
     def is_tracked(self, value: object) -> bool:
         """Whether a tensor is a trainable parameter, or made from them alone."""
         return id(value) in self.tracked
@@ -271,6 +286,7 @@ class Recorder(TorchFunctionMode):
         items = tuple(self.tracked[id(tensor)] for tensor in tracked)
         inner = tuple(get_gradient_edge(item.tensor) for item in items if not item.root)
         versions = tuple(tensor._version for tensor in watched(kernel))
+        self.keep(name, watched(kernel))
         self.uses.append(Use(name, kernel, layout, get_gradient_edge(output), items, versions, inner, ()))
 
     def _record(
@@ -415,6 +431,7 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> None:
+        self.keep(name, (*tensors_in(args, kwargs), *made))
         chosen = lookup.selects(name, args, kwargs) or (name in ISOMETRIES and len(made) == 1)
         kept = chosen and len(found) == 1 and found[0].isometric and found[0].tensor.dtype == made[0].dtype
         ids = lookup.ids_of(name, args, kwargs) if kept else None
@@ -461,6 +478,7 @@ class Recorder(TorchFunctionMode):
         parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
         versions = tuple(tensor._version for tensor in watched(kernel))
         edge = get_gradient_edge(output)
+        self.keep(name, watched(kernel))
         self.uses.append(Use(name, kernel, layout, edge, parameters, versions, inner, outer))
 
 

@@ -55,6 +55,7 @@ def arrived(use: Use, gradient: Tensor, watch: Watch, *, wide: bool) -> Tensor:
     Raises:
         UnsupportedModel: a gradient whose examples are not where those of the output are.
     """
+    watch.consume(f"the gradient of {use.name}", gradient)
     label, place = watch.label(gradient), use.layout.place
     if label is not Public.FILL and not (
         isinstance(label, Place) and label.dim == place.dim and label.like(place)

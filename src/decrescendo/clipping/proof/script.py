@@ -15,6 +15,8 @@ from decrescendo.clipping.proof.labels import Label
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
 
+# Of their numbers the second is what they are filled with.
+_FILLED = frozenset({"full", "new_full"})
 # The form of packed data of one row, or of none.
 PACKED: tuple[object, ...] = ("packed",)
 
@@ -102,7 +104,7 @@ class Script:
             if mine.numbers is NOTHING or its.numbers is NOTHING:
                 continue
             if mine.numbers != its.numbers and not self._alike(
-                mine.numbers, its.numbers, other, sized=mine.sized
+                mine.numbers, its.numbers, other, sized=mine.sized, filled=_name(mine) in _FILLED
             ):
                 return (
                     f"the numbers {mine.numbers} with {self.count} examples and {its.numbers} with {other.count} "
@@ -112,11 +114,14 @@ class Script:
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
 
-    def _alike(self, mine: object, its: object, other: "Script", *, sized: bool) -> bool:
+    def _alike(
+        self, mine: object, its: object, other: "Script", *, sized: bool, filled: bool = False
+    ) -> bool:
         if isinstance(mine, tuple) and isinstance(its, tuple):
             pair = cast("tuple[Sequence[object], Sequence[object]]", (mine, its))
             return len(pair[0]) == len(pair[1]) and all(
-                self._alike(one, two, other, sized=sized) for one, two in zip(*pair, strict=True)
+                self._alike(one, two, other, sized=sized and not (filled and at == 1))
+                for at, (one, two) in enumerate(zip(*pair, strict=True))
             )
         if type(mine) is int and type(its) is int:
             if mine == its or not sized:

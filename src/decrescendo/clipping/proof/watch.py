@@ -88,6 +88,23 @@ class Watch(Pausable):
         self.refusal = self.refusal or why
         raise UnsupportedModel(why)
 
+    def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
+        """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
+        with FUNCTIONS_OFF():
+            wires: list[object] = []
+            for tensor in tensors:
+                key = storage_key(tensor)
+                mark, birth = self.labels.mark_of(key)
+                if isinstance(mark, Span) and not mark.constant:
+                    wires += (birth, tensor.dtype, self.labels.view(tensor, mark)[1])
+                else:
+                    wires.append(self.labels.wire(tensor, key, birth))
+        self.script.events.append(Event(name, numbers, tuple(wires)))
+
+    def written(self, tensor: Tensor) -> int:
+        """The number of what was written last to a tensor's memory: it changes with every write, also through .data."""
+        return self.labels.mark_of(key_of(tensor))[1]
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # what is compiled is run as it is written while this mode is on
@@ -317,12 +334,13 @@ class Watch(Pausable):
             dim for dim in range(tensor.dim()) if len(its) == tensor.dim() and its[dim] != tensor.shape[dim]
         ]
         if len(moved) != 1 or tensor.shape[moved[0]] * self.expected.count != its[moved[0]] * self.count:
-            mine, theirs = self.script, self.expected
-            packed = itertools.product((mine.count, *mine.rows), (theirs.count, *theirs.rows))
-            if len(moved) == 1 and any(
-                tensor.shape[moved[0]] * two == its[moved[0]] * one for one, two in packed
-            ):
-                return None  # as long as packed data
+            rows = itertools.product(
+                zip(self.script.rows, self.labels.known, strict=False), self.expected.rows
+            )
+            for (one, place), two in rows if len(moved) == 1 else ():
+                times, rest = divmod(tensor.shape[moved[0]], one)
+                if not rest and tensor.shape[moved[0]] * two == its[moved[0]] * one:
+                    return Place(moved[0], times, 1, place.owners, constant=True)  # as long as packed data
             return Mixed("a constant depends on the number of examples", public=True)
         return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, constant=True)
 

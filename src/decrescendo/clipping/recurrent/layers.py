@@ -189,6 +189,8 @@ def run_recurrent(
     states: tuple[Tensor, ...] = tuple(bound["hx"]) if mode == "lstm" else (bound["hx"],)
     weights = cast("Sequence[Tensor]", bound["params"])
     _check(tape, name, states, weights)
+    numbers = tuple(value for value in bound.values() if isinstance(value, (bool, int, float)))
+    tape.watch.consume(name, given, *states, *weights, numbers=numbers)
     label = tape.watch.label(given)
     turned = not is_packed and not bound["batch_first"]
     if isinstance(label, Mixed) or (isinstance(label, Place) and label.dim != (1 if turned else 0)):

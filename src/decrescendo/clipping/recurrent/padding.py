@@ -31,6 +31,7 @@ class _Packed(torch.autograd.Function):
         if gradient is None:
             return None, None, None, None
         watch, label = ctx.watch, ctx.watch.label(gradient)
+        watch.consume("the gradient of packed data", gradient)
         dims = (0, 1) if ctx.batch_first else (1, 0)
         with paused():
             packing = make_packing(tuple(ctx.sizes.tolist()), None, gradient.device)
@@ -82,6 +83,7 @@ class _Padded(torch.autograd.Function):
         if gradient is None:
             return None, None, None, None, None
         place = watch.label(gradient)
+        watch.consume("the gradient of padded data", gradient)
         with paused():
             gradient = gradient[:, : packing.length]
             ranks = torch.empty_like(gradient)
@@ -107,6 +109,7 @@ def padded_again(
     total_length: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pad_packed_sequence`` returns, with its sequences in the order they were packed in."""
+    watch.consume("pad_packed_sequence", data, numbers=(batch_first, padding_value, total_length))
     with paused():
         sizes = tuple(batch_sizes.tolist())
         label = watch.label(data)
