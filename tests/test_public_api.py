@@ -77,6 +77,18 @@ def test_every_room_is_reached_from_the_top() -> None:
     }
 
 
+def test_no_room_raises_attribute_error() -> None:
+    """Whatever lies in the folder, the command line and files of one room too, from a fresh `import decrescendo`."""
+    folder = pathlib.Path(dc.__file__).parent
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+    rooms |= {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert {"federated", "training", "plans", "cli", "errors"} <= rooms
+    for name in sorted(rooms | {"steering", "curves"}):
+        assert inspect.ismodule(getattr(dc, name)), name
+    for inner in ("digits", "steering"):
+        assert inspect.ismodule(getattr(dc.training, inner)), inner
+
+
 def test_exceptions_are_needed() -> None:
     """Whoever writes an example takes the name off the list."""
     for name in WITHOUT_EXAMPLE.keys() - ALIASES:
