@@ -33,6 +33,7 @@ PUBLIC = [
 # Seams and aliases have nothing to run.
 WITHOUT_EXAMPLE = {
     "Accountant": "a Protocol",
+    "Agreement": "a Protocol",
     "Clipper": "a Protocol",
     "Filter": "a Protocol",
     "Curve": "a type alias",

@@ -48,6 +48,33 @@ class Budget:
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         object.__setattr__(self, "unit", check_unit(self.unit))
 
+    @classmethod
+    def unlimited(cls, delta: float, unit: Unit = Unit.EXAMPLE) -> "Budget":
+        """No budget at all, epsilon infinite: of plans without privacy, and refused wherever something is promised.
+
+        >>> Budget.unlimited(1e-6).epsilon
+        inf
+        """
+        budget = cls(1.0, delta, unit)
+        object.__setattr__(budget, "epsilon", math.inf)
+        return budget
+
+
+def check_budget(budget: object) -> None:
+    """``budget`` is a `Budget` that something can be kept within, or an error.
+
+    >>> check_budget(Budget.unlimited(1e-6))
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: budget must have a finite epsilon, got no limit. Training without privacy needs no
+    calibration: see Plan.without_privacy
+    """
+    if isinstance(budget, Budget) and math.isinf(budget.epsilon):
+        raise InvalidValue(
+            "budget must have a finite epsilon, got no limit. Training without privacy needs no calibration: "
+            "see Plan.without_privacy"
+        )
+    check_instance("budget", budget, Budget)
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:

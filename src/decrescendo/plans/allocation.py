@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting import Accountant, Gaussian, GdpClt, Pld, Zcdp, mu_of
-from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.budget import Budget, check_budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.prices import Prices
 from decrescendo.accounting.pld.sandwich import LARGEST_MU
@@ -82,7 +82,7 @@ def allocate(
     >>> (plan.noise_multiplier[0] / plan.noise_multiplier).round(6)
     array([1., 2., 3.])
     """
-    check_instance("budget", budget, Budget)
+    check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
     count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant
@@ -106,7 +106,7 @@ def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
         plan: any plan.
         weight: curve (or array) of q_t > 0, as for `allocate`. Compare plans by ratios: its unit is that of q.
 
-    >>> from decrescendo.accounting.budget import Guarantee, Unit
+    >>> from decrescendo.accounting.budget import Guarantee, Unit, check_budget
     >>> from decrescendo.plans.schedule import Schedule
     >>> promise = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "Pld", "upper")
     >>> plan = Plan(Budget(1.0, 1e-5), PoissonSampling(9, 3), Schedule([3.0, 1.0], [2.0, 1.0]), promise)

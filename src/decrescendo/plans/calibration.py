@@ -8,7 +8,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 
 from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials
-from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.budget import Budget, Guarantee, check_budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import estimate
 from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance
@@ -63,7 +63,7 @@ def calibrate(
     >>> print(plan)
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
     """
-    check_instance("budget", budget, Budget)
+    check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
     count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant

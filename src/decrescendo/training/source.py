@@ -7,9 +7,9 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.spent import Spent
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue
+from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.terms import Terms
 from decrescendo.training.progress import Spending
 from decrescendo.training.run import judged
 from decrescendo.training.steering import Settings
@@ -20,7 +20,7 @@ class Source(Protocol):
     """Where the settings of each step come from, and what may be promised for them."""
 
     @property
-    def agreed(self) -> Plan | Terms:
+    def agreed(self) -> Agreement:
         """What was fixed before the run."""
         ...
 

@@ -24,7 +24,7 @@ from decrescendo.training.checkpoint import checkpoints as kept
 from decrescendo.training.checkpoint import releases as listed
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import History, Run
-from decrescendo.training.run import files as runs
+from decrescendo.training.run import record as runs
 from decrescendo.training.statement import Conduct, Declaration
 from decrescendo.training.store import Store
 from fuzzing.decisions import Decisions
