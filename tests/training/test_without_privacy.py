@@ -115,6 +115,13 @@ def test_it_goes_on_after_a_crash_as_any_plan(data: Data, tmp_path: Path) -> Non
 
 
 SAMPLING = PoissonSampling(ROWS, 8)
+
+
+def audited(plan: Plan) -> object:
+    rows = torch.zeros(ROWS, 3), torch.zeros(ROWS, dtype=torch.long)
+    return dc.audit.one_run(make_model(), loss, rows, plan, sgd, canaries=8, seed=0)
+
+
 UNLIMITED = Budget.unlimited(1e-6)
 ONE = dc.curves.constant(1.0)
 
@@ -129,6 +136,7 @@ ONE = dc.curves.constant(1.0)
         lambda: dc.plans.Terms(UNLIMITED, SAMPLING, "ZcdpFilter", 3, "fixed"),
         lambda: Store.create("/nowhere/ledger.db", UNLIMITED, dataset="patients", rows=ROWS),
         lambda: Budget(math.inf, 1e-6),
+        lambda: audited(Plan.without_privacy(SAMPLING, steps=3)),
     ],
 )
 def test_nothing_is_promised_within_no_budget(promise: object) -> None:

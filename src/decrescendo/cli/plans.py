@@ -1,7 +1,6 @@
 """Commands about plans: decide one, ask every accountant about one, check one."""
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -176,8 +175,7 @@ def verify_command(
 
 def guarantee_facts(guarantee: Any) -> dict[str, Any]:
     """A guarantee for JSON."""
-    facts = dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
-    return facts | ({"epsilon": None, "epsilon_lower": None} if math.isinf(guarantee.epsilon) else {})
+    return dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
 
 
 def plan_facts(plan: "Plan") -> dict[str, Any]:
@@ -185,7 +183,7 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
     schedule = plan.schedule
     return {
         "budget": {
-            "epsilon": plan.budget.epsilon if plan.private else None,
+            "epsilon": plan.budget.epsilon,
             "delta": plan.budget.delta,
             "unit": str(plan.budget.unit),
         },
@@ -193,11 +191,6 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
         "expected_batch_size": plan.sampling.expected_batch_size,
         "steps": plan.steps,
         "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
-        "clip_norm": [_plain(schedule.clip_norm[0]), _plain(schedule.clip_norm[-1])],
+        "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],
         "guarantee": guarantee_facts(plan.guarantee),
     }
-
-
-def _plain(value: float) -> float | None:
-    """For JSON, which has no infinity."""
-    return float(value) if math.isfinite(value) else None

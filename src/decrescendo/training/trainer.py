@@ -61,7 +61,8 @@ class Trainer:
     Args:
         model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
-        plan: the noise multiplier and clip norm of every step; or an `Adaptive`, which decides them on the way.
+        plan: the noise multiplier and clip norm of every step; or an `Adaptive`, which decides them on the way. A plan
+            of `Plan.without_privacy` has no noise and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters.
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling", "noise" and "model" are used. The
