@@ -21,7 +21,7 @@ def test_a_hundred_thousand_inputs_of_every_format_and_no_failure() -> None:
 
 
 def test_the_page_has_the_numbers_of_the_file() -> None:
-    page = (ROOT / "docs" / "fuzzing.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "explanation" / "fuzzing.md").read_text(encoding="utf-8")
     rows = {row[0]: row[1:] for row in (re.split(r" \| ", line.strip("| ")) for line in page.splitlines())}
     for name, facts in {**CONTENT["targets"], "all": CONTENT["total"]}.items():
         shown = [int(cell.replace(",", "")) for cell in rows[name][:4]]

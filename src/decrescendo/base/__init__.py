@@ -1,11 +1,11 @@
 """What has no subject of its own: files that are whole, sealed JSON, random streams, optional packages.
 
-=====================================  ============================================================================
-`Streams`, `Secure`, `Seeds`           random numbers by purpose: repeatable, or unpredictable
+======================================  ============================================================================
+`Streams`, `Secure`, `Seeds`            random numbers by purpose: repeatable, or unpredictable
 `sealed`, `strict_json`, `write_whole`  JSON with a checksum, JSON read strictly, files that are whole or not there
-`require`                              an optional package, or the command that installs it
-`markdown`                             tables that can be read as text
-=====================================  ============================================================================
+`require`                               an optional package, or the command that installs it
+`markdown`                              tables that can be read as text
+======================================  ============================================================================
 """
 
 from decrescendo.base import markdown, sealed, strict_json
