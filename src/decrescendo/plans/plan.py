@@ -1,4 +1,7 @@
-"""`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file."""
+"""`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file.
+
+Longer than most files: the value, its words, its file and its answers as an `Agreement` change together.
+"""
 
 import hashlib
 import math

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
-from functools import singledispatch
 from typing import final
 
 import torch
@@ -33,10 +32,9 @@ from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows, rows
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import History, Run, check_published, cpu_weights
-from decrescendo.training.source import Planned, Source
+from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import SECURE, SEEDED, Conduct
 from decrescendo.training.steering import Adaptive, Settings
-from decrescendo.training.steering.steered import Steered
 from decrescendo.training.store import Store, new_id
 from decrescendo.training.untouched import Untouched
 
@@ -395,25 +393,6 @@ class Trainer:
                 "Transform rows as you like, but drop or add none"
             )
         return self._settings
-
-
-@singledispatch
-def source_of(plan: object, model: nn.Module) -> Source:
-    """Where the settings of each step come from, by what `train` was given: the only place that asks."""
-    del model
-    check_instance("plan", plan, Plan, "calibrate makes one; for noise decided on the way give an Adaptive")
-    raise AssertionError
-
-
-@source_of.register(Plan)
-def _of_plan(plan: Plan, model: nn.Module) -> Source:
-    del model
-    return Planned(plan)
-
-
-@source_of.register(Adaptive)
-def _of_adaptive(plan: Adaptive, model: nn.Module) -> Source:
-    return Steered(plan, model)
 
 
 def _check_repeatable(agreed: Agreement) -> None:
