@@ -26,13 +26,14 @@ GENERATED = ("reference/api/", "reference/command-line")
 
 
 def names_in(path: Path) -> set[str]:
-    """``::test_name`` and ``::TestClass::test_name`` of a file, without importing it."""
+    """``::test_name``, ``::TestClass`` and ``::TestClass::test_name`` of a file, without importing it."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
             found.add(f"::{node.name}")
         elif isinstance(node, ast.ClassDef) and node.name.startswith("Test"):
             inner = [item.name for item in node.body if isinstance(item, ast.FunctionDef)]
+            found.add(f"::{node.name}")
             found |= {f"::{node.name}::{name}" for name in inner if name.startswith("test_")}
     return found
 

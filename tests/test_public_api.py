@@ -33,6 +33,7 @@ PUBLIC = [
 # Seams and aliases have nothing to run.
 WITHOUT_EXAMPLE = {
     "Accountant": "a Protocol",
+    "Agreement": "a Protocol",
     "Clipper": "a Protocol",
     "Filter": "a Protocol",
     "Curve": "a type alias",
@@ -75,6 +76,18 @@ def test_every_room_is_reached_from_the_top() -> None:
         "curves",
         "steering",
     }
+
+
+def test_no_room_raises_attribute_error() -> None:
+    """Whatever lies in the folder, the command line and files of one room too, from a fresh `import decrescendo`."""
+    folder = pathlib.Path(dc.__file__).parent
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+    rooms |= {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert {"federated", "training", "plans", "cli", "errors"} <= rooms
+    for name in sorted(rooms | {"steering", "curves"}):
+        assert inspect.ismodule(getattr(dc, name)), name
+    for inner in ("digits", "steering"):
+        assert inspect.ismodule(getattr(dc.training, inner)), inner
 
 
 def test_exceptions_are_needed() -> None:

@@ -14,6 +14,7 @@ True
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -75,9 +76,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "accounting", "audit", "base", "clipping", "errors", "federated", "optim", "plans", "report", "training",
-)  # fmt: skip
 _HOMES = {
     "accounting": ("Budget", "Guarantee", "Bound", "Unit", "Release", "Ledger"),
     "base": ("Streams", "Secure"),
@@ -109,10 +107,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in _ROOMS:
-        return import_module(f"decrescendo.{name}")
     if name in _HOME_OF:
         return getattr(import_module(f"decrescendo.{_HOME_OF[name]}"), name)
+    if not name.startswith("_") and find_spec(f"decrescendo.{name}") is not None:
+        return import_module(f"decrescendo.{name}")  # a room: whatever lies in this folder
     raise AttributeError(f"module 'decrescendo' has no attribute {name!r}")
 
 

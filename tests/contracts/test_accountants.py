@@ -6,6 +6,7 @@ import pytest
 
 from decrescendo.accounting import (
     Accountant,
+    Budget,
     Gaussian,
     GdpClt,
     Pld,
@@ -13,9 +14,11 @@ from decrescendo.accounting import (
     Selection,
     Tcdp,
     Trials,
+    Unit,
     Zcdp,
 )
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.protocol import estimate
 
 # Each with a ledger within its conditions: different noise multipliers, two sample rates where it may.
 CASES = [
@@ -51,6 +54,28 @@ class TestLaws:
     def test_it_is_an_accountant_with_a_name(self, accountant: Accountant, ledger: Ledger) -> None:
         assert isinstance(accountant, Accountant)
         assert accountant.name == type(accountant).__name__
+
+    def test_what_it_certifies_is_its_epsilon(self, accountant: Accountant, ledger: Ledger) -> None:
+        budget, bound = Budget(3.0, DELTA, Unit.CLIENT), accountant.epsilon(ledger, DELTA)
+        found = accountant.certify(ledger, budget)
+        assert (found.epsilon, found.kind) == (bound.value, bound.kind)
+        assert (found.delta, found.unit, found.accountant) == (DELTA, Unit.CLIENT, accountant.name)
+        assert found.epsilon_lower is None or 0 < found.epsilon_lower <= found.epsilon
+
+    def test_what_it_certifies_without_noise_is_no_privacy(
+        self, accountant: Accountant, ledger: Ledger
+    ) -> None:
+        bare = ledger + Ledger([Release(float(ledger.sample_rate[0]), 0.0)])
+        found = accountant.certify(bare, Budget(3.0, DELTA))
+        assert found.epsilon == math.inf
+        assert str(found).startswith("NO PRIVACY")
+
+    def test_its_number_to_search_with_is_near_its_epsilon(
+        self, accountant: Accountant, ledger: Ledger
+    ) -> None:
+        assert estimate(accountant, ledger, DELTA) == pytest.approx(
+            accountant.epsilon(ledger, DELTA).value, rel=0.05
+        )
 
     def test_an_empty_ledger_costs_nothing(self, accountant: Accountant, ledger: Ledger) -> None:
         assert accountant.epsilon(Ledger(), DELTA).value == 0

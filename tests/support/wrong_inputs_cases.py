@@ -294,6 +294,17 @@ CASES: dict[str, Case] = {
         "InvalidValue", "delta", call(Plan, dc.Budget(5.0, 1e-4), SAMPLING, SCHEDULE, GUARANTEE),
     ),
     "plan of arrays": ("InvalidType", "schedule must be a Schedule", call(Plan, BUDGET, SAMPLING, [1.0], GUARANTEE)),
+    "plan without privacy of no sampling": (
+        "InvalidType", "sampling must be a PoissonSampling", call(Plan.without_privacy, "all", steps=3),
+    ),
+    "plan without privacy or steps": ("InvalidValue", "steps", call(Plan.without_privacy, SAMPLING, steps=0)),
+    "plan without privacy, clip norm zero": (
+        "InvalidValue", "clip_norm", call(Plan.without_privacy, SAMPLING, steps=3, clip=0.0),
+    ),
+    "calibration without a limit": (
+        "InvalidValue", "without_privacy",
+        call(dc.calibrate, dc.Budget.unlimited(1e-6), SAMPLING, steps=3, privacy=ONE, clip=ONE),
+    ),
     "plan saved into nowhere": (
         "InvalidValue", "written", lambda w: lambda: w.plan.save(w.folder / "absent" / "plan.json"),
     ),

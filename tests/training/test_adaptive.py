@@ -528,7 +528,7 @@ def test_wrong_types_teach_without_the_test_hook() -> None:
     done = subprocess.run([sys.executable, "-c", WRONG], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert lines[0].startswith(
-        "filter must be a Filter, got Pld. PLD composition needs noise multipliers fixed in advance; use RenyiFilter"
+        "filter must be a Filter, got Pld. Pld composition needs noise multipliers fixed in advance; use RenyiFilter"
     )
     assert lines[1].startswith("filter must be a Filter, got GdpClt. GdpClt composition needs")
     assert lines[2] == "filter must be a Filter, got float. RenyiFilter(budget, order) is one"

@@ -14,7 +14,7 @@ from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.optim.noise import privatise
 from decrescendo.training import train
 from decrescendo.training.run import Run
-from decrescendo.training.run import files as module
+from decrescendo.training.run import record as module
 
 from .conftest import loss, make_model, make_plan, sgd
 

@@ -48,6 +48,33 @@ class Budget:
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         object.__setattr__(self, "unit", check_unit(self.unit))
 
+    @classmethod
+    def unlimited(cls, delta: float, unit: Unit = Unit.EXAMPLE) -> "Budget":
+        """No budget at all, epsilon infinite: of plans without privacy, and refused wherever something is promised.
+
+        >>> Budget.unlimited(1e-6).epsilon
+        inf
+        """
+        budget = cls(1.0, delta, unit)
+        object.__setattr__(budget, "epsilon", math.inf)
+        return budget
+
+
+def check_budget(budget: object) -> None:
+    """``budget`` is a `Budget` that something can be kept within, or an error.
+
+    >>> check_budget(Budget.unlimited(1e-6))
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: budget must have a finite epsilon, got no limit. Training without privacy needs no
+    calibration: see Plan.without_privacy
+    """
+    if isinstance(budget, Budget) and math.isinf(budget.epsilon):
+        raise InvalidValue(
+            "budget must have a finite epsilon, got no limit. Training without privacy needs no calibration: "
+            "see Plan.without_privacy"
+        )
+    check_instance("budget", budget, Budget)
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -91,7 +118,8 @@ class Guarantee:
     """What an accountant said of a whole ledger: the epsilon at ``delta``, its kind, and who said it.
 
     Args:
-        epsilon: what the run spends at ``delta``; an upper bound or exact value unless ``kind`` is "estimate".
+        epsilon: what the run spends at ``delta``; an upper bound or exact value unless ``kind`` is "estimate". Infinite
+            for a ledger that protects nothing; words then say so.
         delta: in (0, 1).
         unit: whose presence is hidden.
         accountant: the accountant's name.
@@ -101,6 +129,8 @@ class Guarantee:
 
     >>> print(Guarantee(1.199, 1e-6, Unit.EXAMPLE, "Pld", "upper", 1.1985))
     (1.199, 1e-06)-DP an example, Pld upper bound (true epsilon >= 1.198)
+    >>> print(Guarantee(math.inf, 1e-6, Unit.EXAMPLE, "Pld", "upper"))
+    NO PRIVACY for an example: epsilon is infinite at delta 1e-06, says Pld
     """
 
     epsilon: float
@@ -111,7 +141,7 @@ class Guarantee:
     epsilon_lower: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_real("epsilon", self.epsilon, at_least=0))
+        object.__setattr__(self, "epsilon", _spent("epsilon", self.epsilon))
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         object.__setattr__(self, "unit", check_unit(self.unit))
         check_instance("accountant", self.accountant, str)
@@ -120,19 +150,34 @@ class Guarantee:
         if self.kind not in ("upper", "exact", "estimate"):
             raise InvalidValue(f"kind must be upper, exact or estimate, got kind={self.kind!r}")
         if self.epsilon_lower is not None:
-            lower = check_real("epsilon_lower", self.epsilon_lower, at_least=0, at_most=self.epsilon)
+            lower = _spent("epsilon_lower", self.epsilon_lower, at_most=self.epsilon)
             object.__setattr__(self, "epsilon_lower", lower)
+
+    @classmethod
+    def of(cls, bound: Bound, budget: Budget, accountant: str) -> "Guarantee":
+        """What ``accountant`` proved, ``bound``, at the delta and for the unit of ``budget``.
+
+        >>> print(Guarantee.of(Bound(0.5, "exact"), Budget(1.0, 1e-6), "Gaussian"))
+        (0.5, 1e-06)-DP an example, Gaussian exact
+        """
+        return cls(bound.value, budget.delta, budget.unit, accountant, bound.kind)
 
     @property
     def promise(self) -> str:
         """The guarantee in a phrase, without its lower end."""
+        if math.isinf(self.epsilon):
+            article = "an" if self.unit is Unit.EXAMPLE else "a"
+            return (
+                f"NO PRIVACY for {article} {self.unit}: epsilon is infinite at delta {self.delta:.4g}, "
+                f"says {self.accountant}"
+            )
         words = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[self.kind]
         article = "an" if self.unit is Unit.EXAMPLE else "a"
         spent = f"({rounded(self.epsilon, 'up')}, {self.delta:.4g})-DP {article} {self.unit}"
         return f"{spent}, {self.accountant} {words}"
 
     def __str__(self) -> str:
-        if self.epsilon_lower is None:
+        if self.epsilon_lower is None or math.isinf(self.epsilon):
             return self.promise
         return f"{self.promise} (true epsilon >= {rounded(self.epsilon_lower, 'down')})"
 
@@ -149,6 +194,13 @@ def rounded(value: float, direction: Literal["up", "down"], digits: int = 4) -> 
     unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
     mode = ROUND_CEILING if direction == "up" else ROUND_FLOOR
     return f"{float((exact / unit).to_integral_value(rounding=mode) * unit):.10g}"
+
+
+def _spent(name: str, value: object, *, at_most: float = math.inf) -> float:
+    """An epsilon from 0 to ``at_most``, infinity among them."""
+    if isinstance(value, float) and value == math.inf == at_most:
+        return value
+    return check_real(name, value, at_least=0, at_most=None if at_most == math.inf else at_most)
 
 
 def check_unit(value: object) -> Unit:

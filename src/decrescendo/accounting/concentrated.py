@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decrescendo.accounting.budget import Bound, Kind
+from decrescendo.accounting.budget import Bound, Budget, Guarantee, Kind
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, check_instance, check_integer, check_real
@@ -81,6 +81,10 @@ class Zcdp:
         level = -math.log(check_delta(delta))
         return Bound(_epsilon(self.rho(ledger), level), self._kind)
 
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """`epsilon` at the budget's delta, as a guarantee."""
+        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
+
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Delta at ``epsilon``: exp(-(e - rho)^2 / (4 rho)) for e > rho, else 1."""
         e, rho = check_real("epsilon", epsilon, at_least=0), self.rho(ledger)
@@ -147,6 +151,10 @@ class Tcdp:
             return Bound(math.inf, "estimate")
         gentle = level <= (omega - 1) ** 2 * rho or math.isinf(omega)
         return Bound(_epsilon(rho, level) if gentle else rho * omega + level / (omega - 1), "estimate")
+
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """`epsilon` at the budget's delta, as a guarantee."""
+        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Delta at ``epsilon``: the inverse of the above."""

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
-from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, check_instance, check_real
 
@@ -149,6 +149,10 @@ class Gaussian:
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Exact epsilon at ``delta``."""
         return Bound(epsilon_of(check_delta(delta), self.mu(ledger)), "exact")
+
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """`epsilon` at the budget's delta, as a guarantee."""
+        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Exact delta at ``epsilon``."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import check_delta, delta_of, epsilon_of
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import check_instance, check_integer, check_real
@@ -56,6 +56,10 @@ class GdpClt:
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Estimate of epsilon at ``delta``."""
         return Bound(epsilon_of(check_delta(delta), clt_mu(ledger)), "estimate")
+
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """`epsilon` at the budget's delta, as a guarantee."""
+        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Estimate of delta at ``epsilon``."""

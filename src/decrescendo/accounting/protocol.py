@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.ledger import Ledger
 
 
@@ -12,7 +12,8 @@ class Accountant(Protocol):
 
     Every implementation keeps these laws (``tests/contracts/test_accountants.py``): an empty ledger costs 0; a
     release without noise costs infinity; splitting a count changes nothing; less noise or one more release never
-    lowers epsilon; epsilon and delta invert each other; a ledger outside its conditions is refused by name.
+    lowers epsilon; epsilon and delta invert each other; what is certified is that epsilon; a ledger outside its
+    conditions is refused by name.
     """
 
     @property
@@ -27,3 +28,24 @@ class Accountant(Protocol):
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Delta of the whole ledger at ``epsilon`` >= 0, and what kind of number it is."""
         ...
+
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """What may be promised for the whole ledger at the delta and for the unit of ``budget``: `epsilon`, and its
+        lower end where this accountant has one. Whether that is within ``budget.epsilon`` is for the caller to ask."""
+        ...
+
+
+@runtime_checkable
+class Estimator(Protocol):
+    """An accountant that also has a quick number, for searches that ask it often."""
+
+    def estimate(self, ledger: Ledger, delta: float) -> float:
+        """Epsilon of the whole ledger at ``delta``, near enough to search with, and not to promise."""
+        ...
+
+
+def estimate(accountant: Accountant, ledger: Ledger, delta: float) -> float:
+    """Epsilon to search with: the accountant's quick number where it is an `Estimator`, else its epsilon."""
+    if isinstance(accountant, Estimator):
+        return accountant.estimate(ledger, delta)
+    return accountant.epsilon(ledger, delta).value

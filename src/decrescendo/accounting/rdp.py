@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import check_instance, check_real
@@ -51,6 +51,10 @@ class Rdp:
         if (ledger.noise_multiplier == 0).any():
             return Bound(math.inf, "upper")
         return Bound(float(_composed(ledger).get_epsilon(delta)), "upper")
+
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """`epsilon` at the budget's delta, as a guarantee."""
+        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Upper bound on delta at ``epsilon``."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import brentq
 
-from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import accountant_of, event_of
@@ -172,6 +172,10 @@ class Selection:
         if _trivial(ledger):
             return Bound(0.0 if not len(ledger) else math.inf, "upper")
         return Bound(float(self._accountant(ledger).get_epsilon(delta)), "upper")
+
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """`epsilon` at the budget's delta, as a guarantee."""
+        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Upper bound on the delta of the whole search at ``epsilon``."""

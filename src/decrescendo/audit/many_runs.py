@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from decrescendo.accounting.budget import check_budget
 from decrescendo.audit.attack import Attack
 from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.error_rates import errors_epsilon
@@ -40,6 +41,7 @@ def many_runs(
     >>> many_runs(batch_size(Budget(4.0, 1e-5), steps=1), runs=40, seed=1).counts["runs counted on"]
     28
     """
+    check_budget(attack.plan.budget)  # without a promise there is nothing to refute
     each = check_integer("runs", runs, at_least=8) // 2
     share = 1 - (1 - check_real("confidence", confidence, above=0, below=1)) / _TESTS
     check_real("choosing", choosing, above=0, below=1)

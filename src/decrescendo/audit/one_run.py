@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
+from decrescendo.accounting.budget import check_budget
 from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.design import design
 from decrescendo.audit.likelihood import participation_evidence
@@ -82,6 +83,7 @@ def one_run(
     >>> found.lower < 4, found.verdict
     (True, 'nothing found')
     """
+    check_budget(plan.budget)  # without a promise there is nothing to refute
     slots = check_integer("canaries", canaries, at_least=2)
     share = 1 - (1 - check_real("confidence", confidence, above=0, below=1)) / _TESTS
     if isinstance(seed, Secure):

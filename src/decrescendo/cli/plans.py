@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decrescendo.accounting.budget import rounded
 from decrescendo.cli.app import err, one_line_errors, out, print_json, say
 from decrescendo.cli.asked import Asked, judge_of
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
@@ -33,12 +32,10 @@ from decrescendo.cli.options import (
     ScheduleName,
     Steps,
 )
-from decrescendo.errors import AccountingError, InvalidValue
+from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from decrescendo.accounting.ledger import Ledger
     from decrescendo.plans.plan import Plan
-    from decrescendo.plans.terms import Terms
 
 
 @one_line_errors
@@ -159,43 +156,20 @@ def verify_command(
 
     Of a run whose noise was decided on the way, ask its filter again for every release.
     """
-    from decrescendo.accounting import Pld
     from decrescendo.plans.plan import Plan
 
     if file.is_dir():
-        from decrescendo.plans.terms import Terms
-        from decrescendo.training.run import PLAN, Run  # needs torch
+        from decrescendo.training.run import Run  # needs torch
 
         run = Run.load(file)
-        if isinstance(run.plan, Terms):
-            _verify_terms(run.plan, run.ledger)
-            return
-        file = file / PLAN
-    plan = Plan.load(file)
+        agreed, ledger = run.plan, run.ledger
+    else:
+        agreed = Plan.load(file)
+        ledger = agreed.ledger
+    say(f"promised: {agreed.guarantee}")
     with err.status("judging"):
-        lower, upper = Pld().bracket(plan.ledger, plan.budget.delta)
-        opinion = plan.verify()
-    say(f"promised: {plan.guarantee}")
-    say(f"Pld again: epsilon in [{rounded(lower, 'down', 6)}, {rounded(upper, 'up', 6)}]")
-    say(str(opinion))
-    proved = max(lower, opinion.lower)
-    if plan.guarantee.epsilon < proved:
-        raise AccountingError(
-            f"the guarantee in {file} must not be below the true epsilon, which is at least {proved:.6g}, "
-            f"got epsilon={plan.guarantee.epsilon:.6g}. Calibrate again"
-        )
-    say("verified")
-
-
-def _verify_terms(terms: "Terms", ledger: "Ledger") -> None:
-    say(f"promised: {terms.guarantee}")
-    guard = terms.replay(ledger)
-    if guard is None:
-        raise AccountingError(
-            f"a filter must be one of this package to be asked again, got {terms.filter}. Ask where it came from"
-        )
-    share = guard.spent / guard.limit
-    say(f"{terms.filter} again: {ledger.steps} releases granted, {share:.4%} of the budget spent")
+        for line in agreed.confirm(ledger):
+            say(line)
     say("verified")
 
 
@@ -208,7 +182,11 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
     """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
     schedule = plan.schedule
     return {
-        "budget": {"epsilon": plan.budget.epsilon, "delta": plan.budget.delta, "unit": str(plan.budget.unit)},
+        "budget": {
+            "epsilon": plan.budget.epsilon,
+            "delta": plan.budget.delta,
+            "unit": str(plan.budget.unit),
+        },
         "dataset_size": plan.sampling.dataset_size,
         "expected_batch_size": plan.sampling.expected_batch_size,
         "steps": plan.steps,

@@ -6,11 +6,13 @@
 `PoissonSampling`    how batches are drawn
 `curves`             shapes of noise and clip norms; `schedule_curves` has the papers' by name
 `allocate`           the noise that is felt least, for weights that say how much each step's noise matters
+`Agreement`          what `Plan` (the fixed form) and `Terms` (the adaptive form) have in common
 `Terms`              the agreement of a run that decides on the way: a filter's whole budget as its price
 ===================  ==============================================================================================
 """
 
 from decrescendo.plans import curves
+from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.allocation import allocate, noise_cost
 from decrescendo.plans.calibration import calibrate, calibrate_selection
 from decrescendo.plans.curves import Curve, CurveOrValues
@@ -22,6 +24,6 @@ from decrescendo.plans.terms import Terms
 from decrescendo.plans.weights import noise_weights
 
 __all__ = [
-    "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES", "Schedule", "Terms", "allocate", "calibrate",
-    "calibrate_selection", "curves", "noise_cost", "noise_weights", "schedule_curves",
+    "Agreement", "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES", "Schedule", "Terms", "allocate",
+    "calibrate", "calibrate_selection", "curves", "noise_cost", "noise_weights", "schedule_curves",
 ]  # fmt: skip

@@ -1,12 +1,14 @@
 """`allocate`: the noise that reaches the weights least, for given weights on every step, within a real budget."""
 
 import math
+from dataclasses import dataclass
+from functools import singledispatch
 
 import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting import Accountant, Gaussian, GdpClt, Pld, Zcdp, mu_of
-from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.budget import Budget, check_budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.prices import Prices
 from decrescendo.accounting.pld.sandwich import LARGEST_MU
@@ -80,7 +82,7 @@ def allocate(
     >>> (plan.noise_multiplier[0] / plan.noise_multiplier).round(6)
     array([1., 2., 3.])
     """
-    check_instance("budget", budget, Budget)
+    check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
     count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant
@@ -89,25 +91,12 @@ def allocate(
     root = np.sqrt(q / q.max()) * (clips / clips.max())
     a = np.maximum(root, 1e-150) ** 2
 
-    def certified(mu: Float[np.ndarray, " steps"]) -> Plan:
-        return calibrate(budget, sampling, steps=count, privacy=mu, clip=clips, accountant=judge)
-
-    full = sampling.sample_rate == 1
-    if isinstance(judge, GdpClt):
-        return certified(clt(a, (mu_of(budget.epsilon, budget.delta) / sampling.sample_rate) ** 2))
-    if isinstance(judge, Zcdp):
-        return certified(disjoint_epochs(a, judge.batches_per_epoch))
-    if isinstance(judge, Gaussian) or (isinstance(judge, Pld) and full):
-        return certified(squares(a))
-    if not isinstance(judge, Pld):
-        raise InvalidType(
-            "accountant must be Pld, Gaussian, GdpClt or Zcdp, whose budgets can be divided step by step, got "
-            f"{judge.name}. Take the shape from Pld, allocate(..), and scale it: "
-            f"calibrate(.., privacy=1 / plan.noise_multiplier, accountant={judge.name}())"
-        )
-    if np.ptp(np.log(a)) < 1e-12:
-        return certified(np.ones(count))  # by symmetry
-    return min(map(certified, _contenders(budget, sampling, a, clips)), key=lambda plan: noise_cost(plan, q))
+    problem = _Problem(budget, sampling, a, clips)
+    plans = [
+        calibrate(budget, sampling, steps=count, privacy=mu, clip=clips, accountant=judge)
+        for mu in _shapes(judge, problem)
+    ]
+    return min(plans, key=lambda plan: noise_cost(plan, q))
 
 
 def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
@@ -117,7 +106,7 @@ def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
         plan: any plan.
         weight: curve (or array) of q_t > 0, as for `allocate`. Compare plans by ratios: its unit is that of q.
 
-    >>> from decrescendo.accounting.budget import Guarantee, Unit
+    >>> from decrescendo.accounting.budget import Guarantee, Unit, check_budget
     >>> from decrescendo.plans.schedule import Schedule
     >>> promise = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "Pld", "upper")
     >>> plan = Plan(Budget(1.0, 1e-5), PoissonSampling(9, 3), Schedule([3.0, 1.0], [2.0, 1.0]), promise)
@@ -126,6 +115,55 @@ def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
     """
     check_instance("plan", plan, Plan)
     return float(np.sum(evaluate("weight", weight, plan.steps) * plan.schedule.noise_std**2))
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """What is divided among the steps: a_t = q_t C_t^2, relative, and what may be spent on it."""
+
+    budget: Budget
+    sampling: PoissonSampling
+    a: Float[np.ndarray, " steps"]
+    clips: Float[np.ndarray, " steps"]
+
+
+@singledispatch
+def _shapes(judge: Accountant, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
+    """The mu_t of which one is best, for each accountant its own; most have a closed form."""
+    del problem
+    raise InvalidType(
+        "accountant must be Pld, Gaussian, GdpClt or Zcdp, whose budgets can be divided step by step, got "
+        f"{judge.name}. Take the shape from Pld, allocate(..), and scale it: "
+        f"calibrate(.., privacy=1 / plan.noise_multiplier, accountant={judge.name}())"
+    )
+
+
+@_shapes.register(GdpClt)
+def _by_clt(judge: GdpClt, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
+    del judge
+    total = mu_of(problem.budget.epsilon, problem.budget.delta) / problem.sampling.sample_rate
+    return [clt(problem.a, total**2)]
+
+
+@_shapes.register(Zcdp)
+def _by_epochs(judge: Zcdp, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
+    return [disjoint_epochs(problem.a, judge.batches_per_epoch)]
+
+
+@_shapes.register(Gaussian)
+def _by_squares(judge: Gaussian, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
+    del judge
+    return [squares(problem.a)]
+
+
+@_shapes.register(Pld)
+def _by_prices(judge: Pld, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
+    del judge
+    if problem.sampling.sample_rate == 1:
+        return [squares(problem.a)]
+    if np.ptp(np.log(problem.a)) < 1e-12:
+        return [np.ones(problem.a.size)]  # by symmetry
+    return _contenders(problem.budget, problem.sampling, problem.a, problem.clips)
 
 
 def _contenders(

@@ -8,8 +8,9 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 
 from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials
-from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.budget import Budget, Guarantee, check_budget
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.protocol import estimate
 from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.plan import Plan
@@ -62,7 +63,7 @@ def calibrate(
     >>> print(plan)
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
     """
-    check_instance("budget", budget, Budget)
+    check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
     count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant
@@ -74,23 +75,17 @@ def calibrate(
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
         return 1 / (scale * relative)
 
-    def steering(scale: float) -> float:
-        ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
-        return (
-            judge.estimate(ledger, budget.delta)
-            if isinstance(judge, Pld)
-            else judge.epsilon(ledger, budget.delta).value
-        )
+    def ledger_at(scale: float) -> Ledger:
+        return Ledger.of(noise_of(scale), sampling.sample_rate)
 
-    def judged(scale: float) -> Guarantee:
-        ledger = Ledger.of(noise_of(scale), sampling.sample_rate)
-        if isinstance(judge, Pld):
-            lower, upper = judge.bracket(ledger, budget.delta)
-            return Guarantee(upper, budget.delta, budget.unit, judge.name, "upper", lower)
-        bound = judge.epsilon(ledger, budget.delta)
-        return Guarantee(bound.value, budget.delta, budget.unit, judge.name, bound.kind)
+    def estimated(scale: float) -> float:
+        return estimate(judge, ledger_at(scale), budget.delta)
 
-    scale, guarantee = _certify(judged, _steer(steering, _guess(relative, sampling, budget), budget), budget)
+    def certified(scale: float) -> Guarantee:
+        return judge.certify(ledger_at(scale), budget)
+
+    start = _steer(estimated, _guess(relative, sampling, budget), budget)
+    scale, guarantee = _certify(certified, start, budget)
     return Plan(budget, sampling, Schedule(noise_of(scale), clips), guarantee)
 
 
@@ -135,14 +130,13 @@ def calibrate_selection(
     """
     judge = Selection(trials)
     found = calibrate(budget, sampling, steps=steps, privacy=privacy, clip=clip, accountant=judge)
-    lower, upper = Pld().bracket(found.ledger, budget.delta)
-    if upper == 0:
+    one = Pld().certify(found.ledger, budget)
+    if one.epsilon == 0:
         raise ImpossibleBudget(
             f"a trial must spend some epsilon, got none at delta={budget.delta:g}: records take part no more often "
             "than delta allows. Ask for a smaller delta"
         )
-    one = Guarantee(upper, budget.delta, budget.unit, Pld().name, "upper", lower)
-    plan = Plan(Budget(upper, budget.delta, budget.unit), sampling, found.schedule, one)
+    plan = Plan(Budget(one.epsilon, budget.delta, budget.unit), sampling, found.schedule, one)
     whole = Guarantee(
         found.guarantee.epsilon, budget.delta, budget.unit, f"{judge.name} of {trials}", found.guarantee.kind
     )
@@ -211,14 +205,16 @@ def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> flo
     return math.exp(float(brentq(gap, low, high, xtol=2e-3)))
 
 
-def _certify(judged: Callable[[float], Guarantee], start: float, budget: Budget) -> tuple[float, Guarantee]:
-    """The largest scale tried that is judged within the budget, and within `_TOLERANCE` of it if that can be had."""
+def _certify(
+    certified: Callable[[float], Guarantee], start: float, budget: Budget
+) -> tuple[float, Guarantee]:
+    """The largest scale tried that is certified within the budget, and within `_TOLERANCE` of it if that can be had."""
     best: tuple[float, Guarantee] | None = None
     previous: tuple[float, float] | None = None
     scale, slope = start, 1.2  # slope: d log(epsilon) / d log(scale), measured as values come in
     aim = budget.epsilon * (1 - _TOLERANCE / 4)
     for _ in range(_ATTEMPTS):
-        found = judged(scale)
+        found = certified(scale)
         epsilon = max(found.epsilon, 1e-300)
         if epsilon <= budget.epsilon and (best is None or scale > best[0]):
             best = (scale, found)

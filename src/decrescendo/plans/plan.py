@@ -1,25 +1,42 @@
-"""`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file."""
+"""`Plan`: everything that is decided before a run starts, frozen, with its guarantee, as one small file.
+
+Longer than most files: the value, its words, its file and its answers as an `Agreement` change together.
+"""
 
 import hashlib
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.budget import Budget, Guarantee, check_unit
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.budget import Budget, Guarantee, check_unit, rounded
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.verify import Verification, verify_epsilon
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
-from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_instance
+from decrescendo.errors import (
+    AccountingError,
+    DecrescendoError,
+    FileRefused,
+    InvalidValue,
+    check_array,
+    check_instance,
+)
+from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.schedule import Schedule
+from decrescendo.plans.schedule import Schedule, check_steps
 
 FORMAT, VERSION = "decrescendo-plan", 1
+# A plan without privacy: no budget and no guarantee that a reader could take for one.
+BARE_VERSION = 2
+_BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
 _KEYS = {
     "": {"format", "version", "budget", "sampling", "schedule", "guarantee"},
     "budget": {"epsilon", "delta", "unit"},
@@ -33,10 +50,11 @@ _KEYS = {
 class Plan:
     """Budget, sampling, schedule and guarantee of one run. Every value in it is a public fact.
 
-    Made by `calibrate`; taken by `train`, which runs exactly this schedule.
+    Made by `calibrate`; taken by `train`, which runs exactly this schedule. The fixed form of an `Agreement`.
 
     Raises:
-        InvalidValue: the guarantee exceeds the budget, or speaks of another delta or unit.
+        InvalidValue: the guarantee exceeds the budget, or speaks of another delta or unit; noise and clip norms that do
+            not go together with a budget without limit.
 
     >>> from decrescendo.accounting.budget import Unit
     >>> plan = Plan(
@@ -72,6 +90,50 @@ class Plan:
                 "a plan's guarantee must have the delta and unit of its budget, got "
                 f"delta={self.guarantee.delta:g}, unit={self.guarantee.unit} for {self.budget}"
             )
+        bare = bool((self.noise_multiplier == 0).all())
+        if self.private and not np.isfinite(self.clip_norm).all():
+            raise InvalidValue(
+                "a plan with a budget must have finite clip norms, got clip_norm=inf. See Plan.without_privacy"
+            )
+        if not self.private and not (bare and math.isinf(self.guarantee.epsilon)):
+            raise InvalidValue(
+                "a plan without a budget must have no noise and no guarantee, got one that has. Make it with "
+                "Plan.without_privacy, and one with noise with calibrate"
+            )
+
+    @classmethod
+    def without_privacy(
+        cls, sampling: PoissonSampling, *, steps: int, clip: CurveOrValues | float = math.inf
+    ) -> "Plan":
+        """Plain SGD, to compare with: no noise, no budget, **no privacy**; everything made of it says so in words.
+
+        Args:
+            sampling: how batches are drawn; sample_rate 1 for full batches.
+            steps: number of steps T >= 1.
+            clip: C_t of every step, a number, a curve or an array; infinite: gradients are not clipped.
+
+        Guarantee: none. Its guarantee has epsilon infinity.
+
+        >>> print(Plan.without_privacy(PoissonSampling(1_000, 10), steps=3))
+        NO PRIVACY for an example: epsilon is infinite at delta 1e-06, says Pld · z 0 · C inf · 3 steps
+        """
+        check_instance("sampling", sampling, PoissonSampling)
+        count = check_steps(steps)
+        flat = isinstance(clip, int | float)
+        return cls._bare(sampling, np.full(count, float(clip)) if flat else evaluate("clip", clip, count))
+
+    @classmethod
+    def _bare(cls, sampling: PoissonSampling, clip_norm: Float[np.ndarray, " steps"]) -> "Plan":
+        schedule = Schedule(np.zeros(len(clip_norm)), clip_norm)
+        # A delta at which a record that is laid open with probability sample_rate has no finite epsilon.
+        budget = Budget.unlimited(min(1e-6, sampling.sample_rate / 2))
+        ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
+        return cls(budget, sampling, schedule, Pld().certify(ledger, budget))
+
+    @property
+    def private(self) -> bool:
+        """Whether anything is promised: false of `without_privacy` only."""
+        return math.isfinite(self.budget.epsilon)
 
     @property
     def steps(self) -> int:
@@ -92,6 +154,68 @@ class Plan:
     def ledger(self) -> Ledger:
         """What the whole run will release."""
         return Ledger.of(self.schedule.noise_multiplier, self.sampling.sample_rate)
+
+    @property
+    def kind(self) -> Literal["plan"]:
+        """The fixed form of an `Agreement`."""
+        return "plan"
+
+    @property
+    def planned(self) -> Ledger:
+        """What the whole run will release, as `ledger`."""
+        return self.ledger
+
+    @property
+    def decided(self) -> str:
+        """When noise and clipping were decided."""
+        return "before the start"
+
+    def price(self, judge: Accountant) -> Guarantee:
+        """What ``judge`` certifies of the whole run, whatever `guarantee` says."""
+        return judge.certify(self.ledger, self.budget)
+
+    def covered(self, ledger: Ledger) -> Ledger:
+        """``ledger``, or the whole plan's if the run ended early: when to end may have depended on the releases."""
+        return ledger if ledger.steps == self.steps else self.ledger
+
+    def allows(self, position: int, release: Release) -> bool:
+        """Whether ``release`` is the plan's at ``position``, from 0."""
+        return position < self.steps and release == Release(
+            self.sampling.sample_rate, float(self.noise_multiplier[position])
+        )
+
+    def begins(self, ledger: Ledger) -> bool:
+        """Whether ``ledger`` is the beginning of the plan's."""
+        return len(ledger) <= self.steps and ledger == self.ledger.first(len(ledger))
+
+    def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
+        """Refuse a ledger that is not the beginning of the plan's; the guarantee is judged by its own run."""
+        del guarantee
+        if not self.begins(ledger):
+            raise AccountingError(f"the ledger must be the beginning of its plan's, got {ledger}")
+
+    def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
+        """C_t of the first ``steps`` steps, from the schedule."""
+        del decided
+        return self.clip_norm[:steps].tolist()
+
+    def taken(self, steps: int) -> str:
+        """Nothing to add if all steps were taken."""
+        return "" if steps == self.steps else f" of {self.steps} planned, which the guarantee covers"
+
+    def confirm(self, ledger: Ledger) -> Iterator[str]:
+        """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them."""
+        del ledger
+        again, opinion = self.price(Pld()), self.verify()
+        lower = again.epsilon_lower or 0.0
+        yield f"Pld again: epsilon in [{rounded(lower, 'down', 6)}, {rounded(again.epsilon, 'up', 6)}]"
+        yield str(opinion)
+        proved = max(lower, opinion.lower)
+        if self.guarantee.epsilon < proved:
+            raise AccountingError(
+                f"a plan's guarantee must not be below the true epsilon, which is at least {proved:.6g}, "
+                f"got epsilon={self.guarantee.epsilon:.6g}. Calibrate again"
+            )
 
     @property
     def sha256(self) -> str:
@@ -118,7 +242,9 @@ class Plan:
         rows = [
             (
                 "Promise",
-                f"({self.budget.epsilon:g}, {self.budget.delta:g})-DP for adding or removing one {unit}",
+                f"({self.budget.epsilon:g}, {self.budget.delta:g})-DP for adding or removing one {unit}"
+                if self.private
+                else "none: there is NO PRIVACY without noise",
             ),
             ("Certified", str(self.guarantee)),
             (
@@ -174,6 +300,8 @@ class Plan:
 
     def to_json(self) -> str:
         """The plan as text; `from_json` gives an equal plan, bit for bit."""
+        if not self.private:
+            return self._bare_json()
         guarantee, budget = self.guarantee, self.budget
         body: dict[str, Any] = {
             "format": FORMAT,
@@ -198,10 +326,40 @@ class Plan:
         }
         return sealed.seal(body) + "\n"
 
+    def _bare_json(self) -> str:
+        clips = [clip if math.isfinite(clip) else None for clip in self.clip_norm.tolist()]
+        body: dict[str, Any] = {
+            "format": FORMAT,
+            "version": BARE_VERSION,
+            "privacy": "none",
+            "sampling": {
+                "dataset_size": self.sampling.dataset_size,
+                "expected_batch_size": self.sampling.expected_batch_size,
+            },
+            "clip_norm": clips,
+        }
+        return sealed.seal(body) + "\n"
+
+    @classmethod
+    def _from_bare(cls, body: Mapping[str, Any]) -> "Plan":
+        if body["privacy"] != "none":
+            raise InvalidValue(f'privacy must be "none", got {body["privacy"]!r}')
+        free = [clip is None for clip in body["clip_norm"]]
+        clips = check_array(
+            "clip_norm", [1.0 if clip is None else clip for clip in body["clip_norm"]], above=0
+        )
+        return cls._bare(PoissonSampling(**body["sampling"]), np.where(free, math.inf, clips))
+
     @classmethod
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
-        body = sealed.opened(text, source, FORMAT, VERSION, keys=_KEYS[""])
+        keys = {VERSION: _KEYS[""], BARE_VERSION: _BARE_KEYS}
+        body = sealed.opened(text, source, FORMAT, VERSION, BARE_VERSION, keys=keys)
+        if body["version"] == BARE_VERSION:
+            try:
+                return cls._from_bare(body)
+            except (DecrescendoError, TypeError, ValueError) as error:
+                raise FileRefused(f"{source} holds a value that no plan has: {error}") from None
         for section in ("budget", "sampling", "schedule", "guarantee"):
             if not isinstance(body[section], dict):
                 raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')

@@ -43,7 +43,7 @@ class Schedule:
 
     Args:
         noise_multiplier: z_t >= 0, finite, one value a step. Zero means no noise, and no privacy.
-        clip_norm: C_t > 0, finite, the same length.
+        clip_norm: C_t > 0, the same length; infinite (no clipping) only where there is no noise either.
 
     Raises:
         InvalidValue: a value outside its range (named by its index), or lengths that differ, or no step at all.
@@ -57,7 +57,7 @@ class Schedule:
 
     def __init__(self, noise_multiplier: object, clip_norm: object) -> None:
         noise = check_array("noise_multiplier", noise_multiplier, at_least=0)
-        clip = check_array("clip_norm", clip_norm, above=0, hint="Did the curve reach its end early?")
+        clip = _clip_norms(clip_norm, noise)
         if noise.size == 0:
             raise InvalidValue("a schedule must have at least one step, got noise_multiplier of length 0")
         if noise.size != clip.size:
@@ -76,7 +76,7 @@ class Schedule:
     @property
     def noise_std(self) -> Float[np.ndarray, " steps"]:
         """Standard deviation s_t = z_t C_t of the noise added to the clipped sum."""
-        return self.noise_multiplier * self.clip_norm
+        return np.where(self.noise_multiplier == 0, 0.0, self.noise_multiplier * _bounded(self.clip_norm))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Schedule):
@@ -88,3 +88,17 @@ class Schedule:
 
     def __hash__(self) -> int:
         return hash((self.noise_multiplier.tobytes(), self.clip_norm.tobytes()))
+
+
+def _clip_norms(value: object, noise: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
+    """C_t > 0, infinite only where z_t is 0."""
+    hint = "Did the curve reach its end early?"
+    given = np.asarray(value)
+    if given.dtype.kind != "f" or given.shape != noise.shape:
+        return check_array("clip_norm", value, above=0, hint=hint)
+    free = (noise == 0) & (given == np.inf)
+    return np.where(free, np.inf, check_array("clip_norm", np.where(free, 1.0, given), above=0, hint=hint))
+
+
+def _bounded(clip: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
+    return np.where(np.isinf(clip), 0.0, clip)  # only where there is no noise

@@ -1,12 +1,14 @@
 """`Terms`: what is fixed before a run whose noise is decided on the way, frozen, as one small file."""
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from decrescendo.accounting.budget import Budget, Guarantee, check_unit
+from decrescendo.accounting.budget import Budget, Guarantee, check_budget, check_unit
 from decrescendo.accounting.filters import Filter, GdpFilter, RenyiFilter, ZcdpFilter
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.base import sealed
 from decrescendo.errors import (
     AccountingError,
@@ -24,7 +26,8 @@ _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What was agreed before an adaptive run: all of it public, none of it changed by the run.
+    """What was agreed before an adaptive run: all of it public, none of it changed by the run. The adaptive form of an
+    `Agreement`.
 
     Args:
         budget: what the run may spend.
@@ -48,8 +51,8 @@ class Terms:
     policy: str
 
     def __post_init__(self) -> None:
+        check_budget(self.budget)
         for name, kind in (
-            ("budget", Budget),
             ("sampling", PoissonSampling),
             ("filter", str),
             ("policy", str),
@@ -63,6 +66,75 @@ class Terms:
     def guarantee(self) -> Guarantee:
         """The budget, whatever the run spends of it."""
         return Guarantee(self.budget.epsilon, self.budget.delta, self.budget.unit, self.filter, "upper")
+
+    @property
+    def kind(self) -> Literal["terms"]:
+        """The adaptive form of an `Agreement`."""
+        return "terms"
+
+    @property
+    def planned(self) -> None:
+        """Nothing: the releases are decided on the way."""
+        return None
+
+    @property
+    def decided(self) -> str:
+        """When noise and clipping were decided, and by what."""
+        return f"on the way, by {self.policy}"
+
+    def price(self, judge: Accountant) -> Guarantee:
+        """The filter's whole budget; no accountant can say less."""
+        del judge
+        return self.guarantee
+
+    def covered(self, ledger: Ledger) -> Ledger:
+        """``ledger``: the guarantee covers whatever the filter would have granted."""
+        return ledger
+
+    def allows(self, position: int, release: Release) -> bool:
+        """Whether there is a step at ``position``; its noise is for the filter to grant."""
+        del release
+        return position < self.steps
+
+    def begins(self, ledger: Ledger) -> bool:
+        """Whether ``ledger`` keeps to these steps and this sampling."""
+        return ledger.steps <= self.steps and not bool(
+            (ledger.sample_rate != self.sampling.sample_rate).any()
+        )
+
+    def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
+        """Ask the filter again for everything that was released: it must have granted it."""
+        if guarantee != self.guarantee:
+            raise AccountingError(f"the guarantee must be its filter's budget, got {guarantee}")
+        if not self.begins(ledger):
+            raise AccountingError(f"the ledger must keep to its terms, got {ledger} under {self}")
+        try:
+            self.replay(ledger)
+        except AccountingError as error:
+            raise AccountingError(f"the ledger must be within its budget: {error}") from None
+
+    def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
+        """C_t as they were ``decided``, one a step."""
+        if len(decided) != steps:
+            raise InvalidValue(
+                f"clip_norm must have one value for each of the {steps} steps of an adaptive run, got {len(decided)}"
+            )
+        return list(decided)
+
+    def taken(self, steps: int) -> str:
+        """The most steps, and what decided."""
+        del steps
+        return f" of at most {self.steps}, decided on the way by {self.policy}"
+
+    def confirm(self, ledger: Ledger) -> Iterator[str]:
+        """Ask the filter again for every release of ``ledger``."""
+        guard = self.replay(ledger)
+        if guard is None:
+            raise AccountingError(
+                f"a filter must be one of this package to be asked again, got {self.filter}. Ask where it came from"
+            )
+        share = guard.spent / guard.limit
+        yield f"{self.filter} again: {ledger.steps} releases granted, {share:.4%} of the budget spent"
 
     def __str__(self) -> str:
         return f"{self.guarantee} · noise decided on the way · at most {self.steps} steps"

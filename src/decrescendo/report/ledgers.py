@@ -11,7 +11,6 @@ from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base import strict_json
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.terms import Terms
 
 COLUMNS = ("noise_multiplier", "sample_rate", "count")
 
@@ -61,7 +60,7 @@ def filtered(path: str | os.PathLike[str]) -> Guarantee | None:
     from decrescendo.training.run import Run  # needs torch, which no other file does
 
     run = Run.load(path)
-    return run.guarantee if isinstance(run.plan, Terms) else None
+    return run.guarantee if run.plan.planned is None else None
 
 
 def _check_rate_is_free(path: object, sample_rate: float | None) -> None:

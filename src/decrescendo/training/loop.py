@@ -39,7 +39,8 @@ def train(
         data: a pytree of tensors with one row an example, or a map-style torch Dataset; as many rows as the
             plan says.
         plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
-            refuses, the training ends and ``run.stopped`` says so.
+            refuses, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`: plain SGD, which
+            protects nobody, and the run says so.
         optimizer: any ``torch.optim`` optimiser.
         seed: `Secure()` for weights that leave the house; there is no default. Or a whole number >= 0, for
             experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw

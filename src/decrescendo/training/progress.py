@@ -1,5 +1,6 @@
 """How far a training is, as a value for callbacks and as a line on the terminal."""
 
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -84,7 +85,11 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
                 return
             last = now
             warning = f"[red]{nonfinite} non-finite gradients" if nonfinite else ""
-            spent = f"epsilon <= {rounded(progress.epsilon_spent, 'up')}" if shown.is_terminal else ""
+            spent = _words(progress.epsilon_spent) if shown.is_terminal else ""
             display.update(task, completed=progress.step, spent=spent, warning=warning)
 
         yield show
+
+
+def _words(epsilon: float) -> str:
+    return f"epsilon <= {rounded(epsilon, 'up')}" if math.isfinite(epsilon) else "NO PRIVACY"

@@ -1,18 +1,22 @@
 """Where the settings of each step come from: the schedule of a plan here, `steering` for what is decided on the way."""
 
+from functools import singledispatch
 from typing import Protocol, final, runtime_checkable
+
+from torch import nn
 
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.spent import Spent
 from decrescendo.clipping.clipped import check_clip_norm
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import InvalidValue, check_instance
+from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.terms import Terms
 from decrescendo.training.progress import Spending
 from decrescendo.training.run import judged
-from decrescendo.training.steering import Settings
+from decrescendo.training.steering import Adaptive, Settings
+from decrescendo.training.steering.steered import Steered
 
 
 @runtime_checkable
@@ -20,7 +24,7 @@ class Source(Protocol):
     """Where the settings of each step come from, and what may be promised for them."""
 
     @property
-    def agreed(self) -> Plan | Terms:
+    def agreed(self) -> Agreement:
         """What was fixed before the run."""
         ...
 
@@ -118,3 +122,22 @@ def check_promise(plan: Plan, found: Guarantee) -> None:
             f"a plan must promise what its releases spend, got epsilon={plan.guarantee.epsilon:.6g} by "
             f"{plan.guarantee.accountant} for releases that spend at least {spent:.6g}. Make plans with calibrate"
         )
+
+
+@singledispatch
+def source_of(plan: object, model: nn.Module) -> Source:
+    """Where the settings of each step come from, by what `train` was given: the only place that asks."""
+    del model
+    check_instance("plan", plan, Plan, "calibrate makes one; for noise decided on the way give an Adaptive")
+    raise AssertionError
+
+
+@source_of.register(Plan)
+def _of_plan(plan: Plan, model: nn.Module) -> Source:
+    del model
+    return Planned(plan)
+
+
+@source_of.register(Adaptive)
+def _of_adaptive(plan: Adaptive, model: nn.Module) -> Source:
+    return Steered(plan, model)

@@ -24,6 +24,7 @@ from decrescendo.errors import (
 )
 from decrescendo.optim import apply
 from decrescendo.optim.noise import privatise
+from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
@@ -31,10 +32,9 @@ from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows, rows
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import History, Run, check_published, cpu_weights
-from decrescendo.training.source import Planned, Source
+from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import SECURE, SEEDED, Conduct
 from decrescendo.training.steering import Adaptive, Settings
-from decrescendo.training.steering.steered import Steered
 from decrescendo.training.store import Store, new_id
 from decrescendo.training.untouched import Untouched
 
@@ -59,7 +59,8 @@ class Trainer:
     Args:
         model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
-        plan: the noise multiplier and clip norm of every step; or an `Adaptive`, which decides them on the way.
+        plan: the noise multiplier and clip norm of every step; or an `Adaptive`, which decides them on the way. A plan
+            of `Plan.without_privacy` has no noise and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters.
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling", "noise" and "model" are used. The
@@ -120,11 +121,9 @@ class Trainer:
         store: Store | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        if not isinstance(plan, Adaptive):
-            check_instance(
-                "plan", plan, Plan, "calibrate makes one; for noise decided on the way give an Adaptive"
-            )
-        _check_unit(plan.terms.budget if isinstance(plan, Adaptive) else plan.budget)
+        self._source: Source = source_of(plan, model)
+        agreed = self._source.agreed
+        _check_unit(agreed.budget)
         parameters = trainable(model)
         for name, tensor in check_published(model).items():
             if tensor.is_meta:
@@ -133,8 +132,7 @@ class Trainer:
                 )
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
         if checkpoints is not None:
-            _check_repeatable(plan)
-        self._source: Source = Steered(plan, model) if isinstance(plan, Adaptive) else Planned(plan)
+            _check_repeatable(agreed)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._sampling, self._noise = sampling_and_noise(seed)
@@ -329,7 +327,8 @@ class Trainer:
 
     def _resume(self) -> None:
         """Back to the newest checkpoint, if there is one."""
-        if self._checkpoints is None or self._released is None or not isinstance(self._source.agreed, Plan):
+        planned = self._source.agreed.planned
+        if self._checkpoints is None or self._released is None or planned is None:
             return
         found = self._checkpoints.newest()
         if found is None:
@@ -356,7 +355,7 @@ class Trainer:
             self._noise = stream_at(self._noise, state["noise"])
             self._seeds.stream = stream_at(self._seeds.stream, state["masks"])
             self._assumed = tuple(str(sentence) for sentence in state["assumptions"])
-            self._releases = list(self._source.agreed.ledger.first(found.step))
+            self._releases = list(planned.first(found.step))
             self._columns = [Diagnostics(*values) for values in state["columns"]]
             self._start = time.monotonic() - state["seconds"]
             self._checkpoints.restore(found)
@@ -396,9 +395,9 @@ class Trainer:
         return self._settings
 
 
-def _check_repeatable(plan: Plan | Adaptive) -> None:
+def _check_repeatable(agreed: Agreement) -> None:
     """Refuse what cannot do a step again with the same bits."""
-    if isinstance(plan, Adaptive):
+    if agreed.planned is None:
         raise InvalidValue(
             "a run with checkpoints must have a plan, got noise decided on the way: what a policy remembers is not "
             "kept. Calibrate a plan, or train without checkpoints"

@@ -24,13 +24,13 @@ from decrescendo.training.checkpoint import checkpoints as kept
 from decrescendo.training.checkpoint import releases as listed
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import History, Run
-from decrescendo.training.run import files as runs
+from decrescendo.training.run import record as runs
 from decrescendo.training.statement import Conduct, Declaration
 from decrescendo.training.store import Store
 from fuzzing.decisions import Decisions
 from fuzzing.judging import found
 from fuzzing.mutations import VALUES, resigned
-from fuzzing.seeds import ROWS, plan, terms
+from fuzzing.seeds import ROWS, plain, plan, terms
 from fuzzing.target import Files, Target
 
 PLAN, TERMS, LEDGER, STORE = "plan.json", "terms.json", "ledger", "ledger.db"
@@ -145,7 +145,8 @@ def _runs() -> list[Files]:
         stopped="by its policy",
     )
     made: list[Files] = []
-    for run in (fixed, moving):
+    bare = Run(plain(), plain().ledger, plain().guarantee, weights, versions=versions)
+    for run in (fixed, moving, bare):
         with tempfile.TemporaryDirectory() as name:
             run.save(Path(name) / "run", include_diagnostics=True)
             made.append(found(Path(name) / "run"))
@@ -404,7 +405,13 @@ def _bend_tensors(files: Files, choose: Decisions) -> Files:
 
 
 RUNS = (
-    Target("plan", lambda: [{PLAN: plan().to_json().encode()}], _read_plan, _plan_again, _sign_plan),
+    Target(
+        "plan",
+        lambda: [{PLAN: made.to_json().encode()} for made in (plan(), plain())],
+        _read_plan,
+        _plan_again,
+        _sign_plan,
+    ),
     Target(
         "terms",
         lambda: [{TERMS: terms(r).to_json().encode()} for r in ("RenyiFilter(order=12)", "ZcdpFilter", "GdpFilter")],

@@ -24,6 +24,13 @@ def plan(unit: Unit = Unit.EXAMPLE) -> Plan:
 
 
 @cache
+def plain() -> Plan:
+    """Without privacy, clipped at the second step only."""
+    made = Plan.without_privacy(PoissonSampling(ROWS, 10), steps=2)
+    return Plan(made.budget, made.sampling, Schedule([0.0, 0.0], [float("inf"), 0.5]), made.guarantee)
+
+
+@cache
 def terms(rule: str = "RenyiFilter(order=12)") -> Terms:
     """Of a run whose noise is decided on the way."""
     return Terms(Budget(2.0, 1e-6), PoissonSampling(ROWS, 10), rule, 10, "halve at a plateau")

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from scipy.optimize import brentq
 from scipy.special import erf, ndtri
 
-from decrescendo.accounting.budget import Bound
+from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import Gaussian, check_delta
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
@@ -217,6 +217,11 @@ class Pld:
             f"the bracket of epsilon must be at most rtol={self.rtol:g} wide, got [{best[0]:.6g}, {best[1]:.6g}] "
             f"(relative width {(best[1] - best[0]) / best[1]:.2g}). Ask for a larger rtol"
         )
+
+    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
+        """The upper end at the budget's delta as a guarantee, with the lower end beside it."""
+        lower, upper = self.bracket(ledger, budget.delta)
+        return Guarantee(upper, budget.delta, budget.unit, self.name, "upper", lower)
 
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon within a few percent, some ten times faster: for steering searches and drawing, not for promising.

@@ -1,9 +1,8 @@
 """Runs: what was planned, what happened, what it cost, and the weights; in memory and as a folder."""
 
-from decrescendo.training.run.files import PLAN, check_free
 from decrescendo.training.run.history import History
 from decrescendo.training.run.judged import judged
-from decrescendo.training.run.record import Run
+from decrescendo.training.run.record import PLAN, Run, check_free
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import check_published, cpu_weights
 

@@ -16,6 +16,4 @@ def judged(ledger: Ledger, budget: Budget) -> Guarantee:
     >>> round(judged(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
     1.99
     """
-    accountant = Pld()
-    lower, upper = accountant.bracket(ledger, budget.delta)
-    return Guarantee(upper, budget.delta, budget.unit, accountant.name, "upper", lower)
+    return Pld().certify(ledger, budget)

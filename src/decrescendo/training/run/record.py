@@ -1,22 +1,57 @@
-"""What a finished training is: what was planned, what happened, what it cost, and the weights."""
+"""`Run`: what was planned, what happened, what it cost, and the weights; and the folder of it, written whole or not at
+all and read with every part checked against the others.
 
+Longer than most files: the entries of the folder are the fields of the run, and go with them.
+"""
+
+import hashlib
+import math
 import os
+import shutil
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo.accounting.budget import Guarantee
-from decrescendo.accounting.ledger import Ledger
-from decrescendo.errors import InvalidValue, check_real
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.terms import Terms
-from decrescendo.training.run.files import read, write
+from decrescendo.accounting.budget import Guarantee, check_unit
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base import sealed
+from decrescendo.errors import (
+    AccountingError,
+    DecrescendoError,
+    FileRefused,
+    InvalidValue,
+    check_array,
+    check_real,
+)
+from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
+from decrescendo.training.run.weights import separate
 from decrescendo.training.statement import UNRECORDED, Conduct, Declaration, Statement, state
+
+FORMAT, VERSION = "decrescendo-run", 1
+# A run whose noise was decided on the way has terms in place of a plan, and says more of itself.
+ADAPTIVE_VERSION = 2
+RUN, PLAN, TERMS, WEIGHTS, DIAGNOSTICS = (
+    "run.json",
+    "plan.json",
+    "terms.json",
+    "weights.safetensors",
+    "diagnostics-private.json",
+)
+KEYS = {
+    "format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds", "versions",
+}  # fmt: skip
+ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
+# In runs since it was recorded.
+CONDUCT = "conduct"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +90,7 @@ class Run:
     (3, 0.9, False)
     """
 
-    plan: Plan | Terms
+    plan: Agreement
     ledger: Ledger
     guarantee: Guarantee
     weights: Mapping[str, Tensor]
@@ -68,11 +103,7 @@ class Run:
     conduct: Conduct | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.plan, Terms) and len(self.clip_norm) != self.ledger.steps:
-            raise InvalidValue(
-                f"clip_norm must have one value for each of the {self.ledger.steps} steps of an adaptive run, "
-                f"got {len(self.clip_norm)}"
-            )
+        self.plan.clip_norms(self.clip_norm, self.ledger.steps)  # one a step, wherever they come from
         object.__setattr__(self, "seconds", check_real("seconds", self.seconds, at_least=0))
         for name, value in self.metrics.items():
             check_real(f"metrics[{name!r}]", value)
@@ -88,9 +119,7 @@ class Run:
 
         Of an adaptive run the releases: its guarantee covers whatever its filter would have granted.
         """
-        if isinstance(self.plan, Terms) or self.steps == self.plan.steps:
-            return self.ledger
-        return self.plan.ledger
+        return self.plan.covered(self.ledger)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -110,16 +139,12 @@ class Run:
 
     def describe(self) -> str:
         """A few lines: what was promised, what happened, the scores."""
-        if isinstance(self.plan, Terms):
-            early = f" of at most {self.plan.steps}, decided on the way by {self.plan.policy}"
-        elif self.steps == self.plan.steps:
-            early = ""
-        else:
-            early = f" of {self.plan.steps} planned, which the guarantee covers"
+        budget = self.plan.budget
+        asked = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
         lines = [
             str(self.guarantee),
-            f"promised: epsilon {self.plan.budget.epsilon:g} at delta {self.plan.budget.delta:g}",
-            f"steps: {self.steps}{early}",
+            f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
+            f"steps: {self.steps}{self.plan.taken(self.steps)}",
             *(f"not proven, but declared: {assumption}" for assumption in self.assumptions),
             *([f"stopped: {self.stopped}"] if self.stopped else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
@@ -162,7 +187,23 @@ class Run:
         Raises:
             InvalidValue: the folder has something in it; a run is never overwritten.
         """
-        write(self, Path(folder), include_diagnostics=include_diagnostics)
+        target = Path(folder)
+        check_free(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Everything goes into a hidden sibling that takes the folder's name at the end: a crash leaves no half run.
+        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        try:
+            (staging / f"{self.plan.kind}.json").write_text(self.plan.to_json(), encoding="utf-8")
+            (staging / WEIGHTS).write_bytes(save_tensors(separate(self.weights)))
+            if include_diagnostics and self.diagnostics is not None:
+                (staging / DIAGNOSTICS).write_text(self.diagnostics.to_json(), encoding="utf-8")
+            self.statement().save(staging)
+            (staging / RUN).write_text(_to_json(self, staging), encoding="utf-8")
+            staging.chmod(0o755)
+            os.replace(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> "Run":
@@ -172,4 +213,144 @@ class Run:
             FileRefused: a file is missing, damaged, foreign, newer, or has an entry this version does not
                 know.
         """
-        return read(Path(folder), cls)
+        source = Path(folder)
+        content = _checked_content(source / RUN)
+        kind = "terms" if content["version"] == ADAPTIVE_VERSION else "plan"
+        agreed = source / f"{kind}.json"
+        for name, key in ((agreed.name, "plan_sha256"), (WEIGHTS, "weights_sha256")):
+            if _sha256(_read(source / name)) != content[key]:
+                raise FileRefused(
+                    f"{source / name} must be the file that {RUN} was written with, got other bytes"
+                )
+        try:
+            ledger = _ledger(content["ledger"])
+            text = _read(agreed).decode("utf-8", errors="replace")
+            run = cls(
+                plan=read_agreement(kind, text, source=str(agreed)),
+                ledger=ledger,
+                guarantee=_guarantee(content["guarantee"]),
+                weights=load_tensors(_read(source / WEIGHTS)),
+                metrics=content["metrics"],
+                seconds=content["seconds"],
+                versions=_texts(content["versions"]),
+                diagnostics=_diagnostics(source / DIAGNOSTICS),
+                clip_norm=tuple(check_array("clip_norm", content.get("clip_norm", ()), above=0).tolist()),
+                stopped=_texts({"stopped": content.get("stopped", "")})["stopped"],
+                conduct=_conduct(content[CONDUCT]) if CONDUCT in content else None,
+            )
+        except FileRefused:
+            raise
+        except (
+            KeyError, TypeError, AttributeError, ValueError, RuntimeError, SafetensorError, DecrescendoError,
+        ) as error:  # fmt: skip
+            raise FileRefused(
+                f"{source} must hold a run, got one that does not fit together ({error})"
+            ) from error
+        try:
+            run.plan.check(ledger, run.guarantee)
+        except AccountingError as error:
+            raise FileRefused(f"{source / RUN} must fit what was agreed: {error}") from None
+        return run
+
+
+def check_free(folder: Path) -> None:
+    """``folder`` can be written as a new one, or an error; asked before a training too, so that none is
+    lost."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise InvalidValue(
+            f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
+        )
+    parent = next(path for path in folder.absolute().parents if path.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+        raise InvalidValue(f"folder must be in a place that can be written, got folder={str(folder)!r}")
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise FileRefused(
+            f"{path} must be a readable file, got {error.strerror or type(error).__name__}"
+        ) from None
+
+
+def _to_json(run: Run, staging: Path) -> str:
+    adaptive = run.plan.planned is None
+    content: dict[str, Any] = {
+        "format": FORMAT,
+        "version": ADAPTIVE_VERSION if adaptive else VERSION,
+        "plan_sha256": _sha256((staging / f"{run.plan.kind}.json").read_bytes()),
+        "weights_sha256": _sha256((staging / WEIGHTS).read_bytes()),
+        "ledger": {
+            "sample_rate": run.ledger.sample_rate.tolist(),
+            "noise_multiplier": run.ledger.noise_multiplier.tolist(),
+            "count": run.ledger.count.tolist(),
+        },
+        "guarantee": _guarantee_facts(run.guarantee),
+        "metrics": {name: float(value) for name, value in run.metrics.items()},
+        "seconds": run.seconds,
+        "versions": dict(run.versions),
+    }
+    if run.conduct is not None:
+        content[CONDUCT] = asdict(run.conduct)
+    if adaptive:
+        content |= {"clip_norm": list(run.clip_norm), "stopped": run.stopped}
+    return sealed.seal(content, indent=1, finite=False)
+
+
+def _guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
+    """JSON has no infinity: what protects nothing has epsilon null."""
+    facts = {**asdict(guarantee), "unit": str(guarantee.unit)}
+    return facts | {"epsilon": None, "epsilon_lower": None} if math.isinf(guarantee.epsilon) else facts
+
+
+def _guarantee(found: Mapping[str, Any]) -> Guarantee:
+    facts: dict[str, Any] = dict(found)
+    if facts["epsilon"] is None:
+        facts |= {"epsilon": math.inf, "epsilon_lower": math.inf}
+    facts["unit"] = check_unit(facts["unit"])
+    return Guarantee(**facts)
+
+
+def _checked_content(path: Path) -> dict[str, Any]:
+    keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
+    return sealed.opened(_read(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={CONDUCT})
+
+
+def _ledger(columns: Mapping[str, Any]) -> Ledger:
+    if set(columns) != {"sample_rate", "noise_multiplier", "count"}:
+        raise FileRefused(f"a ledger must have three columns, got {', '.join(sorted(columns))}")
+    rates, counts = columns["sample_rate"], columns["count"]
+    noise = check_array("noise_multiplier", columns["noise_multiplier"], at_least=0)
+    if noise.size and set(counts) == {1} and len(set(rates)) == 1 and len(rates) == len(counts) == noise.size:
+        return Ledger.of(noise, rates[0])
+    rows = zip(rates, noise.tolist(), counts, strict=True)
+    return Ledger(Release(rate, multiplier, count) for rate, multiplier, count in rows)
+
+
+def _conduct(facts: Mapping[str, Any]) -> Conduct:
+    """As it was recorded; by versions before `Conduct.assumptions`, without them: then nothing is proven."""
+    assumed: Any = facts.get("assumptions", [UNRECORDED])
+    if not isinstance(assumed, list):
+        raise TypeError("something else than a list of assumptions")
+    lists: dict[str, Any] = {
+        "resumed": tuple(facts["resumed"]),
+        "assumptions": tuple(cast("list[Any]", assumed)),
+    }
+    return Conduct(**dict(facts) | lists)
+
+
+def _texts(values: Any) -> dict[str, str]:
+    if not isinstance(values, dict) or not all(
+        isinstance(text, str) for text in cast("dict[str, Any]", values).values()
+    ):
+        raise TypeError("something else than texts where texts must be")
+    return cast("dict[str, str]", values)
+
+
+def _diagnostics(path: Path) -> History | None:
+    return History.from_json(_read(path), source=str(path)) if path.exists() else None

@@ -54,6 +54,11 @@ def _line(text: str) -> str:
 
 
 def _headline(promise: Mapping[str, Any]) -> str:
+    if promise["epsilon"] is None:
+        return (
+            f"**NO PRIVACY for any {promise['unit']}: epsilon is infinite.** Noise was zero; whatever this training "
+            "releases can tell of each of them."
+        )
     words = {"upper": "an upper bound", "exact": "exact", "estimate": "AN ESTIMATE, NOT A BOUND"}[
         promise["kind"]
     ]
@@ -63,9 +68,11 @@ def _headline(promise: Mapping[str, Any]) -> str:
 
 def _promise(promise: Mapping[str, Any]) -> str:
     lines = [
-        f"Protected: one {promise['unit']}; {promise['neighbours']}.",
+        f"Protected: {'nobody' if promise['epsilon'] is None else 'one ' + promise['unit']}; {promise['neighbours']}.",
         f"It covers {promise['output']}.",
-        f"Promised before the start: epsilon {promise['asked_epsilon']:g}.",
+        "Promised before the start: nothing."
+        if promise["asked_epsilon"] is None
+        else f"Promised before the start: epsilon {promise['asked_epsilon']:g}.",
         f"delta times the number of units: {promise['delta_times_units']:.3g} (should be well below 1).",
     ]
     if promise["epsilon_lower"] is not None:
@@ -126,13 +133,17 @@ def _schedule(schedule: Mapping[str, Any]) -> str:
     at = sorted({round(i * (steps - 1) / max(1, count - 1)) for i in range(count)})
     rows = [
         [
-            str(step + 1), f"{schedule['noise_multiplier'][step]:.5g}", f"{schedule['clip_norm'][step]:.5g}",
+            str(step + 1), f"{schedule['noise_multiplier'][step]:.5g}", _clip(schedule["clip_norm"][step]),
             f"{schedule['noise_std_of_mean'][step]:.5g}",
         ]
         for step in at
     ]  # fmt: skip
     columns = ["step", "noise multiplier z_t", "clip norm C_t", "noise std of the mean"]
     return f"{head}\n\n{table(columns, rows, 'rrrr')}\n\nEvery step is in the JSON file."
+
+
+def _clip(norm: float | None) -> str:
+    return "none" if norm is None else f"{norm:.5g}"
 
 
 def _spent(spent: list[dict[str, float]]) -> list[str]:

@@ -14,8 +14,7 @@ from decrescendo.accounting.spent import Spent
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.terms import Terms
+from decrescendo.plans.agreement import Agreement
 from decrescendo.training.statement.conduct import SECURE, Conduct
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
@@ -47,7 +46,7 @@ class Statement:
     Args:
         facts: plain values, for JSON.
 
-    >>> from decrescendo.plans.plan import _EXAMPLE
+    >>> from decrescendo.plans.plan import _EXAMPLE, Plan
     >>> plan = Plan.from_json(_EXAMPLE)
     >>> state(plan, plan.ledger, plan.guarantee, conduct=None).facts["promise"]["epsilon"]
     0.99
@@ -71,7 +70,7 @@ class Statement:
 
 
 def state(
-    agreed: Plan | Terms,
+    agreed: Agreement,
     ledger: Ledger,
     guarantee: Guarantee,
     *,
@@ -102,17 +101,14 @@ def state(
         spent: at how many points the budget's way is shown, each computed by `Spent`; 0: none. Of an adaptive run
             nothing is shown: its filter's whole budget is spent from the beginning.
 
-    >>> from decrescendo.plans.plan import _EXAMPLE
+    >>> from decrescendo.plans.plan import _EXAMPLE, Plan
     >>> plan = Plan.from_json(_EXAMPLE)
     >>> statement = state(plan, plan.ledger, plan.guarantee, conduct=Conduct(random="secure"))
     >>> print(statement.to_markdown().splitlines()[2])
     **(0.99, 1e-05)-differential privacy for one example**, an upper bound by Pld.
     """
     unit = str(guarantee.unit)
-    planned = agreed.ledger if isinstance(agreed, Plan) else None
-    clips = (
-        agreed.schedule.clip_norm[: ledger.steps].tolist() if isinstance(agreed, Plan) else list(clip_norm)
-    )
+    planned, clips = agreed.planned, agreed.clip_norms(clip_norm, ledger.steps)
     noise = [release.noise_multiplier for release in ledger for _ in range(release.count)]
     batch = agreed.sampling.expected_batch_size
     facts: dict[str, Any] = {
@@ -128,16 +124,18 @@ def state(
             "clipping": f"each {unit}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
             "not finite counts as zero",
             "noise": "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the "
-            "expected batch size",
+            "expected batch size"
+            if any(noise)
+            else "NONE: z_t is 0, and nothing is protected; the sum is divided by the expected batch size",
         },
         "schedule": {
             "sha256": agreed.sha256,
-            "decided": "before the start" if isinstance(agreed, Plan) else f"on the way, by {agreed.policy}",
+            "decided": agreed.decided,
             "steps_planned": agreed.steps,
             "steps_run": ledger.steps,
             "noise_multiplier": noise,
-            "clip_norm": clips,
-            "noise_std_of_mean": [z * c / batch for z, c in zip(noise, clips, strict=True)],
+            "clip_norm": [_plain(clip) for clip in clips],
+            "noise_std_of_mean": [z * c / batch if z else 0.0 for z, c in zip(noise, clips, strict=True)],
         },
         "conduct": None if conduct is None else _facts(conduct),
         "ended": _ended(agreed, ledger, stopped),
@@ -160,20 +158,25 @@ def _facts(conduct: Conduct) -> dict[str, Any]:
     return asdict(conduct) | lists | {"proven": conduct.proven}
 
 
-def _promise(agreed: Plan | Terms, guarantee: Guarantee) -> dict[str, Any]:
+def _promise(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
     unit = str(guarantee.unit)
     return {
-        "epsilon": guarantee.epsilon,
-        "epsilon_lower": guarantee.epsilon_lower,
+        "epsilon": _plain(guarantee.epsilon),
+        "epsilon_lower": _plain(guarantee.epsilon_lower),
         "delta": guarantee.delta,
         "unit": unit,
         "neighbours": NEIGHBOURS.format(unit=unit),
         "kind": guarantee.kind,
         "accountant": guarantee.accountant,
-        "asked_epsilon": agreed.budget.epsilon,
+        "asked_epsilon": _plain(agreed.budget.epsilon),
         "delta_times_units": guarantee.delta * agreed.sampling.dataset_size,
         "output": "all models released on the way and the last one, and whatever is computed from them",
     }
+
+
+def _plain(value: float | None) -> float | None:
+    """For JSON, which has no infinity: ``None`` where there is no such number."""
+    return None if value is None or math.isinf(value) else value
 
 
 def _reading(guarantee: Guarantee) -> dict[str, Any]:
@@ -189,7 +192,9 @@ def _reading(guarantee: Guarantee) -> dict[str, Any]:
 def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) -> dict[str, Any]:
     lower = guarantee.epsilon_lower
     width = (
-        None if lower is None or not guarantee.epsilon else (guarantee.epsilon - lower) / guarantee.epsilon
+        None
+        if lower is None or not guarantee.epsilon or math.isinf(guarantee.epsilon)
+        else (guarantee.epsilon - lower) / guarantee.epsilon
     )
     facts: dict[str, Any] = {
         "accountant": guarantee.accountant,
@@ -211,7 +216,7 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
     }
 
 
-def _ended(agreed: Plan | Terms, ledger: Ledger, stopped: str) -> str:
+def _ended(agreed: Agreement, ledger: Ledger, stopped: str) -> str:
     if stopped:
         return stopped
     if ledger.steps == agreed.steps:
@@ -222,7 +227,7 @@ def _ended(agreed: Plan | Terms, ledger: Ledger, stopped: str) -> str:
 
 
 def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, float]]:
-    if not points or not len(ledger):
+    if not points or not len(ledger) or math.isinf(guarantee.epsilon):
         return []
     spent = Spent(ledger, guarantee.delta, checkpoints=points)
     return [{"step": int(step), "epsilon": spent.after(int(step))} for step in spent.steps]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from decrescendo.accounting import Accountant, Filter, Pld
+from decrescendo.accounting import Accountant, Filter
 from decrescendo.accounting.ledger import Release
 from decrescendo.errors import InvalidType, check_instance, check_integer
 from decrescendo.plans.sampling import PoissonSampling
@@ -70,8 +70,7 @@ class Adaptive:
 def _remedy(given: object) -> str:
     if not isinstance(given, Accountant):
         return "RenyiFilter(budget, order) is one"
-    name = "PLD" if isinstance(given, Pld) else type(given).__name__
     return (
-        f"{name} composition needs noise multipliers fixed in advance; use RenyiFilter for noise decided on the way "
-        "(GdpFilter or ZcdpFilter for full batches), or fix the schedule with calibrate"
+        f"{given.name} composition needs noise multipliers fixed in advance; use RenyiFilter for noise decided "
+        "on the way (GdpFilter or ZcdpFilter for full batches), or fix the schedule with calibrate"
     )

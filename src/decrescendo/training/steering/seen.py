@@ -16,7 +16,7 @@ class Settings:
 
     Args:
         noise_multiplier: z >= 0, finite; zero is what every filter refuses.
-        clip_norm: C >= 1e-12, finite.
+        clip_norm: C >= 1e-12; infinite (no clipping) only without noise.
 
     >>> Settings(noise_multiplier=1.5, clip_norm=1.0)
     Settings(noise_multiplier=1.5, clip_norm=1.0)
@@ -27,7 +27,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         noise = check_real("noise_multiplier", self.noise_multiplier, at_least=0)
-        clip = check_clip_norm("clip_norm", check_real("clip_norm", self.clip_norm, above=0))
+        if noise:
+            check_real("clip_norm", self.clip_norm, above=0)
+        clip = check_clip_norm("clip_norm", self.clip_norm)
         object.__setattr__(self, "noise_multiplier", noise)
         object.__setattr__(self, "clip_norm", clip)
 

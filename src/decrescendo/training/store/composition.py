@@ -6,12 +6,11 @@ from fractions import Fraction
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
 from decrescendo.accounting import Pld
-from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.accounting.filters import RenyiFilter
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.errors import InvalidValue
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.terms import Terms
+from decrescendo.plans.agreement import Agreement
 
 # What one run takes out of a budget, in the units of its rule; exact, so that nothing is lost in adding up.
 Cost = tuple[Fraction, ...]
@@ -34,7 +33,7 @@ class Composition(Protocol):
         """As it is kept in a store, with what was fixed in advance."""
         ...
 
-    def cost(self, agreed: Plan | Terms) -> Cost:
+    def cost(self, agreed: Agreement) -> Cost:
         """Of one whole run, rounded up."""
         ...
 
@@ -61,14 +60,12 @@ class Sum:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
-    def cost(self, agreed: Plan | Terms) -> Cost:
+    def cost(self, agreed: Agreement) -> Cost:
         """(epsilon, delta) of the run; judged here again, whatever a plan says of itself."""
-        if isinstance(agreed, Terms):
-            return Fraction(agreed.budget.epsilon), Fraction(agreed.budget.delta)
-        epsilon = _epsilon(agreed.ledger, agreed.budget.delta)
-        if epsilon == float("inf"):
+        whole = _price(agreed)
+        if whole.epsilon == float("inf"):
             raise InvalidValue("a run in a store must have noise, got a plan whose epsilon is infinite")
-        return Fraction(epsilon), Fraction(agreed.budget.delta)
+        return Fraction(whole.epsilon), Fraction(whole.delta)
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
         """Both sums, exactly."""
@@ -102,15 +99,15 @@ class RenyiSum:
         self._filter = RenyiFilter(budget, order)
         self.name = f"renyi:{order}"
 
-    def cost(self, agreed: Plan | Terms) -> Cost:
+    def cost(self, agreed: Agreement) -> Cost:
         """Of all releases of the plan."""
-        if isinstance(agreed, Terms):
+        if agreed.planned is None:
             raise InvalidValue(
                 "a run whose noise is decided on the way must be in a store that adds epsilons, got one by Renyi. "
                 'Make the store with composition="sum"'
             )
         total = Fraction(0)
-        for release in agreed.ledger.distinct():
+        for release in agreed.planned.distinct():
             price = self._filter.cost(Release(release.sample_rate, release.noise_multiplier))
             if price == float("inf"):
                 raise InvalidValue("a run in a store must have noise, got a plan with a release without any")
@@ -146,9 +143,9 @@ class Declared:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
 
-    def cost(self, agreed: Plan | Terms) -> Cost:
+    def cost(self, agreed: Agreement) -> Cost:
         """Nothing by itself: only all runs together have one."""
-        if isinstance(agreed, Terms):
+        if agreed.planned is None:
             raise InvalidValue(
                 "a run whose noise is decided on the way cannot be declared in advance, got an adaptive one. "
                 'Make the store with composition="sum"'
@@ -169,6 +166,12 @@ class Declared:
     def _epsilon(self, runs: Sequence[Reserved]) -> float:
         joint = sum((run.ledger for run in runs), Ledger())
         return _epsilon(joint, self._budget.delta) if len(joint) else 0.0
+
+
+@functools.lru_cache(maxsize=256)
+def _price(agreed: Agreement) -> Guarantee:
+    """Of the whole run, by `Pld`; plans come again and again, with other seeds."""
+    return agreed.price(Pld())
 
 
 @functools.lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
-from decrescendo.accounting.budget import Budget, check_unit
+from decrescendo.accounting.budget import Budget, check_budget, check_unit
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.errors import (
     DecrescendoError,
@@ -26,8 +26,7 @@ from decrescendo.errors import (
     check_instance,
     check_integer,
 )
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.terms import Terms
+from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.training.store.composition import Cost, Reserved, composition
 from decrescendo.training.store.schema import connect, create
 
@@ -54,7 +53,7 @@ class Entry:
     label: str
     who: str
     started: str
-    agreed: Plan | Terms
+    agreed: Agreement
     released: Ledger
     state: str
 
@@ -124,7 +123,7 @@ class Store:
         Raises:
             InvalidValue: the file exists, cannot be written, or the rule is unknown.
         """
-        check_instance("budget", budget, Budget)
+        check_budget(budget)
         rule = _rule(composition, budget)
         facts = {
             "epsilon": repr(budget.epsilon),
@@ -137,7 +136,7 @@ class Store:
         create(Path(path), facts)
         return cls(path)
 
-    def start(self, agreed: Plan | Terms, *, label: str = "", id: str | None = None) -> "Account":
+    def start(self, agreed: Agreement, *, label: str = "", id: str | None = None) -> "Account":
         """Reserve a whole run, or refuse it.
 
         Args:
@@ -149,8 +148,7 @@ class Store:
             ImpossibleBudget: it would exceed what is left; nothing is written.
             InvalidValue: a plan for another number of rows, another unit, or one that the store's rule cannot add up.
         """
-        if not isinstance(agreed, Plan):
-            check_instance("agreed", agreed, Terms, "a Plan, or the Terms of an adaptive run")
+        check_instance("agreed", agreed, Agreement, "It is a Plan, or the Terms of an adaptive run")
         if agreed.sampling.dataset_size != self.rows:
             raise InvalidValue(
                 f"a run must be on the store's {self.rows} rows, got a plan for {agreed.sampling.dataset_size}. "
@@ -184,7 +182,7 @@ class Store:
                 _text("label", label),
                 _user(),
                 datetime.now(UTC).isoformat(timespec="seconds"),
-                "plan" if isinstance(agreed, Plan) else "terms",
+                agreed.kind,
                 text,
                 hashlib.sha256(text.encode()).hexdigest(),
                 ",".join(str(part) for part in cost),
@@ -310,29 +308,26 @@ class Store:
         _, id, label, who, started, kind, text, digest, cost, state = row
         agreed = self._agreed(kind, text, digest)
         # SQLite has no checksums: what was released must be what was planned.
-        if isinstance(agreed, Plan) and (
-            len(released) > agreed.steps or released != agreed.ledger.first(len(released))
-        ):
+        if not agreed.begins(released):
             raise InvalidValue(f"run {id} has released something else than its plan")
         if not _COST.fullmatch(cost):
             raise InvalidValue(f"run {id} has a cost that is no exact number")
         parts = tuple(Fraction(part) for part in cost.split(",") if part)
         return Entry(id, label, who, started, agreed, released, state), parts
 
-    def _agreed(self, kind: str, text: str, digest: str) -> Plan | Terms:
+    def _agreed(self, kind: str, text: str, digest: str) -> Agreement:
         if hashlib.sha256(text.encode()).hexdigest() != digest:
             raise FileRefused(f"{self._path} must hold plans as they were registered, got another text")
-        reader = Plan.from_json if kind == "plan" else Terms.from_json
-        return reader(text, source=str(self._path))
+        return read_agreement(kind, text, source=str(self._path))
 
 
 @final
 class Account:
     """One run's part of a store: says what it releases, before it does."""
 
-    def __init__(self, store: Store, number: int, id: str, agreed: Plan | Terms) -> None:
+    def __init__(self, store: Store, number: int, id: str, agreed: Agreement) -> None:
         self.store, self.id, self.agreed = store, id, agreed
-        self._number, self._planned = number, planned(agreed)
+        self._number = number
 
     def record(self, position: int, release: Release, digest: bytes) -> bool:
         """Write down a release before anything of it is seen.
@@ -350,13 +345,7 @@ class Account:
                 sum would betray the difference.
         """
         check_integer("position", position)
-        adaptive = isinstance(self.agreed, Terms)
-        fits = position < self.agreed.steps and (
-            adaptive
-            or (release.sample_rate, release.noise_multiplier, release.count)
-            == (self._planned.sample_rate[position], self._planned.noise_multiplier[position], 1)
-        )
-        if not fits:
+        if not self.agreed.allows(position, release):
             raise PlanViolation(
                 f"a run must release what was reserved for it, got {release} at step {position + 1}. "
                 "Register a run with the plan that is meant"
@@ -407,9 +396,9 @@ def new_id() -> str:
     return uuid.uuid4().hex
 
 
-def planned(agreed: Plan | Terms) -> Ledger:
+def planned(agreed: Agreement) -> Ledger:
     """What a run will release; nothing that could be told in advance of an adaptive one."""
-    return agreed.ledger if isinstance(agreed, Plan) else Ledger()
+    return agreed.planned or Ledger()
 
 
 def _rule(name: str, budget: Budget) -> str:

@@ -1,0 +1,112 @@
+"""`Agreement`: what is decided before a run starts, in one of two forms; what comes after never asks which one it is.
+
+=========  ============  =======================================  =====================================
+form       class         noise of each step                       price
+=========  ============  =======================================  =====================================
+fixed      `plans.Plan`  in the plan                              what an accountant certifies of it
+adaptive   `Terms`       decided on the way, asked of a filter    the filter's whole budget, whatever is
+                                                                  spent of it
+=========  ============  =======================================  =====================================
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, Protocol, runtime_checkable
+
+from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.protocol import Accountant
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.terms import Terms
+
+Kind = Literal["plan", "terms"]
+
+
+@runtime_checkable
+class Agreement(Protocol):
+    """What was decided before a run: frozen, public, one small file; `Plan` and `Terms` are its two forms."""
+
+    @property
+    def kind(self) -> Kind:
+        """Name of the form, in files and stores."""
+        ...
+
+    @property
+    def budget(self) -> Budget:
+        """What the run may spend."""
+        ...
+
+    @property
+    def sampling(self) -> PoissonSampling:
+        """How batches are drawn."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """The most steps the run may take."""
+        ...
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What the run may promise."""
+        ...
+
+    @property
+    def planned(self) -> Ledger | None:
+        """The releases of the whole run; ``None`` where they are decided on the way."""
+        ...
+
+    @property
+    def decided(self) -> str:
+        """When noise and clipping are decided, and by what, in words."""
+        ...
+
+    def price(self, judge: Accountant) -> Guarantee:
+        """What the whole run costs, whatever it says of itself."""
+        ...
+
+    def covered(self, ledger: Ledger) -> Ledger:
+        """What the guarantee of a run that released ``ledger`` is about."""
+        ...
+
+    def allows(self, position: int, release: Release) -> bool:
+        """Whether ``release`` may be the run's at ``position``, from 0."""
+        ...
+
+    def begins(self, ledger: Ledger) -> bool:
+        """Whether ``ledger`` may be what the run has released so far."""
+        ...
+
+    def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
+        """Refuse what cannot be ledger and guarantee of a run under this agreement, with an `AccountingError`."""
+        ...
+
+    def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
+        """C_t of the first ``steps`` steps; ``decided`` has those that were decided on the way."""
+        ...
+
+    def taken(self, steps: int) -> str:
+        """Of how many steps ``steps`` were taken, as the end of a sentence."""
+        ...
+
+    def confirm(self, ledger: Ledger) -> Iterator[str]:
+        """Judge the run's ``ledger`` again, a line of words at a time; `AccountingError` where it contradicts."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the file."""
+        ...
+
+    def to_json(self) -> str:
+        """The file."""
+        ...
+
+
+def read_agreement(kind: str, text: str, *, source: str) -> Agreement:
+    """An agreement of the form ``kind`` from `Agreement.to_json`'s text.
+
+    Raises:
+        FileRefused: damaged, foreign, newer, or of the other form.
+    """
+    return (Plan if kind == "plan" else Terms).from_json(text, source=source)
