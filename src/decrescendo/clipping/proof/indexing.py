@@ -211,7 +211,10 @@ def _index_put(call: Call) -> Label:
             return _written_by_constant(call, mask, start, written) if isinstance(written, Place) else label
         dims = tensor.dim() - mask.dim() + 1
         return (
-            label if values.numel() == 1 or fits(call, [values], selected, dims) else call.mixed(_ELSEWHERE)
+            label
+            if (values.numel() == 1 and not isinstance(written, Place))
+            or fits(call, [values], selected, dims)
+            else call.mixed(_ELSEWHERE)
         )
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return constant(call)
@@ -328,7 +331,9 @@ def _scatter(call: Call) -> Label:
     dim = call.args["dim"] % max(tensors[0].dim(), 1)
     label = call.joined(tensors, tensors[0].dim())
     if isinstance(label, Place) and label.dim != dim:
-        return label
+        # An index of fewer rows is not spread over all: it says of the first ones where to write.
+        every = all(t.dim() == 0 or t.shape[label.dim] == tensors[0].shape[label.dim] for t in tensors)
+        return label if every else call.mixed(_ELSEWHERE)
     if tensors[0].dim() == 1 and len(tensors) == 3 and call.args["index"].dim() == 1:
         return _gathered(call)
     return call.mixed(_ELSEWHERE) if isinstance(label, Place) else _plain(label)
@@ -343,6 +348,8 @@ def _index_add(call: Call) -> Label:
         else call.label(tensor)
     )
     if isinstance(label, Place) and label.dim != dim:
+        if call.label(source) is Public.ANY and source.dim() and not call.uniform(source, label):
+            return call.mixed(LAID_ALONG)
         return label if not isinstance(call.label(index), Place | Mixed) else call.mixed(_ELSEWHERE)
     return _gathered(call)
 

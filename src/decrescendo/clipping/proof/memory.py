@@ -1,6 +1,7 @@
 """The labels of one pass, kept by memory; and what outlives the pass."""
 
 import sys
+import weakref
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
@@ -8,10 +9,10 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
 from decrescendo.clipping.proof.script import PACKED, Script
-from decrescendo.clipping.proof.storage import is_whole, key_of, paused, storage_key, tensors_of
+from decrescendo.clipping.proof.storage import is_whole, key_of, kind_of, paused, storage_key, tensors_of
 
 # Where a constant occurs: the call, the argument, the dimension.
 Guess: TypeAlias = tuple[int, int, int]
@@ -40,7 +41,8 @@ class Memory:
     def __del__(self) -> None:
         if not sys.is_finalizing():
             for key in self.stale:
-                _STORAGE._free_weak_ref(key)
+                if key > 0:
+                    _STORAGE._free_weak_ref(key)
 
 
 @dataclass(eq=False)
@@ -168,7 +170,7 @@ class Labels:
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
         """Which constant this is: the operations of the pass that gave it, or what it was before."""
         try:
-            place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+            place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
         except (NotImplementedError, RuntimeError):
             return birth
         known = self.views.get(key)
@@ -185,7 +187,7 @@ class Labels:
             noted, number = True, max(self._next, at * _MANY)
             self._next = number + 1
             try:
-                place = (tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+                place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
             except (NotImplementedError, RuntimeError):
                 continue
             known = self.views.setdefault(key, {})
@@ -218,7 +220,7 @@ class Labels:
     def end(self) -> None:
         """Forget what is gone; what was made from data and is still there must not come back in another pass."""
         stale = self.memory.stale
-        for key in [key for key in stale if _STORAGE._expired(key)]:
+        for key in [key for key in stale if key > 0 and _STORAGE._expired(key)]:
             stale.discard(key)
             _STORAGE._free_weak_ref(key)
         for key, (mark, _) in self.marks.items():
@@ -234,6 +236,10 @@ class Labels:
                 stale.discard(key)
                 _STORAGE._free_weak_ref(key)
             _STORAGE._free_weak_ref(key)
+        for tensor in self.held:  # without storage: known by the object as long as it is there
+            if is_data(self.label(tensor)):
+                stale.add(-id(tensor))
+                weakref.finalize(tensor, stale.discard, -id(tensor)).atexit = False
         self.marks = {}
         self.held.clear()
 

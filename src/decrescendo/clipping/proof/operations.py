@@ -125,7 +125,8 @@ def _describe(func: Any) -> Operation:
         ),
         written=written,
         overwritten=overwritten,
-        moves=torch.Tag.inplace_view in func.tags or name in ("set_", "requires_grad_", "detach_"),
+        moves=name != "resize_"
+        and (torch.Tag.inplace_view in func.tags or name in ("set_", "requires_grad_", "detach_")),
         reads=reads,
         sized=name in _SIZED or name.removesuffix("_") in _SIZED,
         seeded=seeded,

@@ -45,6 +45,10 @@ def _embedding_bag(call: Call) -> Label:
     closed = bool(call.args.get("include_last_offset"))
     starts, bags = (offsets[:-1], len(offsets) - 1) if closed else (offsets, len(offsets))
     width, rest = divmod(bags, int(call.units(Place(0))))
+    if width > 1 and not rest:  # where an example is cut is the same for all, whoever says it
+        cuts = starts.diff(append=starts.new_tensor([len(indices)])).reshape(-1, width)
+        if not torch.equal(cuts, cuts[:1].expand_as(cuts)) or is_data(call.label(offsets)):
+            return call.mixed("an example's ids are put into bags by its place, or by other examples")
     whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
     bag = (
         torch.searchsorted(starts.contiguous(), torch.arange(len(indices), device=starts.device), right=True)

@@ -9,7 +9,7 @@ from decrescendo.clipping.proof.labels import Public
 from decrescendo.clipping.proof.memory import Labels
 from decrescendo.clipping.proof.places import Span
 from decrescendo.clipping.proof.script import Given, Recipe
-from decrescendo.clipping.proof.storage import storage_key
+from decrescendo.clipping.proof.storage import exactly, kind_of, storage_key
 
 # Types of arguments that are compared as they are; of others the type alone.
 NUMBERS = frozenset({
@@ -32,7 +32,7 @@ def is_as_before(
     marks = labels.marks
     for value, before in zip(args, recipe.arguments, strict=True):
         if type(before) is not Given:
-            if type(value) is not type(before) or value != before:
+            if type(value) is not type(before) or value != before or _differ(value, before):
                 return False
             continue
         if not isinstance(value, Tensor):
@@ -46,7 +46,7 @@ def is_as_before(
         else:
             mark, birth = entry
         if type(mark) is Span:
-            if birth != before.wire or value.dtype is not before.dtype:
+            if birth != before.wire or kind_of(value) != before.dtype:
                 return False
             if mark.owners is not None or mark.constant or labels.view(value, mark)[1] != before.form:
                 return False
@@ -71,7 +71,7 @@ def arguments_of(
             if isinstance(mark, Span):
                 if mark.owners is not None or mark.constant:
                     return None
-                found.append(Given(birth, labels.view(value, mark)[1], value.dtype))
+                found.append(Given(birth, labels.view(value, mark)[1], kind_of(value)))
             elif isinstance(mark, Public) and not value.is_nested:
                 shape = value.dim() if mark is Public.FILL else value.shape
                 found.append(Given(labels.wire(value, key, birth), None, None, mark, shape))
@@ -86,3 +86,10 @@ def arguments_of(
         else:
             return None
     return tuple(found)
+
+
+def _differ(value: object, before: object) -> bool:
+    """Whether two numbers, or lists of them, are equal to Python and are not the same (0.0 and -0.0, 1 and True)."""
+    if isinstance(value, list):
+        return list(map(exactly, value)) != list(map(exactly, cast("list[object]", before)))
+    return isinstance(value, (float, complex)) and exactly(value) != exactly(before)

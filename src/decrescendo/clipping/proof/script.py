@@ -39,14 +39,14 @@ class Given(NamedTuple):
     Args:
         wire: of data, what wrote its memory last; of a constant, which one it is.
         form: how it lies on memory of the examples; ``None`` for a constant.
-        dtype: of data.
+        dtype: of data; how its bytes are read.
         label: of a constant.
         shape: of a constant; of one number everywhere, how many dimensions.
     """
 
     wire: object
     form: tuple[object, ...] | None
-    dtype: torch.dtype | None = None
+    dtype: object = None
     label: Label | None = None
     shape: torch.Size | int = 0
 

@@ -1,5 +1,6 @@
 """Tensors and the memory they lie in: keys of storages, tensors in nested arguments, numbers of constants."""
 
+import hashlib
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, cast
@@ -85,10 +86,27 @@ def slots_of(output: Any) -> list[Tensor | None]:
     return found
 
 
+def kind_of(tensor: Tensor) -> object:
+    """How the bytes of a tensor are read: its dtype, and whether they are conjugated or negated on the way."""
+    if tensor.is_conj() or tensor.is_neg():
+        return tensor.dtype, tensor.is_conj(), tensor.is_neg()
+    return tensor.dtype
+
+
+def exactly(value: object) -> object:
+    """A number in a form that is equal to no other's: 1, 1.0, True, and -0.0 beside 0.0."""
+    return repr(value) if isinstance(value, (bool, float, complex)) else value
+
+
+def state_of(generator: torch.Generator) -> str:
+    """Of a generator that the program made: which numbers it is going to give."""
+    return hashlib.sha256(generator.get_state().numpy().tobytes()).hexdigest()
+
+
 def content_of(tensor: Tensor) -> object:
     """The numbers of a constant made in Python, so that one that depends on the number of examples shows."""
     if tensor.numel() > 64 or tensor.is_meta:
         return (
             tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes() if tensor.numel() else ()
         )
-    return tuple(cast("list[Any]", tensor.detach().flatten().tolist()))
+    return str(tensor.dtype), repr(tensor.detach().flatten().tolist())

@@ -298,10 +298,11 @@ def _trilinear(call: Call) -> Label:
             if place is not None and (here.dim != place.dim or not here.like(place)):
                 return call.mixed("examples meet examples")
             place = here
-        elif place is not None and label is Public.ANY and place.dim not in call.args[spread]:
-            return call.mixed(LAID_ALONG)
     if place is None:
         return Public.ANY
+    for key, spread in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
+        if call.label(call.args[key]) is Public.ANY and place.dim not in call.args[spread]:
+            return call.mixed(LAID_ALONG)
     summed = call.args["sumdim"]
     return (
         call.mixed(SUMMED)

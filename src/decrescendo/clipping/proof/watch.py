@@ -24,8 +24,11 @@ from decrescendo.clipping.proof.storage import (
     HAS_FUNCTION_MODES,
     Pausable,
     content_of,
+    exactly,
     key_of,
+    kind_of,
     slots_of,
+    state_of,
     storage_key,
     tensors_of,
 )
@@ -96,7 +99,7 @@ class Watch(Pausable):
                 key = storage_key(tensor)
                 mark, birth = self.labels.mark_of(key)
                 if isinstance(mark, Span) and not mark.constant:
-                    wires += (birth, tensor.dtype, self.labels.view(tensor, mark)[1])
+                    wires += (birth, kind_of(tensor), self.labels.view(tensor, mark)[1])
                 else:
                     wires.append(self.labels.wire(tensor, key, birth))
         self.script.events.append(Event(name, numbers, tuple(wires)))
@@ -158,11 +161,11 @@ class Watch(Pausable):
                 items = cast("list[Any]", value)
                 inside = [item for item in items if isinstance(item, Tensor)]
                 tensors += inside
-                numbers.append(tuple(map(type, items)) if inside else tuple(items))
+                numbers.append(tuple(map(type, items)) if inside else tuple(map(exactly, items)))
             else:
-                numbers.append(value if type(value) in NUMBERS else type(value))
+                numbers.append(exactly(value) if type(value) in NUMBERS else type(value))
                 if isinstance(value, torch.Generator):
-                    numbers.append(f"seed {value.initial_seed()}")
+                    numbers.append(state_of(value))
         if kwargs:
             numbers.append(tuple(kwargs))
         labels: list[Label] = []
@@ -178,7 +181,9 @@ class Watch(Pausable):
                 label, form = self.labels.view(tensor, mark)
                 labels.append(label)
                 wires += (
-                    (self.labels.wire(tensor, key, birth),) if mark.constant else (birth, tensor.dtype, form)
+                    (self.labels.wire(tensor, key, birth),)
+                    if mark.constant
+                    else (birth, kind_of(tensor), form)
                 )
                 continue
             wires.append(self.labels.wire(tensor, key, birth))
@@ -224,7 +229,7 @@ class Watch(Pausable):
             if fresh:
                 found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
                 self.labels.keep_all(output, found, inputs, at)
-            if fresh and all(type(label) is Mixed for label in found):
+            if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
