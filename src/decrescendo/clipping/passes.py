@@ -78,6 +78,7 @@ def _run(
     check_apart(watch, losses)
     reached = check_coverage(losses, recorder.uses, parameters)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
+    check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
     uses = recorder.uses
     with stream(uses, watch, wide=wide) as arrivals, watch, Reading(watch):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
@@ -90,6 +91,7 @@ def _run(
     ]
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
+    check_raised(watch)
     if watch.looks.poisoned and not all(
         bool(torch.isfinite(d).all()) for d in (losses.detach(), *gradients) if d is not None
     ):
@@ -113,8 +115,18 @@ def check_apart(watch: Watch, losses: Tensor) -> None:
     watch.consume("the losses", losses)
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
+    check_raised(watch)
     if label != Place(0) and label is not Public.FILL:
         raise UnsupportedModel(refusal(label, "loss"))
+
+
+def check_raised(watch: Watch) -> None:
+    """Refuse a pass in which an operation raised an error that the program caught: it may tell of the data."""
+    if watch.raised:
+        raise UnsupportedModel(
+            f"no error of an operation may steer the pass, but {watch.raised}, which the program caught. Use "
+            "operations that do not raise (torch.linalg.cholesky_ex), or torch.where"
+        )
 
 
 def check_hooks(tensors: Iterable[Tensor]) -> None:

@@ -137,7 +137,7 @@ class Prover:
 
     def _check_steering(self, batch: Batch, rows: int, done: Pass, seed: int, workspace: Workspace) -> None:
         """Whether it makes a difference which number Python gets for one of the data that it reads."""
-        for poison in (1e30, -1e30):
+        for poison in (1e30, -1e30, 0.0):
             other = self._try(batch, rows, done.watch.count, seed, workspace, poison=poison)
             same = isinstance(other, Pass) and not other.watch.script.differs(done.watch.script)
             if not same or not isinstance(other, Pass) or not torch.equal(other.losses, done.losses):
@@ -170,9 +170,11 @@ class Prover:
                 raise UnsupportedModel(_steered(watch.looks.asked))
         self._idle[truths] = min(rows, _ALONE)
 
-    def _plain(self, batch: Batch, rows: int, count: int, seed: int, replays: Script) -> Tensor:
+    def _plain(
+        self, batch: Batch, rows: int, count: int, seed: int, replays: Script, *, natural: bool = True
+    ) -> Tensor:
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
-        watch = Watch(count, self.memory, seed, natural=True, replays=replays)
+        watch = Watch(count, self.memory, seed, natural=natural, replays=replays)
         try:
             with drawing(self._model, seed), eager(), exact_products(), watch:
                 return self._loss(self._model, given(batch, rows, watch))
@@ -187,7 +189,9 @@ class Prover:
         """
         parameters = trainable_of(Inventory.of(self._model))
         with torch.enable_grad():
-            losses = self._plain(batch, rows, done.watch.count, seed, done.watch.script)
+            # A program that reads numbers gets none of them here either: it could keep what is true.
+            natural = not done.watch.looks.poisoned
+            losses = self._plain(batch, rows, done.watch.count, seed, done.watch.script, natural=natural)
             each = [
                 torch.autograd.grad(
                     loss, list(parameters.values()), retain_graph=True, materialize_grads=True

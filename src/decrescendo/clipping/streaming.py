@@ -35,6 +35,9 @@ class Arrival:
     wide: bool
     fired: bool = False
     d: Tensor | None = None
+    # The gradient, where it is read again, and what was written to it last.
+    kept: Tensor | None = None
+    written: int = 0
 
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
         """The hook: called with the gradients of all outputs of the node."""
@@ -46,7 +49,10 @@ class Arrival:
         # The model's backward pass has the precision that its user set; what is made of it here has all of it.
         with full_precision(), paused(), cast("Any", torch)._C.DisableTorchFunction():
             d = arrived(self.use, gradient, self.watch, wide=self.wide)
-            self.d = d.new_empty((d.shape[0], 0)) if kernel.absorb(d) else d
+            absorbed = kernel.absorb(d)
+            self.d = d.new_empty((d.shape[0], 0)) if absorbed else d
+            if not absorbed:
+                self.kept, self.written = gradient, self.watch.written(gradient)
 
 
 def arrived(use: Use, gradient: Tensor, watch: Watch, *, wide: bool) -> Tensor:
@@ -99,6 +105,11 @@ def stream(uses: Sequence[Use], watch: Watch, *, wide: bool = False) -> Generato
 def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> None:
     """Refuse if the gradient of a use that the losses depend on did not come."""
     for arrival in arrivals:
+        if arrival.kept is not None and arrival.watch.written(arrival.kept) != arrival.written:
+            raise UnsupportedModel(
+                f"a gradient must not be overwritten after it arrived, got that of {arrival.use.name}. Let the hook "
+                "return another tensor"
+            )
         if not arrival.fired and arrival.use.edge.node in reached:
             names = ", ".join(sorted({root for source in arrival.use.parameters for root in source.roots}))
             raise UnsupportedModel(

@@ -111,8 +111,8 @@ class Looks:
         for value in values:
             if isinstance(value, (list, tuple)) and len(set(cast("list[object]", value))) > 1:
                 self.refuse(
-                    "no example's loss may depend on its place, got a CTC loss with other lengths for each place in the "
-                    "batch. Give the lengths as a tensor that is part of the batch"
+                    "no example's loss may depend on its place, got a CTC loss with other lengths for each place "
+                    "in the batch. Give the lengths as a tensor that is part of the batch"
                 )
             label = self.label(value) if isinstance(value, Tensor) else Public.FILL
             if isinstance(label, Mixed):

@@ -19,6 +19,7 @@ Guess: TypeAlias = tuple[int, int, int]
 Mark: TypeAlias = Public | Mixed | Span
 _STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
+_LONG = "a constant depends on the number of examples"
 # Storages that one operation writes, at most, so that each has a number of its own.
 _MANY = 2**20
 _STORAGE = cast("Any", torch.UntypedStorage)
@@ -86,6 +87,17 @@ class Labels:
     def sliced(self, key: int, tensor: Tensor) -> Label | None:
         """Of a view of a constant that is as long as the batch though its memory is not."""
         return self.slices.get((key, tensor.shape, tensor.stride(), tensor.storage_offset()))
+
+    def view_slices(self, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
+        """Label views of a constant that is as long as the batch though its memory is not."""
+        if not isinstance(label, Place) or not label.constant:
+            return
+        size, step = source.shape[label.dim], source.stride(label.dim)
+        for tensor in made:
+            dims = [d for d in range(tensor.dim()) if (tensor.shape[d], tensor.stride(d)) == (size, step)]
+            found = label.moved(dims[0]) if len(dims) == 1 else Mixed(_LONG, public=True)
+            place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
+            self.slices.setdefault(place, found)
 
     def view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
         """The label of a view of labelled memory, and how it lies there."""

@@ -26,6 +26,13 @@ col2im _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward normal u
 convolution_backward
 """
 _SIZED = frozenset(_SIZED_NAMES.split())
+# Of those, numbers that are none: what is filled in, starts, steps, bounds; from the end where some may be missing.
+_EXACT = {
+    "full": (1,), "new_full": (1,), "arange.start": (0,), "arange.start_step": (0, 2), "linspace": (0, 1),
+    "as_strided": (1, 2), "constant_pad_nd": (1,), "randint": (0,), "randint.low": (0, 1),
+    "native_group_norm": (-1, -2), "convolution": (-2, -3, -4, -5, -6), "convolution_backward": (-3, -4, -5, -6, -7),
+    "normal": (0, 1), "uniform": (0, 1),
+}  # fmt: skip
 # Their numbers were read from lengths that are looked at elsewhere.
 _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
 
@@ -35,6 +42,7 @@ class Operation:
     """One overload of one operation."""
 
     func: Any
+    namespace: str
     name: str
     rule: Rule | None
     arguments: tuple[str, ...]
@@ -46,7 +54,8 @@ class Operation:
     overwritten: frozenset[str]
     moves: bool
     reads: bool
-    sized: bool
+    # ``None`` where its numbers are no sizes; else the positions of those that are none, among numbers that are.
+    sized: tuple[int, ...] | None
     seeded: bool
     # The argument that is the probability of drawing anything, where it has one.
     chance: int
@@ -114,6 +123,7 @@ def _describe(func: Any) -> Operation:
     special = hides or any(marks) or full in DECLARED
     return Operation(
         func=func,
+        namespace=namespace,
         name=name,
         rule=rule,
         arguments=tuple(a.name for a in schema.arguments),
@@ -128,7 +138,9 @@ def _describe(func: Any) -> Operation:
         moves=name != "resize_"
         and (torch.Tag.inplace_view in func.tags or name in ("set_", "requires_grad_", "detach_")),
         reads=reads,
-        sized=name in _SIZED or name.removesuffix("_") in _SIZED,
+        sized=_EXACT.get(f"{name}.{func._overloadname}", _EXACT.get(name, ()))
+        if name in _SIZED or name.removesuffix("_") in _SIZED
+        else None,
         seeded=seeded,
         chance=next((at for at, a in enumerate(schema.arguments) if a.name == "dropout_p"), -1),
         unread=name in _UNREAD,

@@ -15,8 +15,6 @@ from decrescendo.clipping.proof.labels import Label
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
 
-# Of their numbers the second is what they are filled with.
-_FILLED = frozenset({"full", "new_full"})
 # The form of packed data of one row, or of none.
 PACKED: tuple[object, ...] = ("packed",)
 
@@ -24,13 +22,14 @@ PACKED: tuple[object, ...] = ("packed",)
 class Event(NamedTuple):
     """One operation: its numbers (all arguments that are no tensors), and which tensors it was given.
 
-    ``sized``: its numbers are sizes, which may grow with the number of examples.
+    ``sized``: its numbers are sizes, which may grow with the number of examples, but for those at these positions;
+    ``None`` where none of them are.
     """
 
     func: Any
     numbers: tuple[object, ...]
     wires: tuple[object, ...]
-    sized: bool = False
+    sized: tuple[int, ...] | None = None
 
 
 class Given(NamedTuple):
@@ -104,7 +103,7 @@ class Script:
             if mine.numbers is NOTHING or its.numbers is NOTHING:
                 continue
             if mine.numbers != its.numbers and not self._alike(
-                mine.numbers, its.numbers, other, sized=mine.sized, filled=_name(mine) in _FILLED
+                mine.numbers, its.numbers, other, sized=mine.sized is not None, exact=mine.sized or ()
             ):
                 return (
                     f"the numbers {mine.numbers} with {self.count} examples and {its.numbers} with {other.count} "
@@ -115,12 +114,12 @@ class Script:
         return ""
 
     def _alike(
-        self, mine: object, its: object, other: "Script", *, sized: bool, filled: bool = False
+        self, mine: object, its: object, other: "Script", *, sized: bool, exact: tuple[int, ...] = ()
     ) -> bool:
         if isinstance(mine, tuple) and isinstance(its, tuple):
             pair = cast("tuple[Sequence[object], Sequence[object]]", (mine, its))
             return len(pair[0]) == len(pair[1]) and all(
-                self._alike(one, two, other, sized=sized and not (filled and at == 1))
+                self._alike(one, two, other, sized=sized and not {at, at - len(pair[0])} & set(exact))
                 for at, (one, two) in enumerate(zip(*pair, strict=True))
             )
         if type(mine) is int and type(its) is int:

@@ -36,6 +36,8 @@ from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
 
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+# Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
+_OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
@@ -83,6 +85,8 @@ class Watch(Pausable):
         # The dtype with the fewest digits in which output gradients came.
         self.coarsest = torch.float64
         self.refusal = ""
+        # An operation that raised an error which the program caught.
+        self.raised = ""
         # Constants of the batch's length that were taken for rows, by where they occur.
         self.guessed: set[Guess] = set()
 
@@ -135,7 +139,7 @@ class Watch(Pausable):
             and recipe.event.func is func
             and is_as_before(recipe, self.labels, args, kwargs)
         ):
-            output = func(*args, **kwargs) if kwargs else func(*args)
+            output = self._call(func, args, kwargs)
             self.script.events.append(recipe.event)
             self.script.recipes[at] = recipe
             if recipe.shapes is not None:
@@ -148,6 +152,14 @@ class Watch(Pausable):
                 self.labels.note(output, at)
             return output
         return self._follow(func, args, kwargs, at)
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        """Run an operation; one that raises may tell of the data by that, to a program that catches the error."""
+        try:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        except Exception as error:
+            self.raised = self.raised or f"{func} raised {type(error).__name__}"
+            raise
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, at: int) -> Any:
         """Run an operation, and ask the rules what it does to labels."""
@@ -175,6 +187,8 @@ class Watch(Pausable):
         for tensor in tensors:
             key = storage_key(tensor)
             mark, birth = self.labels.mark_of(key)
+            if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
+                mark = Public.ANY  # one number in several places
             inputs[key] = mark
             if type(mark) is Span:
                 data = True
@@ -205,7 +219,7 @@ class Watch(Pausable):
         known = {id(tensor): label for tensor, label in zip(tensors, labels, strict=True)}
         if op.written and not op.moves:
             self._check_targets(op, args, kwargs or {}, data)
-        output = func(*args, **kwargs) if kwargs else func(*args)
+        output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
         if op.special:
             if op.empties:
@@ -215,7 +229,7 @@ class Watch(Pausable):
                 given, wired = (*given, content_of(made[0])), ()
             if op.unread:
                 given = ()
-        event = Event(func, given, wired, op.sized)
+        event = Event(func, given, wired, self._sized(op, data, labels))
         self.script.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, data, known)
@@ -231,11 +245,23 @@ class Watch(Pausable):
                 self.labels.keep_all(output, found, inputs, at)
             if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
+        if op.views and self.labels.slices and tensors:
+            self.labels.view_slices(tensors[0], labels[0], made)
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
             names, shapes = tuple(kwargs or ()), self.script.shapes.get(at)
             self.script.recipes[at] = Recipe(event, arguments, names, tuple(found), shapes, noted)
         return output
+
+    def _sized(self, op: Operation, data: bool, labels: Sequence[Label]) -> tuple[int, ...] | None:
+        """Which numbers of an operation may grow with the number of examples; see `Event`."""
+        if op.name.startswith("convolution") and all(
+            label.dim == 0 for label in labels if isinstance(label, Place) and not label.constant
+        ):
+            return None  # groups follow the number of examples only where these lie in the channels
+        if op.name == "slice" and not data:
+            return (1, 3)  # a constant is sliced from the same place in the same steps
+        return op.sized
 
     def _label_data(
         self,
@@ -287,7 +313,9 @@ class Watch(Pausable):
         if op.name == "_shape_as_tensor":
             self.script.events[at] = Event(op.name, (content_of(made[0]),), ())
         self.script.shapes[at] = tuple(tensor.shape for tensor in made)
-        label = self._constant(op, kwargs, inputs.values())
+        label: Label = self._constant(op, kwargs, inputs.values())
+        if op.rule is None and op.namespace not in _OWN:
+            label = Mixed(f"the proof has no rule for {op.name}", op.name, public=True)
         found: list[Label | None] = []
         for number, tensor in enumerate(made):
             long = self._random(at, tensor) if label is Public.RANDOM and op.rule is drawn else None
