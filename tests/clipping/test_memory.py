@@ -183,7 +183,7 @@ REAL = """
     found = engine.clipped_sum(batch, 0.1)
     (known,) = engine._sizes.known.values()
     assert found.diagnostics.examples == 1000 and 1 < known.most < 1000, known
-    total = sum(float(g.double().square().sum()) for g in found.gradients.values()) ** 0.5
+    total = sum(float(g.norm()) ** 2 for g in found.gradients.values()) ** 0.5  # a copy might not fit any more
     assert 0 < total <= 100.0
     print("most", known.most)
 """
