@@ -189,3 +189,18 @@ def test_a_gradient_is_not_overwritten_after_it_arrived() -> None:
 
     with pytest.raises(DecrescendoError):
         Engine(Two(), overwriting).clipped_sum(torch.randn(6, 4), 0.1)
+
+
+def test_rows_that_a_mask_selects_are_called_compared_and_not_proven() -> None:
+    engine = Engine(Small(), _selected)
+    engine.clipped_sum(torch.randn(6, 4), 0.1)
+    assert any("how many rows a mask selects" in said for said in engine.assumptions)
+    plain = Engine(Small(), lambda m, x: m.layer(x).sum(1))
+    plain.clipped_sum(torch.randn(6, 4), 0.1)
+    assert plain.assumptions == ()
+
+
+def _selected(m: Any, x: Tensor) -> Tensor:
+    mask = x[:, 0] > -100
+    out = m.layer(x[mask]).sum(1)
+    return torch.zeros(len(x)).index_put((mask,), out)

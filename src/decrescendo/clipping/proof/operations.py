@@ -65,6 +65,8 @@ class Operation:
     foreach: bool
     # Writes to arguments of which its schema does not say so.
     hides: bool
+    # As many rows as a mask selects.
+    selects: bool
     # The shape of its output depends on values.
     grows: bool
     # Whether any of those above, or `declared`, holds.
@@ -148,6 +150,7 @@ def _describe(func: Any) -> Operation:
         empties=empties,
         foreach=name.startswith("_foreach"),
         hides=hides,
+        selects=name in ("index", "nonzero", "masked_select"),
         grows=grows,
         special=special,
         views=bool(schema.returns)

@@ -245,6 +245,11 @@ class Watch(Pausable):
                 self.labels.keep_all(output, found, inputs, at)
             if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
+        first = int(op.name != "nonzero")  # what is selected from may be of truth values too
+        masks = zip(tensors[first:], labels[first:], strict=True) if op.selects else ()
+        if any(t.dtype == torch.bool and is_data(label) for t, label in masks):
+            # A shape is not seen when Python looks at it: this much is compared, and not proven.
+            self.memory.assumed.add(f"how many rows a mask selects at {line()} steers nothing")
         if op.views and self.labels.slices and tensors:
             self.labels.view_slices(tensors[0], labels[0], made)
         noted = self.labels.note(made, at)
