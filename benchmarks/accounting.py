@@ -44,8 +44,8 @@ def growing(steps: int, sample_rate: float = RATE) -> dc.Ledger:
         dc.Budget(1.2, DELTA),
         dc.PoissonSampling(60_000, 60_000 * sample_rate),
         steps=steps,
-        privacy=dc.growing_mu(2.5),
-        clip=dc.constant(1.0),
+        privacy=dc.curves.growing_mu(2.5),
+        clip=dc.curves.constant(1.0),
     )
     return plan.ledger
 

@@ -54,14 +54,14 @@ def main() -> None:
         budget = dc.Budget(epsilon, 1e-6)
         for steps in STEPS:
             weight = noise_weights(rates(shape, steps), curvature=forgets, momentum=momentum)
-            clip = dc.sensitivity_decay(1.0, rho_c=fall)
+            clip = dc.curves.sensitivity_decay(1.0, rho_c=fall)
             started = time.process_time()
             plan = allocate(budget, sampling, steps=steps, weight=weight, clip=clip)
             seconds = time.process_time() - started
             cost = noise_cost(plan, weight)
-            others = {"uniform": dc.constant(1.0)}
+            others = {"uniform": dc.curves.constant(1.0)}
             if np.ptp(np.log(weight)) < _WIDEST:
-                others["small mu"] = dc.curvature(clip, weight)
+                others["small mu"] = dc.curves.curvature(clip, weight)
             ratios = {
                 other: cost
                 / noise_cost(dc.calibrate(budget, sampling, steps=steps, privacy=curve, clip=clip), weight)

@@ -35,7 +35,7 @@ def rooms(mocked: list[str]) -> Iterator[ModuleType]:
     package = importlib.import_module(PACKAGE)
     yield package
     names = {info.name for info in pkgutil.iter_modules(package.__path__)} - _NOT_HERE
-    public = {name for name in package.__all__ if inspect.ismodule(getattr(package, name))} - _NOT_HERE
+    public = {name for name in dir(package) if inspect.ismodule(getattr(package, name))} - _NOT_HERE
     for name in sorted(names | public):
         room = getattr(package, name) if name in public else importlib.import_module(f"{PACKAGE}.{name}")
         if name in public or hasattr(room, "__all__"):

@@ -13,8 +13,8 @@ def make_plan(rounds: int = 20) -> dc.Plan:
         dc.Budget(epsilon=8.0, delta=1e-3, unit=dc.Unit.CLIENT),
         dc.PoissonSampling(dataset_size=CLIENTS, expected_batch_size=100),
         steps=rounds,
-        privacy=dc.growing_mu(1.25),
-        clip=dc.exponential(1.0, 0.5),
+        privacy=dc.curves.growing_mu(1.25),
+        clip=dc.curves.exponential(1.0, 0.5),
     )
 
 

@@ -13,7 +13,7 @@ import decrescendo as dc
 PACKAGE = Path(__file__).resolve().parents[1] / "src/decrescendo_papers"
 LIBRARY = "decrescendo"
 # What `dc` names, and the command line, which speaks for the papers' commands too.
-ROOMS = {name for name in dc.__all__ if isinstance(getattr(dc, name), ModuleType)} | {"cli"}
+ROOMS = {name for name in dir(dc) if isinstance(getattr(dc, name), ModuleType)} | {"cli"}
 
 
 def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -30,7 +30,7 @@ def refused(module: str, name: str) -> str:
     """Why this import is of something private; empty if it is not."""
     parts = module.split(".")[1:]
     if not parts:
-        return "" if not name or name in dc.__all__ else f"{name} is not in decrescendo.__all__"
+        return "" if not name or name in (*dc.__all__, *ROOMS) else f"{name} is not in decrescendo.__all__"
     if parts[0] not in ROOMS:
         return f"{module} is no room"
     room = importlib.import_module(f"{LIBRARY}.{parts[0]}")

@@ -1,7 +1,8 @@
 """Private training with schedules: any noise and clip curve, certified exactly, on unmodified PyTorch models.
 
-Values and functions are reached from here, the rest from its room (``dc.accounting``, ``dc.clipping``, ``dc.plans``,
-...). Everything loads when it is first touched: the accounting half never loads torch.
+The nouns of a run are named here. Everything else is reached through its room: ``dc.curves.growing_mu``,
+``dc.accounting.Pld``, ``dc.clipping.Engine``, ``dc.optim.AdamBC``, ``dc.training.Statement``. Rooms and names load when
+they are first touched: the accounting half never loads torch.
 
 >>> import decrescendo as dc
 >>> plan = dc.calibrate(
@@ -18,91 +19,41 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from decrescendo import (
-        accounting,
-        audit,
-        base,
-        clipping,
-        errors,
-        federated,
-        optim,
-        plans,
-        report,
-        training,
-    )
-    from decrescendo.accounting import Bound, Budget, Guarantee, Ledger, Release, Unit
+    from decrescendo import accounting as accounting
+    from decrescendo import audit as audit
+    from decrescendo import base as base
+    from decrescendo import clipping as clipping
+    from decrescendo import errors as errors
+    from decrescendo import federated as federated
+    from decrescendo import optim as optim
+    from decrescendo import plans as plans
+    from decrescendo import report as report
+    from decrescendo import training as training
+    from decrescendo.accounting import Budget, Guarantee, Ledger, Release, Unit
     from decrescendo.base import Secure, Streams
-    from decrescendo.optim import AdamBC, MomentumBC, NoisyMean, apply, privatise
-    from decrescendo.plans import (
-        Curve,
-        Plan,
-        PoissonSampling,
-        Schedule,
-        calibrate,
-        calibrate_selection,
-        curves,
-    )
-    from decrescendo.plans.curves import (
-        constant,
-        cosine,
-        curvature,
-        exponential,
-        exponential_noise_decay,
-        from_clip,
-        growing_mu,
-        influence,
-        join,
-        linear,
-        polynomial_noise_decay,
-        sensitivity_decay,
-        step_noise_decay,
-        steps,
-        time_noise_decay,
-        values,
-    )
-    from decrescendo.training import (
-        Checkpoints,
-        Conduct,
-        Declaration,
-        Run,
-        Statement,
-        Store,
-        Task,
-        Trainer,
-        accuracy,
-        steering,
-        train,
-    )
+    from decrescendo.optim import NoisyMean, apply, privatise
+    from decrescendo.plans import Plan, PoissonSampling, calibrate, curves
+    from decrescendo.training import Checkpoints, Run, Store, Trainer, train
+    from decrescendo.training import steering as steering
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "accounting": ("Budget", "Guarantee", "Bound", "Unit", "Release", "Ledger"),
+    "accounting": ("Budget", "Unit", "Release", "Ledger", "Guarantee"),
     "base": ("Streams", "Secure"),
-    "plans": ("Curve", "PoissonSampling", "Schedule", "Plan", "calibrate", "calibrate_selection", "curves"),
-    "plans.curves": (
-        "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu", "sensitivity_decay",
-        "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay", "time_noise_decay",
-        "polynomial_noise_decay",
-    ),
-    "optim": ("NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC"),
-    "training": (
-        "Run", "train", "Trainer", "Store", "Checkpoints", "Conduct", "Declaration", "Statement", "accuracy", "Task",
-        "steering",
-    ),
-}  # fmt: skip
+    "plans": ("PoissonSampling", "curves", "calibrate", "Plan"),
+    "optim": ("privatise", "NoisyMean", "apply"),
+    "training": ("train", "Trainer", "Run", "Store", "Checkpoints", "steering"),
+}
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_ROOMS = (
+    "accounting", "audit", "base", "clipping", "errors", "federated", "optim", "plans", "report", "steering",
+    "training",
+)  # fmt: skip
 
 __all__ = [
-    "accounting", "audit", "base", "clipping", "errors", "federated", "optim", "plans", "report", "training",
-    "curves", "steering",
-    "Budget", "Guarantee", "Bound", "Unit", "PoissonSampling",
-    "Curve", "constant", "linear", "exponential", "cosine", "steps", "join", "values", "growing_mu",
-    "sensitivity_decay", "from_clip", "curvature", "influence", "exponential_noise_decay", "step_noise_decay",
-    "time_noise_decay", "polynomial_noise_decay",
-    "Schedule", "Release", "Ledger", "Plan", "calibrate", "calibrate_selection", "Streams", "Secure",
-    "NoisyMean", "privatise", "apply", "AdamBC", "MomentumBC", "accuracy", "Run", "train", "Trainer", "Store",
-    "Checkpoints", "Conduct", "Declaration", "Statement", "Task",
+    "Budget", "Unit", "PoissonSampling", "curves", "calibrate", "Plan", "Release", "Ledger", "Guarantee",
+    "Streams", "Secure", "privatise", "NoisyMean", "apply", "train", "Trainer", "Run", "Store", "Checkpoints",
 ]  # fmt: skip
 
 
@@ -115,4 +66,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted((*__all__, *_ROOMS))

@@ -213,7 +213,8 @@ def mine():
     return nn.Linear(4, 2), cross_entropy, (inputs, (inputs[:, 0] > 0).long())
 
 def other():
-    return dc.Task(model=nn.Linear(1, 2), loss=cross_entropy, data=(torch.zeros(60_000, 1), torch.zeros(60_000).long()))
+    rows = torch.zeros(60_000, 1), torch.zeros(60_000).long()
+    return dc.training.Task(model=nn.Linear(1, 2), loss=cross_entropy, data=rows)
 
 def wrong():
     return 3

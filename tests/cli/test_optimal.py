@@ -76,8 +76,8 @@ def test_the_plan_is_the_best_for_what_is_known(
     result = invoke(*OPTIMAL, *options)
     assert result.exit_code == 0, result.output
     plan, found = Plan.load(tmp_path / "plan.json"), facts(result)
-    clip, weight = dc.sensitivity_decay(1.0, rho_c=9), [16.0, 9.0, 4.0, 1.0]
-    even = dc.calibrate(BUDGET, SAMPLING, steps=4, privacy=dc.constant(1.0), clip=clip)
+    clip, weight = dc.curves.sensitivity_decay(1.0, rho_c=9), [16.0, 9.0, 4.0, 1.0]
+    even = dc.calibrate(BUDGET, SAMPLING, steps=4, privacy=dc.curves.constant(1.0), clip=clip)
     ((given, asked, best),) = solved
     assert plan == best
     assert given == (BUDGET, SAMPLING)

@@ -13,8 +13,7 @@ from decrescendo.training import Recipe, Run
 from .conftest import Invoke
 
 MINE = """
-from decrescendo import Task
-from decrescendo.training import cross_entropy, digits
+from decrescendo.training import Task, cross_entropy, digits
 
 def closed():
     raise AssertionError("the private data were opened")

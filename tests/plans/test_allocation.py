@@ -131,7 +131,7 @@ def test_two_steps_reach_the_optimum_of_exact_integrals(
         dc.PoissonSampling(10**6, 10**6 * p),
         steps=2,
         weight=weight,
-        clip=dc.constant(1.0),
+        clip=dc.curves.constant(1.0),
     )
     z = plan.noise_multiplier
     assert two_steps(eps, z, p) <= delta  # the certificate, by another way
@@ -179,8 +179,8 @@ def test_a_schedule_that_stands_has_equal_rates_of_exchange() -> None:
 
 def test_full_batches_are_in_closed_form_for_every_accountant_of_them() -> None:
     sampling = dc.PoissonSampling(100, 100)
-    clip, weight = dc.sensitivity_decay(2.0, rho_c=3.0), dc.linear(1.0, 9.0)
-    shape = dc.curvature(clip, weight)(np.arange(1, 8) / 7)
+    clip, weight = dc.curves.sensitivity_decay(2.0, rho_c=3.0), dc.curves.linear(1.0, 9.0)
+    shape = dc.curves.curvature(clip, weight)(np.arange(1, 8) / 7)
     for judge in (Pld(), Gaussian(), Zcdp()):
         plan = allocate(BUDGET, sampling, steps=7, weight=weight, clip=clip, accountant=judge)
         z = plan.noise_multiplier
@@ -192,7 +192,9 @@ def test_full_batches_are_in_closed_form_for_every_accountant_of_them() -> None:
 def test_the_clt_is_asked_for_its_own_optimum_and_stays_an_estimate() -> None:
     sampling = dc.PoissonSampling(1000, 20)
     weight = np.array([1.0, 40.0, 7.0])
-    plan = allocate(BUDGET, sampling, steps=3, weight=weight, clip=dc.constant(1.0), accountant=GdpClt())
+    plan = allocate(
+        BUDGET, sampling, steps=3, weight=weight, clip=dc.curves.constant(1.0), accountant=GdpClt()
+    )
     mu = clt(weight, (mu_of(1.0, 1e-5) / 0.02) ** 2)
     assert 1 / plan.noise_multiplier == pytest.approx(mu, rel=1e-3)
     assert plan.guarantee.kind == "estimate"
@@ -203,7 +205,7 @@ def test_a_search_gone_wrong_costs_utility_and_never_privacy(monkeypatch: pytest
     wild = [np.array([2.0, 1.0, 0.7]), np.array([0.3, 0.3, 1.0])]
     monkeypatch.setattr("decrescendo.plans.allocation._contenders", lambda *_: wild)
     sampling = dc.PoissonSampling(1000, 50)
-    plan = allocate(BUDGET, sampling, steps=3, weight=[1.0, 2.0, 3.0], clip=dc.constant(1.0))
+    plan = allocate(BUDGET, sampling, steps=3, weight=[1.0, 2.0, 3.0], clip=dc.curves.constant(1.0))
     lower, upper = Pld().bracket(plan.ledger, BUDGET.delta)
     assert (plan.guarantee.epsilon_lower, plan.guarantee.epsilon) == (lower, upper)
     assert 0.999 < upper <= 1.0
@@ -212,7 +214,7 @@ def test_a_search_gone_wrong_costs_utility_and_never_privacy(monkeypatch: pytest
 
 
 def test_weights_that_cancel_the_clip_curve_give_even_noise() -> None:
-    clip = dc.sensitivity_decay(1.0, rho_c=4.0)
+    clip = dc.curves.sensitivity_decay(1.0, rho_c=4.0)
     weight = lambda u: 1 / clip(u) ** 2  # noqa: E731
     plan = allocate(BUDGET, dc.PoissonSampling(1000, 50), steps=12, weight=weight, clip=clip)
     assert np.ptp(plan.noise_multiplier) == 0
@@ -220,7 +222,9 @@ def test_weights_that_cancel_the_clip_curve_give_even_noise() -> None:
 
 def test_nearly_even_weights_give_nearly_even_noise() -> None:
     weight = 1 + 1e-3 * np.linspace(0, 1, 12)
-    plan = allocate(BUDGET, dc.PoissonSampling(1000, 50), steps=12, weight=weight, clip=dc.constant(1.0))
+    plan = allocate(
+        BUDGET, dc.PoissonSampling(1000, 50), steps=12, weight=weight, clip=dc.curves.constant(1.0)
+    )
     assert np.ptp(np.log(plan.noise_multiplier)) < 5e-4
 
 
@@ -233,7 +237,7 @@ def test_one_step_has_nothing_to_divide() -> None:
 def test_only_ratios_of_weights_matter() -> None:
     sampling, weight = dc.PoissonSampling(1000, 50), np.array([1.0, 5.0, 2.0])
     plans = [
-        allocate(BUDGET, sampling, steps=3, weight=factor * weight, clip=dc.constant(1.0))
+        allocate(BUDGET, sampling, steps=3, weight=factor * weight, clip=dc.curves.constant(1.0))
         for factor in (1.0, 1e200)
     ]
     for plan in plans[1:]:
@@ -244,16 +248,22 @@ def test_only_ratios_of_weights_matter() -> None:
 def test_weights_twelve_orders_apart() -> None:
     sampling = dc.PoissonSampling(1000, 50)
     weight = np.geomspace(1e-12, 1.0, 5)
-    plan = allocate(BUDGET, sampling, steps=5, weight=weight, clip=dc.constant(1.0))
+    plan = allocate(BUDGET, sampling, steps=5, weight=weight, clip=dc.curves.constant(1.0))
     assert np.all(np.diff(plan.noise_multiplier) <= 0)
-    even = dc.calibrate(BUDGET, sampling, steps=5, privacy=dc.constant(1.0), clip=dc.constant(1.0))
+    even = dc.calibrate(
+        BUDGET, sampling, steps=5, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0)
+    )
     assert noise_cost(plan, weight) < 0.8 * noise_cost(even, weight)
 
 
 def rivals(plan: dc.Plan, weight: np.ndarray, rho: float, *, without: str | None = None) -> dict[str, float]:
     """Their sums over the plan's, each calibrated to the plan's own budget."""
     clip = plan.clip_norm
-    shapes = {"uniform": dc.constant(1.0), "growing mu": dc.growing_mu(rho), "sqrt(C)": dc.from_clip(clip)}
+    shapes = {
+        "uniform": dc.curves.constant(1.0),
+        "growing mu": dc.curves.growing_mu(rho),
+        "sqrt(C)": dc.curves.from_clip(clip),
+    }
     return {
         name: noise_cost(
             dc.calibrate(plan.budget, plan.sampling, steps=plan.steps, privacy=shape, clip=clip), weight
@@ -295,8 +305,8 @@ TOLERANCE = 5e-4
 def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float) -> None:
     """Tables may reach up to mu = 12 for runs whose mu is a hundredth of that; a warning would be an error here."""
     plan = dc.calibrate(
-        dc.Budget(epsilon, 1e-8), dc.PoissonSampling(10**6, 10**6 * rate), steps=20, privacy=dc.constant(1.0),
-        clip=dc.constant(1.0),
+        dc.Budget(epsilon, 1e-8), dc.PoissonSampling(10**6, 10**6 * rate), steps=20, privacy=dc.curves.constant(1.0),
+        clip=dc.curves.constant(1.0),
     )  # fmt: skip
     mu = 1 / plan.noise_multiplier
     prices = Prices.of(plan.ledger, epsilon, 1e-8, mu_low=0.9 * float(mu.min()), mu_high=12.0)
@@ -334,9 +344,11 @@ def test_five_thousand_steps_in_half_a_minute() -> None:
     rate = (1 + np.cos(math.pi * np.arange(steps) / steps)) / 2
     started = time.process_time()
     budget, sampling = dc.Budget(1.2, 1e-6), dc.PoissonSampling(60_000, 250)
-    plan = allocate(budget, sampling, steps=steps, weight=rate**2, clip=dc.constant(1.0))
+    plan = allocate(budget, sampling, steps=steps, weight=rate**2, clip=dc.curves.constant(1.0))
     assert time.process_time() - started < 30
-    even = dc.calibrate(budget, sampling, steps=steps, privacy=dc.constant(1.0), clip=dc.constant(1.0))
+    even = dc.calibrate(
+        budget, sampling, steps=steps, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0)
+    )
     assert noise_cost(plan, rate**2) < 0.8 * noise_cost(even, rate**2)
 
 

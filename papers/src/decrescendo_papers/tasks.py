@@ -4,8 +4,7 @@ import functools
 
 from torch import nn
 
-from decrescendo import Task, accuracy
-from decrescendo.training import cross_entropy
+from decrescendo.training import Task, accuracy, cross_entropy
 from decrescendo_papers.experiments.tasks import PAPER, TASKS, find_task
 
 

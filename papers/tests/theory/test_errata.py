@@ -330,5 +330,5 @@ def test_section_5_of_du_multiplies_by_what_eq_61_divides_by() -> None:
 
     right, printed = np.sqrt(clip) / q**0.25, np.sqrt(clip) * q**0.25
     assert cost(right) < cost(np.ones(3)) < cost(printed)
-    mu = curves.curvature(curves.values(clip), curves.values(q))(curves.progress(3))
+    mu = curves.curvature(curves.from_array(clip), curves.from_array(q))(curves.progress(3))
     assert clip / mu == pytest.approx(right)

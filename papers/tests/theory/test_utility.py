@@ -129,7 +129,7 @@ def test_the_curvature_curve_minimises_the_noise_term_at_a_small_mu_budget(seed:
         return noise_term(clip / mu, learning_rate=0.1, curvature=q, dimension=5, sample_rate=0.1, examples=9)
 
     least = float(minimize(cost, np.zeros(steps), method="BFGS", options={"gtol": 1e-9}).fun)
-    curve = curves.curvature(curves.values(clip), curves.values(q))(curves.progress(steps))
+    curve = curves.curvature(curves.from_array(clip), curves.from_array(q))(curves.progress(steps))
     assert cost(np.log(curve)) == pytest.approx(least, rel=1e-6)
     assert cost(np.log(curve)) <= least * (1 + 1e-12)
 

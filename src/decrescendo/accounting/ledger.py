@@ -73,13 +73,13 @@ class Ledger:
         )
 
     @classmethod
-    def of(cls, noise_multiplier: object, sample_rate: float) -> "Ledger":
-        """One release a step: z_t from ``noise_multiplier`` (any one-dimensional array), all at one rate.
+    def of(cls, noise_multipliers: object, sample_rate: float) -> "Ledger":
+        """One release a step: z_t from ``noise_multipliers`` (any one-dimensional array), all at one rate.
 
         >>> Ledger.of([1.0, 0.9, 0.8], sample_rate=0.01)
         Ledger(3 releases, sample_rate 0.01, noise_multiplier 0.8..1)
         """
-        noise = check_array("noise_multiplier", noise_multiplier, at_least=0)
+        noise = check_array("noise_multipliers", noise_multipliers, at_least=0)
         rate = check_real("sample_rate", sample_rate, above=0, at_most=1)
         ledger = cls()
         ledger._fill(np.full(noise.size, rate), noise, np.ones(noise.size, dtype=np.int64))

@@ -87,8 +87,8 @@ def train_command(
 ) -> None:
     """Train a task privately.
 
-    A task is a function of yours, module:function, that returns a decrescendo.Task or (model, loss, data). Settings
-    not given are the task's.
+    A task is a function of yours, module:function, that returns a decrescendo.training.Task or (model, loss,
+    data). Settings not given are the task's.
 
     Example: decrescendo train my_project:patients --epsilon 1.2 --schedule dynamic --out runs/patients
     """

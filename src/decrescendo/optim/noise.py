@@ -54,7 +54,7 @@ class NoisyMean:
 
 
 def privatise(
-    clipped: ClippedSum, noise_multiplier: float, sampling: PoissonSampling, generator: NoiseStream
+    clipped: ClippedSum, noise_multiplier: float, sampling: PoissonSampling, stream: NoiseStream
 ) -> NoisyMean:
     """Add independent N(0, (z C)^2) to every coordinate of the sum; divide by the expected batch size B.
 
@@ -62,14 +62,14 @@ def privatise(
         clipped: the sum and its sensitivity C.
         noise_multiplier: z >= 0. Zero adds nothing, draws nothing and protects nothing.
         sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
-        generator: the noise stream, drawn from once a parameter in the order of the sorted names. The draw
-            is made where the generator lives and is moved to the gradient, so a stream does not depend on
+        stream: the noise stream, drawn from once a parameter in the order of the sorted names. The draw
+            is made where the stream lives and is moved to the gradient, so a stream does not depend on
             the model's device. A `base.rng.SecureStream` gives noise that nobody can predict and that is an exact
             Gaussian, rounded once to a public grid: the sum goes to the CPU for it.
 
     Guarantee:
         the result is one ``Release(sampling.sample_rate, noise_multiplier)`` for neighbours that differ by
-        adding or removing one example, provided the batch was drawn by ``sampling`` and the generator is
+        adding or removing one example, provided the batch was drawn by ``sampling`` and the stream is
         secret.
 
     Edge cases:
@@ -91,18 +91,18 @@ def privatise(
     """
     check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
     check_instance("sampling", sampling, PoissonSampling)
-    _check_stream(generator)
+    _check_stream(stream)
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)
     divisor = sampling.expected_batch_size
-    gradients = _noised(clipped.gradients, std, divisor, generator)
+    gradients = _noised(clipped.gradients, std, divisor, stream)
     return NoisyMean(gradients, Release(sample_rate=sampling.sample_rate, noise_multiplier=z), std / divisor)
 
 
-def _check_stream(generator: object) -> None:
-    if not isinstance(generator, (torch.Generator, SecureStream)):
+def _check_stream(stream: object) -> None:
+    if not isinstance(stream, (torch.Generator, SecureStream)):
         raise InvalidType(
-            f"generator must be a torch.Generator or a SecureStream, got {type(generator).__name__}. "
+            f"stream must be a torch.Generator or a SecureStream, got {type(stream).__name__}. "
             "Streams(seed).torch('noise') makes the one, SecureStream.fresh() the other"
         )
 
@@ -124,7 +124,7 @@ def _noise_std(z: float, sensitivity: float) -> float:
 
 
 def _noised(
-    gradients: Mapping[str, Tensor], std: float, divisor: float, generator: NoiseStream
+    gradients: Mapping[str, Tensor], std: float, divisor: float, stream: NoiseStream
 ) -> dict[str, Tensor]:
     """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names; nothing is drawn for std 0."""
     noisy: dict[str, Tensor] = {}
@@ -134,15 +134,15 @@ def _noised(
         if std == 0:
             noisy[name] = gradient.to(dtype) / divisor
             continue
-        if isinstance(generator, SecureStream):
+        if isinstance(stream, SecureStream):
             exact = gradient.to("cpu", torch.float64)
-            rounded = generator.add_gaussian(exact.flatten().numpy(), std) / divisor
+            rounded = stream.add_gaussian(exact.flatten().numpy(), std) / divisor
             noisy[name] = torch.from_numpy(rounded).reshape(gradient.shape).to(dtype).to(gradient.device)
             continue
         # A float32 draw is made of 24 random bits: it ends at sqrt(48 ln 2) = 5.77 deviations, and an output that one
         # neighbour can make and the other cannot is an infinite loss. In float64 the end is at 8.57 deviations.
-        noise = torch.randn(gradient.shape, dtype=torch.float64, device=generator.device, generator=generator)
-        place = generator.device if gradient.device.type == "mps" else gradient.device  # mps has no float64
+        noise = torch.randn(gradient.shape, dtype=torch.float64, device=stream.device, generator=stream)
+        place = stream.device if gradient.device.type == "mps" else gradient.device  # mps has no float64
         total = noise.mul_(std).to(place).add_(gradient.to(place)).div_(divisor)
         noisy[name] = total.to(dtype).to(gradient.device)
     return {name: noisy[name] for name in gradients}
@@ -200,7 +200,7 @@ class NoisedSum:
         return f"NoisedSum({count} parameter{'' if count == 1 else 's'}, {noise})"
 
 
-def complete(noised: NoisedSum, sampling: PoissonSampling, generator: NoiseStream) -> NoisyMean:
+def complete(noised: NoisedSum, sampling: PoissonSampling, stream: NoiseStream) -> NoisyMean:
     """Add exactly what is missing of the noise; divide by the expected batch size B.
 
     With m = shares - present missing shares that is N(0, (z C)^2 m / shares) on every coordinate, so that the total
@@ -210,7 +210,7 @@ def complete(noised: NoisedSum, sampling: PoissonSampling, generator: NoiseStrea
     Args:
         noised: the sum, and what noise is in it.
         sampling: how the contributors were drawn; its declared ``expected_batch_size`` is the divisor.
-        generator: the noise stream of whoever completes, as in `privatise`; not drawn from where nothing is missing.
+        stream: the noise stream of whoever completes, as in `privatise`; not drawn from where nothing is missing.
 
     Guarantee:
         with ``shares`` given, one ``Release(sampling.sample_rate, z)``, as `privatise` makes, provided the parts
@@ -232,7 +232,7 @@ def complete(noised: NoisedSum, sampling: PoissonSampling, generator: NoiseStrea
     """
     check_instance("noised", noised, NoisedSum, "A ClippedSum, without noise, goes through privatise")
     check_instance("sampling", sampling, PoissonSampling)
-    _check_stream(generator)
+    _check_stream(stream)
     z, present, shares = noised.noise_multiplier, noised.present, noised.shares
     whole = _noise_std(z, noised.sensitivity)
     if shares is None:
@@ -240,5 +240,5 @@ def complete(noised: NoisedSum, sampling: PoissonSampling, generator: NoiseStrea
     else:
         missing, total, rate = (shares - present) / shares, 1, sampling.sample_rate
     divisor = sampling.expected_batch_size
-    gradients = _noised(noised.gradients, whole * math.sqrt(missing), divisor, generator)
+    gradients = _noised(noised.gradients, whole * math.sqrt(missing), divisor, stream)
     return NoisyMean(gradients, Release(rate, z), whole * math.sqrt(total) / divisor)

@@ -26,6 +26,13 @@ from jaxtyping import Float
 
 from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
 
+__all__ = [
+    "Curve", "CurveOrValues", "constant", "cosine", "curvature", "evaluate", "exponential",
+    "exponential_noise_decay", "from_array", "from_clip", "growing_mu", "influence", "join", "linear",
+    "piecewise_constant", "polynomial_noise_decay", "progress", "sensitivity_decay", "step_noise_decay",
+    "time_noise_decay",
+]  # fmt: skip
+
 Curve = Callable[[Float[np.ndarray, " steps"]], Float[np.ndarray, " steps"]]
 CurveOrValues = Curve | Sequence[float] | Float[np.ndarray, " steps"]
 
@@ -62,7 +69,7 @@ def as_curve(name: str, curve: object) -> Curve:
             f"{name} must be a curve (a function of progress) or an array, got {type(curve).__name__}. "
             "For a constant write curves.constant(value)"
         )
-    return values(cast(Sequence[float], curve))
+    return from_array(cast(Sequence[float], curve))
 
 
 def constant(value: float) -> Curve:
@@ -105,14 +112,14 @@ def cosine(start: float, end: float) -> Curve:
     return lambda u: b + (a - b) * (1 + np.cos(math.pi * u)) / 2
 
 
-def steps(levels: Sequence[float], boundaries: Sequence[float]) -> Curve:
-    """Piecewise constant: ``levels[i]`` up to and including progress ``boundaries[i]``, the last level to the end.
+def piecewise_constant(levels: Sequence[float], boundaries: Sequence[float]) -> Curve:
+    """``levels[i]`` up to and including progress ``boundaries[i]``, the last level to the end.
 
     Args:
         levels: > 0, one more than boundaries.
         boundaries: ascending, inside (0, 1).
 
-    >>> steps([1.0, 2.0], [0.5])(progress(4))
+    >>> piecewise_constant([1.0, 2.0], [0.5])(progress(4))
     array([1., 1., 2., 2.])
     """
     return join([constant(level) for level in levels], boundaries)
@@ -145,10 +152,10 @@ def join(curves: Sequence[Curve], boundaries: Sequence[float]) -> Curve:
     return joined
 
 
-def values(array: Sequence[float] | Float[np.ndarray, " steps"]) -> Curve:
+def from_array(array: Sequence[float] | Float[np.ndarray, " steps"]) -> Curve:
     """The given values as they are, one a step; all > 0. A run of another length is refused.
 
-    >>> values([3.0, 2.0, 1.0])(progress(3))
+    >>> from_array([3.0, 2.0, 1.0])(progress(3))
     array([3., 2., 1.])
     """
     given = check_array("values", array, above=0)
@@ -195,7 +202,7 @@ def curvature(clip: CurveOrValues, weight: CurveOrValues) -> Curve:
 
     Their section 5 prints the noise as sqrt(C_t) Q_t^(1/4); Eq. (61), sqrt(C_t)/Q_t^(1/4), is right.
 
-    >>> curvature(constant(4.0), values([1.0, 16.0]))(progress(2))
+    >>> curvature(constant(4.0), from_array([1.0, 16.0]))(progress(2))
     array([2., 4.])
     """
     c, q = as_curve("clip", clip), as_curve("weight", weight)

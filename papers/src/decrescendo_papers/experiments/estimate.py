@@ -8,9 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import optimize, stats
 
-from decrescendo import Curve
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.plans import curves
+from decrescendo.plans import Curve, curves
 from decrescendo.report.alike import above
 from decrescendo_papers.experiments.influence import Measured
 

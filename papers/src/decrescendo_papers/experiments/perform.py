@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from decrescendo import Budget, Plan, PoissonSampling, Run, Streams, Unit, accounting, accuracy, calibrate
+from decrescendo import Budget, Plan, PoissonSampling, Run, Streams, Unit, accounting, calibrate
 from decrescendo.accounting import Accountant
 from decrescendo.base import Seeds
 from decrescendo.clipping import Engine
@@ -20,6 +20,7 @@ from decrescendo.optim import averaged
 from decrescendo.plans import schedule_curves
 from decrescendo.training import (
     Progress,
+    accuracy,
     cross_entropy,
     decay_scheduler,
     fit,

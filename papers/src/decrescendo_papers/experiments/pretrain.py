@@ -13,8 +13,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from decrescendo import Streams, accuracy
-from decrescendo.training import cross_entropy
+from decrescendo import Streams
+from decrescendo.training import accuracy, cross_entropy
 from decrescendo_papers.data import Dataset
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.stand_ins import check_untested, find_stand_in, public_rows

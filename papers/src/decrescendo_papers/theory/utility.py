@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo import Bound
+from decrescendo.accounting import Bound
 from decrescendo.errors import InvalidValue, check_array, check_integer, check_real
 
 
