@@ -11,7 +11,7 @@ from scipy import optimize, stats
 from decrescendo import Curve
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.plans import curves
-from decrescendo.report.alike import above
+from decrescendo_papers.experiments.alike import above
 from decrescendo_papers.experiments.influence import Measured
 
 LEVEL = 0.95
