@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.audit_figure import Mark, draw_audits
 from decrescendo.accounting.budget import Budget
 from decrescendo.audit import AuditResult, many_runs, one_run
 from decrescendo.audit.attacks import batch_size, one_canary, opposed, padded
@@ -25,7 +26,6 @@ from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant, sensitivity_decay
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.report.audit_figure import Mark, draw_audits
 from decrescendo.training import cross_entropy, initialised
 from decrescendo_papers.data import mnist
 from decrescendo_papers.experiments.perform import machine

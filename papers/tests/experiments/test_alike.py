@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from decrescendo.cli.demo import DYNAMIC as DEMO_DYNAMIC
 from decrescendo.cli.demo import _compare
-from decrescendo.report.alike import SAME, above, alike, first_of_least, first_of_most
-from decrescendo.report.paired import Paired, paired, pooled
+from decrescendo.report import Paired, paired
+from decrescendo_papers.experiments.alike import SAME, above, alike, first_of_least, first_of_most
+from decrescendo_papers.experiments.comparisons import pooled
 from decrescendo_papers.experiments.estimate import Exponential
 from decrescendo_papers.experiments.figure3 import EPSILON, FIGURE3, TASK, grid_spec
 from decrescendo_papers.experiments.hong import CASES, DYNAMIC, STEPS, UNIFORM, Chosen, Loss

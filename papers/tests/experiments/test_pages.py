@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from decrescendo.report.paired import Paired, holm, paired, pooled
+from decrescendo.report import Paired, paired
 from decrescendo_papers.experiments import results
+from decrescendo_papers.experiments.comparisons import holm, pooled
 from decrescendo_papers.experiments.methods import DYNAMIC, LINEAR, TCDP, VANILLA
 from decrescendo_papers.experiments.pages.archive import Archive, Sources
 from decrescendo_papers.experiments.pages.filled import Filled

@@ -1,14 +1,16 @@
 """Two methods seed by seed: which was better, or that it was a tie."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import stats
 
-from decrescendo.report.alike import SAME, largest
+# Sums of the same numbers differ between processors by 1e-16 to 1e-13 of the largest of them; what is told apart on
+# purpose differs by one test example of at most a million: 1e-6 and more.
+SAME = 1e-9
 
 Verdict = Literal["better", "worse", "tie", "one seed", "none"]
 
@@ -89,6 +91,15 @@ class Paired:
         return f"{self.mean:+.2f}{error} {self.verdict}"
 
 
+def largest(*series: Mapping[int, float]) -> float:
+    """Size of the numbers by seed that differences are made of.
+
+    >>> largest({0: -3.0}, {}, {0: 2.0, 1: 1.0})
+    3.0
+    """
+    return max((abs(value) for of in series for value in of.values()), default=0.0)
+
+
 def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired:
     """``one`` minus ``other`` at the seeds that both have.
 
@@ -101,37 +112,3 @@ def paired(one: Mapping[int, float], other: Mapping[int, float]) -> Paired:
         tuple(round(one[seed] - other[seed], 9) for seed in sorted(one.keys() & other.keys())),
         largest(one, other),
     )
-
-
-def pooled(pairs: Sequence[Mapping[int, float]], others: Sequence[Mapping[int, float]]) -> Paired:
-    """Differences averaged over columns first, one a seed: columns with the same seed are not independent.
-
-    Only the seeds that every column has are used.
-
-    >>> pooled([{0: 91.0, 1: 92.0}, {0: 81.0}], [{0: 90.0, 1: 90.0}, {0: 78.0}]).differences
-    (2.0,)
-    """
-    seeds = set[int].intersection(*(set(column) for column in (*pairs, *others))) if pairs else set[int]()
-    return Paired(
-        tuple(
-            round(
-                float(np.mean([one[seed] - other[seed] for one, other in zip(pairs, others, strict=True)])),
-                9,
-            )
-            for seed in sorted(seeds)
-        ),
-        largest(*pairs, *others),
-    )
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """P values corrected for their number: Holm 1979, which controls the chance of any false alarm.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    values = np.asarray(p_values, dtype=np.float64)
-    order = np.argsort(values, kind="stable")
-    corrected = np.empty_like(values)
-    corrected[order] = np.minimum(1.0, np.maximum.accumulate(values[order] * np.arange(len(values), 0, -1)))
-    return [float(value) for value in corrected]

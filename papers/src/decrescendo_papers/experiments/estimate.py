@@ -10,7 +10,7 @@ from scipy import optimize, stats
 
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.plans import Curve, curves
-from decrescendo.report.alike import above
+from decrescendo_papers.experiments.alike import above
 from decrescendo_papers.experiments.influence import Measured
 
 LEVEL = 0.95

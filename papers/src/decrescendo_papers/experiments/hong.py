@@ -13,8 +13,8 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from decrescendo.report.alike import first_of_least
 from decrescendo_papers.experiments import influences, results
+from decrescendo_papers.experiments.alike import first_of_least
 from decrescendo_papers.experiments.estimate import Exponential, Influence, fit_exponential
 from decrescendo_papers.experiments.execute import Outcome, missing
 from decrescendo_papers.experiments.influence import spread

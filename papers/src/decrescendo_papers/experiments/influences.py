@@ -11,11 +11,12 @@ from rich.console import Console
 
 from decrescendo.base import sealed as kept
 from decrescendo.errors import FileRefused, InvalidValue, check_integer
-from decrescendo.report import Panel, Scores, draw_panels
+from decrescendo.report import Scores
 from decrescendo.training import cross_entropy, decay_scheduler, make_optimizer, mean_loss
 from decrescendo_papers.experiments.estimate import Exponential, Influence
 from decrescendo_papers.experiments.influence import HIGH, LOW, Course, Measured, Tick, measure, work
 from decrescendo_papers.experiments.measured_seeds import add_seed, read_seeds, seeds_bar
+from decrescendo_papers.experiments.panels import Panel, draw_panels
 from decrescendo_papers.experiments.perform import chosen_rows, data_of, fresh_model, machine, plan_of
 from decrescendo_papers.experiments.spec import Spec
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from decrescendo.base import require
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 from decrescendo.plans import schedule_curves
-from decrescendo.report.alike import first_of_most
 from decrescendo.training import decay_scheduler, make_optimizer
+from decrescendo_papers.experiments.alike import first_of_most
 from decrescendo_papers.experiments.execute import Outcome
 from decrescendo_papers.experiments.pretrain import check_start
 from decrescendo_papers.experiments.recipes import Recipe, Trial

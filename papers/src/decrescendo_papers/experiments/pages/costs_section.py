@@ -6,11 +6,12 @@ import numpy as np
 
 from decrescendo.accounting import rounded
 from decrescendo.base.markdown import table
-from decrescendo.report import Panel, Scores, draw_panels
+from decrescendo.report import Scores
 from decrescendo_papers.experiments.costs import Costs, find
 from decrescendo_papers.experiments.figure import Figure
 from decrescendo_papers.experiments.pages.archive import Sources
 from decrescendo_papers.experiments.pages.settings import setting
+from decrescendo_papers.experiments.panels import Panel, draw_panels
 
 CLT, CERTIFIED, RENYI = "CLT (estimate)", "certified bracket", "Renyi (upper bound)"
 

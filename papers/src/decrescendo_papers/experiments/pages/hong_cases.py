@@ -8,8 +8,8 @@ import numpy as np
 from jaxtyping import Bool
 from scipy import stats
 
-from decrescendo.report import Paired, holm, paired
-from decrescendo.report.alike import SAME, largest
+from decrescendo.report import SAME, Paired, largest, paired
+from decrescendo_papers.experiments.comparisons import holm
 from decrescendo_papers.experiments.estimate import LEVEL, Exponential, Influence
 from decrescendo_papers.experiments.hong import (
     CASES,

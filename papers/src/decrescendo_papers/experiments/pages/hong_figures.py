@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from decrescendo.report import Panel, Scores, draw_panels
+from decrescendo.report import Scores
 from decrescendo_papers.experiments.estimate import Influence
 from decrescendo_papers.experiments.hong import METHODS, SEEDS, SIZES, STAND_INS, Case, influence_of
 from decrescendo_papers.experiments.pages.archive import Sources
@@ -17,6 +17,7 @@ from decrescendo_papers.experiments.pages.hong_cases import (
     reach,
     sized,
 )
+from decrescendo_papers.experiments.panels import Panel, draw_panels
 
 NAMES = {"mnist35-pca": "3 and 5", "mnist-pca": "10 digits"}
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from decrescendo.report import Paired
-from decrescendo.report.alike import above
+from decrescendo_papers.experiments.alike import above
 from decrescendo_papers.experiments.estimate import fit_exponential
 from decrescendo_papers.experiments.hong import CASES, SEEDS, SHOWN, STAND_INS, STEPS, influence_of
 from decrescendo_papers.experiments.pages.archive import Sources

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from decrescendo.report import Panel, Scores, draw_panels
-from decrescendo.report.alike import above, first_of_most
+from decrescendo.report import Scores
+from decrescendo_papers.experiments.alike import above, first_of_most
 from decrescendo_papers.experiments.figure import Figure
 from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.panels import Panel, draw_panels
 from decrescendo_papers.experiments.results import Result
 
 # A mean length is said to ramp up when it later exceeds its first value by more than this.

@@ -4,7 +4,8 @@ with a learning rate that falls to zero."""
 from dataclasses import dataclass
 
 from decrescendo.base.markdown import table
-from decrescendo.report import Paired, holm, pooled
+from decrescendo.report import Paired
+from decrescendo_papers.experiments.comparisons import holm, pooled
 from decrescendo_papers.experiments.pages.filled import LINEAR, Filled
 from decrescendo_papers.experiments.table import CERTIFIED, Column, Row
 

@@ -1,7 +1,7 @@
 """The page of the strong recipes: how far each got, at what certified epsilon, and what the search cost."""
 
 from decrescendo.base.markdown import table
-from decrescendo.report.alike import above, first_of_most
+from decrescendo_papers.experiments.alike import above, first_of_most
 from decrescendo_papers.experiments.pages.archive import Archive
 from decrescendo_papers.experiments.pages.scores import Score, score_of
 from decrescendo_papers.experiments.pages.settings import machines_table

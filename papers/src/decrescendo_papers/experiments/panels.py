@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from decrescendo.errors import InvalidValue
+from decrescendo.report import Scores
 from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save_both
-from decrescendo.report.figure import Scores
 
 DOTS = 40  # a line of more points is a curve
 

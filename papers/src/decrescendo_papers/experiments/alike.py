@@ -5,10 +5,10 @@ Sums of the same numbers differ in their last digits between processors, numbers
 or in a digit that is shown: 1e-6 and more. `SAME` lies between, far from both.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-SAME = 1e-9
+from decrescendo.report import SAME
 
 Found = TypeVar("Found")
 
@@ -55,12 +55,3 @@ def first_of_least(found: Iterable[Found], value: Callable[[Found], float]) -> F
     150
     """
     return first_of_most(found, lambda one: -value(one))
-
-
-def largest(*series: Mapping[int, float]) -> float:
-    """Size of the numbers by seed that differences are made of.
-
-    >>> largest({0: -3.0}, {}, {0: 2.0, 1: 1.0})
-    3.0
-    """
-    return max((abs(value) for of in series for value in of.values()), default=0.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.base.extras import require
+from decrescendo.base import require
 from decrescendo.report.canvas import new_figure, save_both
 
 # Readable without colour vision, and even in grey: light is high.
