@@ -232,6 +232,22 @@ def test_the_own_loop_is_the_loop(data: Pair) -> None:
     assert run.ledger == trainer.ledger == make_plan().ledger
 
 
+def test_the_step_in_two_halves_is_the_step(data: Pair) -> None:
+    """What fills ``.grad``, and a loop of somebody else's that steps the optimiser and clears it."""
+    whole, halves = make_model(), make_model()
+    train(whole, loss, data, make_plan(), sgd(whole), seed=3)
+    optimizer = sgd(halves)
+    trainer = Trainer(halves, loss, make_plan(), optimizer, seed=3)
+    for batch in trainer.batches(data):
+        result = trainer.fill_gradients(batch)
+        assert result.step == trainer.ledger.steps  # recorded before the optimiser moves
+        assert all(p.grad is not None for p in halves.parameters())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), halves.parameters(), strict=True))
+    assert trainer.finish().ledger == make_plan().ledger
+
+
 def test_a_step_beyond_the_plan_is_refused(data: Pair) -> None:
     trainer = trainer_for(data)
     for batch in trainer.batches(data):

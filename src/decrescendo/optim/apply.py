@@ -1,4 +1,4 @@
-"""One step of any ``torch.optim`` optimiser on a noisy mean: the only way gradients reach the weights."""
+"""A noisy mean into ``.grad``, and one step of any ``torch.optim`` optimiser on it: the only way to the weights."""
 
 import functools
 import inspect
@@ -43,6 +43,27 @@ def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) 
     (0.5, None)
     """
     check_instance("noisy", noisy, NoisyMean, "privatise(clipped, ...) makes one from a ClippedSum")
+    fill_gradients(noisy, model, optimizer)
+    try:
+        optimizer.step()
+    finally:
+        clear_gradients(model, optimizer)
+
+
+def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Set every ``.grad`` to the noisy mean, for a loop that calls ``optimizer.step()`` and `clear_gradients` itself.
+
+    Everything is checked before anything changes; see `apply` for the guarantee and the errors.
+
+    >>> import torch
+    >>> from decrescendo.accounting.ledger import Release
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> noisy = NoisyMean({"weight": torch.tensor([[0.5]])}, Release(0.01, 1.0))
+    >>> fill_gradients(noisy, model, torch.optim.SGD(model.parameters(), lr=1.0))
+    >>> model.weight.grad
+    tensor([[0.5000]])
+    """
+    check_instance("noisy", noisy, NoisyMean, "privatise(clipped, ...) makes one from a ClippedSum")
     check_instance("model", model, nn.Module)
     held = Inventory.of(model)
     parameters = trainable_of(held)
@@ -59,12 +80,18 @@ def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) 
             parameter.grad = noisy.gradients[name].to(parameter)
         if told is not None:
             told.expect_noise(noisy.noise_std)
-        optimizer.step()
-    finally:
-        if told is not None:
-            told.expect_noise(None)
-        for parameter in parameters.values():
-            parameter.grad = None
+    except BaseException:
+        clear_gradients(model, optimizer)
+        raise
+
+
+def clear_gradients(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Clear every ``.grad``, and what the optimiser was told of the noise of one step."""
+    told = as_noise_aware(optimizer)
+    if told is not None:
+        told.expect_noise(None)
+    for parameter in trainable_of(Inventory.of(model)).values():
+        parameter.grad = None
 
 
 def _check_names(noisy: NoisyMean, parameters: dict[str, nn.Parameter]) -> None:

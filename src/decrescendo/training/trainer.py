@@ -23,7 +23,8 @@ from decrescendo.errors import (
     check_instance,
 )
 from decrescendo.optim import apply
-from decrescendo.optim.noise import privatise
+from decrescendo.optim.apply import fill_gradients
+from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 from decrescendo.training.bits import digest
@@ -195,6 +196,21 @@ class Trainer:
 
     def step(self, batch: Batch | None) -> StepResult:
         """Take the next step with the batch just drawn."""
+        noisy, diagnostics = self._release(batch)
+        apply(noisy, self._model, self._optimizer)
+        return StepResult(len(self._releases), noisy.release, diagnostics)
+
+    def fill_gradients(self, batch: Batch | None) -> StepResult:
+        """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser, and clears ``.grad``.
+
+        The release is recorded by then, so whatever the loop does with ``.grad`` is post-processing.
+        """
+        noisy, diagnostics = self._release(batch)
+        fill_gradients(noisy, self._model, self._optimizer)
+        return StepResult(len(self._releases), noisy.release, diagnostics)
+
+    def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
+        """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
         settings = self._check_batch(batch)
         clipped = self._engine.clipped_sum(batch, settings.clip_norm)
         self._untouched.thawed(clipped.gradients)
@@ -202,8 +218,8 @@ class Trainer:
             self._untouched.check()
             self._looked = True
         noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
-        # Recorded before anything of it can be seen: a crash may waste a release, never hide one. One that was recorded
-        # before is compared: the same noise on another sum must not be seen.
+        # A crash may waste a release, never hide one. One that was recorded before is compared: the same noise on
+        # another sum must not be seen.
         if self._released is not None:
             self._released.record(len(self._releases), digest(noisy))
         if self._account is not None:
@@ -211,8 +227,7 @@ class Trainer:
         self._releases.append(noisy.release)
         self._columns.append(clipped.diagnostics)
         self._drawn = None
-        apply(noisy, self._model, self._optimizer)
-        return StepResult(len(self._releases), noisy.release, clipped.diagnostics)
+        return noisy, clipped.diagnostics
 
     @property
     def ledger(self) -> Ledger:
