@@ -28,7 +28,7 @@ from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Release
 from decrescendo.base import sealed as kept
 from decrescendo.errors import DecrescendoError, FileRefused
-from decrescendo.federated.journal import Entry, Journal
+from decrescendo.federated.journal import Journal
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.run import Run
@@ -63,7 +63,7 @@ def _save_kept(folder: Path) -> None:
 def _save_journal(folder: Path) -> None:
     journal = Journal(folder / "journal")
     try:
-        journal.write(Entry({"round": 2}, TENSORS))
+        journal.write({"round": 2, "weights": TENSORS})
     finally:
         journal.close()
 
@@ -145,9 +145,9 @@ def _check(folder: Path) -> None:
         assert kept.read(folder / "result.json", "x", 1) == {"score": 0.5}
     if (folder / "journal").exists():
         journal = Journal(folder / "journal")
-        entry = journal.read()
+        state = journal.read()
         journal.close()
-        assert entry is None or entry.facts == {"round": 2}
+        assert state is None or state["round"] == 2
     if (folder / "new.db").exists():
         with closing(Store(folder / "new.db")) as store:
             assert store.rows == ROWS

@@ -9,7 +9,7 @@ from torch import nn
 
 from decrescendo.accounting.budget import Budget, Guarantee, Unit
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.federated import rounds
+from decrescendo.federated import server
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
@@ -26,7 +26,7 @@ judged_once = cache(judged)
 
 @pytest.fixture(autouse=True)
 def _judge_each_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "judged", judged_once)
+    monkeypatch.setattr(server, "judged", judged_once)
 
 
 def make_plan(

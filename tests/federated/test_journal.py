@@ -1,11 +1,11 @@
 """Killed between any two calls and started again: the run goes on, and the ledger misses nothing that was seen."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +15,11 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
 from decrescendo.federated import Clients, Outcome, Placement, Server, simulate
 from decrescendo.federated import journal as journal_module
-from decrescendo.federated import rounds as rounds_module
-from decrescendo.federated.journal import HEAD, Journal
+from decrescendo.federated import server as server_module
+from decrescendo.federated.journal import Journal
 from decrescendo.optim import AdamBC
+from decrescendo.training.checkpoint import checkpoints as checkpoints_module
+from decrescendo.training.checkpoint.checkpoints import read_state
 from decrescendo.training.progress import Progress
 
 from .conftest import adam, loss, make_model, make_plan, momentum, records, sgd
@@ -123,12 +125,20 @@ def test_a_round_whose_replies_may_have_been_seen_is_spent(placement: Placement,
     assert lost > 3
 
 
+def killed_when_named(folder: Path) -> Callable[[Path], None]:
+    def sync(path: Path) -> None:
+        if path == folder:
+            raise Killed
+
+    return sync
+
+
 @pytest.mark.parametrize("placement", list(Placement))
-@pytest.mark.parametrize("moment", ["before", "tensors", "after"])
+@pytest.mark.parametrize("moment", ["before", "written", "renamed", "after"])
 def test_killed_while_the_journal_is_written(
     placement: Placement, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, between the two files, and after: old state or new state, and the new one has the release."""
+    """Between any two changes on the disk: old state or new state, and the new one has the release."""
     server = start(tmp_path, placement)
     for number in (1, 2):
         opened = server.open()
@@ -138,22 +148,23 @@ def test_killed_while_the_journal_is_written(
             break
         server.close()
     before = server.spent
-    write, put = Journal.write, Journal._put
+    write = Journal.write
 
-    def killed_write(self: Journal, entry: journal_module.Entry) -> None:
+    def killed_write(self: Journal, state: Mapping[str, Any]) -> None:
         if moment == "before":
             raise Killed
-        write(self, entry)
+        write(self, state)
         raise Killed
 
-    def killed_put(self: Journal, name: str, content: bytes) -> None:
-        if name == HEAD:
-            raise Killed
-        put(self, name, content)
+    def killed(*_: object, **__: object) -> None:
+        raise Killed
 
     with monkeypatch.context() as patch:
-        if moment == "tensors":
-            patch.setattr(Journal, "_put", killed_put)
+        if moment == "written":  # whole, and still under another name
+            patch.setattr(Path, "rename", killed)
+            patch.setattr(checkpoints_module.shutil, "rmtree", lambda *_, **__: None)
+        elif moment == "renamed":  # beside the state before it
+            patch.setattr(checkpoints_module, "sync_folder", killed_when_named(tmp_path))
         else:
             patch.setattr(Journal, "write", killed_write)
         old = flat(server.weights())
@@ -163,7 +174,7 @@ def test_killed_while_the_journal_is_written(
             "the weights moved before the journal had the release"
         )
     again = start(tmp_path, placement)
-    new = moment == "after"
+    new = moment in ("renamed", "after")
     assert again.spent == (2 if placement.shows_replies or new else 1)
     assert again.spent >= before
     assert torch.equal(flat(again.weights()), old) != new
@@ -176,13 +187,13 @@ def test_the_release_is_recorded_before_the_optimiser_moves(
 
     def broken(*arguments: object) -> None:
         assert server.spent == 1
-        head = json.loads((tmp_path / HEAD).read_text())
-        assert head["facts"]["spent"] == 1
+        (folder,) = tmp_path.glob("step-*")
+        assert read_state(folder).state["spent"] == 1
         raise Killed
 
     server.open()
     with monkeypatch.context() as patch:
-        patch.setattr(rounds_module, "apply", broken)
+        patch.setattr(server_module, "apply", broken)
         with pytest.raises(Killed):
             server.close()
     assert server.ledger == PLAN().ledger.first(1)
@@ -221,18 +232,26 @@ def test_a_journal_of_another_run_or_damaged_is_refused(tmp_path: Path) -> None:
         start(tmp_path, Placement.SHARES)
     with pytest.raises(FileRefused, match="written with the optimiser SGD"):
         start(tmp_path, Placement.SERVER, adam)
-    head = tmp_path / HEAD
+    (head,) = tmp_path.glob("step-*/state.json")
     text = head.read_text()
-    head.write_text(text.replace('"spent": 1', '"spent": 0'))
+    assert '["spent", 1]' in text
+    head.write_text(text.replace('["spent", 1]', '["spent", 0]'))
     with pytest.raises(FileRefused, match="checksum"):
         start(tmp_path, Placement.SERVER)
     head.write_text(text)
-    tensors = next(tmp_path.glob("state-*"))
+    tensors = head.with_name("tensors.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-1] + b"?")
     with pytest.raises(FileRefused, match="other bytes"):
         start(tmp_path, Placement.SERVER)
     tensors.unlink()
-    with pytest.raises(FileRefused, match="damaged"):
+    with pytest.raises(FileRefused, match="cannot be read"):
+        start(tmp_path, Placement.SERVER)
+
+
+def test_a_journal_of_before_this_version_does_not_begin_anew(tmp_path: Path) -> None:
+    """With a seed it would draw the noise of its first round again."""
+    (tmp_path / "journal-private.json").write_text("{}")
+    with pytest.raises(FileRefused, match="Finish the run with the version"):
         start(tmp_path, Placement.SERVER)
 
 
@@ -299,8 +318,8 @@ def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
     for _ in range(3):
         server.open()
         server.close()
-    files = sorted(tmp_path.iterdir())
-    assert [file.suffix for file in files] == [".json", ".lock", ".safetensors"]
+    files = sorted(tmp_path.rglob("*"))
+    assert sorted(file.suffix for file in files) == ["", ".json", ".lock", ".safetensors"]
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
     with pytest.raises(PlanViolation):
         start(tmp_path, Placement.SERVER).open()
@@ -308,6 +327,7 @@ def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
 
 def test_an_optimiser_that_cannot_be_written_is_found_out_at_the_start(tmp_path: Path) -> None:
     model = make_model()
-    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
-    with pytest.raises(InvalidType, match="plain values"):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["colour"] = object()
+    with pytest.raises(InvalidType, match="state must be made of"):
         Server(model, PLAN(), optimizer, seed=3, placement=Placement.SERVER, journal=tmp_path)

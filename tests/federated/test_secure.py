@@ -101,7 +101,7 @@ def test_a_journal_of_the_other_kind_is_refused(
     server = server_of(tmp_path / "run", seed=begun)
     played(server, 1)
     server.stop()
-    with pytest.raises(FileRefused, match="streams of its own kind"):
+    with pytest.raises(FileRefused, match="of the kind that is asked for"):
         server_of(tmp_path / "run", seed=given)
     server_of(tmp_path / "run", seed=begun).stop()
 

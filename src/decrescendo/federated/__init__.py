@@ -1,11 +1,10 @@
 """Clients instead of examples: one plan for a server with real clients, and for a simulation of a million."""
 
 from decrescendo.federated.clients import Clients, Records
-from decrescendo.federated.messages import Reply, Round, run_id
+from decrescendo.federated.messages import Opened, Reply, Round, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
-from decrescendo.federated.rounds import Opened
 from decrescendo.federated.server import Server
 from decrescendo.federated.simulation import client_streams, simulate
 from decrescendo.federated.threats import local_guarantee, server_guarantee

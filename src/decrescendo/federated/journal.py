@@ -1,35 +1,18 @@
 """The server's state on disk: written before anything of a round can be seen, read when the server starts again."""
 
-import hashlib
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-from torch import Tensor
 
-from decrescendo.base import sealed
-from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
+from decrescendo.training.checkpoint.checkpoints import read_state, states_in, write_state
 
-FORMAT, VERSION = "decrescendo-federated-journal", 1
-HEAD, LOCK = "journal-private.json", "journal.lock"
-_TENSORS = re.compile(r"state-[0-9a-f]{16}\.safetensors")
-_KEYS = {"format", "version", "facts", "tensors", "tensors_sha256"}
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One state: facts that fit JSON, and tensors by name."""
-
-    facts: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
+LOCK = "journal.lock"
+# What versions before this one wrote: a run that began then must not begin anew, with the same noise.
+_OLD = "journal-private.json"
 
 
 class Journal:
@@ -50,8 +33,8 @@ class Journal:
     >>> journal = Journal(Path(tempfile.mkdtemp()) / "run")
     >>> journal.read() is None
     True
-    >>> journal.write(Entry({"round": 1}, {}))
-    >>> journal.read().facts
+    >>> journal.write({"round": 1})
+    >>> journal.read()
     {'round': 1}
     """
 
@@ -76,8 +59,8 @@ class Journal:
         """Let another server have the folder, as the end of this process would."""
         self._lock.release()
 
-    def write(self, entry: Entry) -> None:
-        """Replace the state; when this returns, it is on disk.
+    def write(self, state: Mapping[str, Any]) -> None:
+        """Replace the state (plain values and tensors, nested); when this returns, it is on disk.
 
         Raises:
             PlanViolation: after `close`.
@@ -86,56 +69,21 @@ class Journal:
             raise PlanViolation(
                 "a journal must be held to be written, got one that was let go. Start the server again from its folder"
             )
-        content = save_tensors({name: tensor.contiguous() for name, tensor in entry.tensors.items()})
-        digest = hashlib.sha256(content).hexdigest()
-        # A name of its own: the head that is still there must find its own tensors until it is replaced.
-        name = f"state-{digest[:16]}.safetensors"
-        self._put(name, content)
-        head = {
-            "format": FORMAT,
-            "version": VERSION,
-            "facts": dict(entry.facts),
-            "tensors": name,
-            "tensors_sha256": digest,
-        }
-        self._put(HEAD, sealed.seal(head).encode())
-        for old in self._folder.glob("state-*.safetensors"):
-            if old.name != name:
-                old.unlink(missing_ok=True)
+        before = states_in(self._folder)
+        # A number of its own: the state that is still there stays whole until the new one is.
+        number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
+        write_state(self._folder, number, state, kept=1)
 
-    def read(self) -> Entry | None:
+    def read(self) -> Mapping[str, Any] | None:
         """The last state; ``None`` if there is none yet.
 
         Raises:
-            FileRefused: damaged, foreign or newer: a run whose ledger cannot be read must not go on.
+            FileRefused: damaged, foreign or of another version: a run whose ledger cannot be read must not go on.
         """
-        head = self._folder / HEAD
-        if not head.exists():
-            return None
-        try:
-            content = sealed.opened(head.read_bytes(), head, FORMAT, VERSION, keys=_KEYS)
-            name = content["tensors"]
-            if not isinstance(name, str) or not _TENSORS.fullmatch(name):
-                raise FileRefused(f"{head} must name a file beside it, got {name!r:.60}")
-            stored = (self._folder / name).read_bytes()
-            if hashlib.sha256(stored).hexdigest() != content["tensors_sha256"]:
-                raise FileRefused(
-                    f"{content['tensors']} must be the file that {HEAD} speaks of, got other bytes"
-                )
-            if not isinstance(content["facts"], dict):
-                raise FileRefused(f"{head} must hold facts by name, got {type(content['facts']).__name__}")
-            return Entry(content["facts"], load_tensors(stored))
-        except FileRefused:
-            raise
-        except (OSError, KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        if (self._folder / _OLD).exists():
             raise FileRefused(
-                f"{head} and its tensors must be readable, got {error}. It is damaged"
-            ) from error
-
-    def _put(self, name: str, content: bytes) -> None:
-        write_whole(self._folder / name, content, mode=0o600)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+                f"{self._folder} must be a journal of this version, got one of an older. Finish the run with the "
+                "version of decrescendo that began it"
+            )
+        found = states_in(self._folder)
+        return read_state(found[-1]).state if found else None

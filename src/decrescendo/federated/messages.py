@@ -80,6 +80,12 @@ class Round:
                 f"got share_std={share:g}. It is 0 for server, s / sqrt(k) for shares, s for local"
             )
 
+    @classmethod
+    def of(cls, plan: Plan, placement: Placement, run: str, index: int, cohort: int) -> "Round":
+        """Round ``index`` (from 0) of ``plan``, for a cohort of so many members."""
+        c, z = float(plan.clip_norm[index]), float(plan.noise_multiplier[index])
+        return cls(run, index + 1, plan.steps, c, z, placement, placement.share_std(z * c, cohort))
+
     @property
     def noise_std(self) -> float:
         """s_t = z_t C_t, of the whole noise on the sum."""
@@ -107,6 +113,24 @@ class Round:
             return cls(**values)
         except (InvalidValue, TypeError) as error:
             raise FileRefused(f"a round must have values that a round can have: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An open round: what its members are told, and who they are.
+
+    Args:
+        round: for the members.
+        cohort: client numbers, ascending; may be empty. Private to the server: amplification by sampling holds
+            against those who do not know it.
+
+    >>> asked = Round("ab", 1, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.SERVER, share_std=0.0)
+    >>> Opened(asked, (3, 17)).cohort
+    (3, 17)
+    """
+
+    round: Round
+    cohort: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

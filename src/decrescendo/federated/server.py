@@ -1,6 +1,10 @@
-"""The server of a federated run: asks cohorts, judges replies, sums, releases."""
+"""The server of a federated run: asks cohorts, judges replies, sums, releases. Engine-neutral.
+
+Longer than most files: all that the privacy of a round depends on is to be read together.
+"""
 
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any, final
@@ -8,19 +12,27 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from decrescendo.accounting.ledger import Ledger
-from decrescendo.base.rng import Secure
-from decrescendo.clipping import Diagnostics
-from decrescendo.clipping.clipped import accumulator
-from decrescendo.errors import InvalidValue, PlanViolation, check_instance
-from decrescendo.federated.messages import Reply
+from decrescendo.accounting.budget import Unit
+from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base.rng import Secure, SecureStream, sampling_and_noise
+from decrescendo.clipping import ClippedSum, Diagnostics
+from decrescendo.clipping.clipped import accumulator, check_clip_norm, trainable
+from decrescendo.errors import FileRefused, InvalidValue, PlanViolation, check_instance, check_integer
+from decrescendo.federated.journal import Journal
+from decrescendo.federated.messages import Opened, Reply, Round, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
-from decrescendo.federated.rounds import Opened, Rounds
 from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
+from decrescendo.federated.threats import local_guarantee, server_guarantee
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
+from decrescendo.optim import apply
+from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
-from decrescendo.training.run import cpu_weights
+from decrescendo.training import check_promise
+from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.checkpoint.tree import pack
+from decrescendo.training.run import check_published, cpu_weights, judged
+from decrescendo.training.statement import SECURE, SEEDED
 
 REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
 
@@ -54,9 +66,19 @@ class Server:
     Guarantee:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
         whom `Placement` says. The ledger holds a round before the weights move by it and before `close` returns,
-        also on disk; a kill at any moment may waste a round, never hide one (`Rounds` says which is done again).
+        also on disk; a kill at any moment may waste a round, never hide one.
         In SERVER a client, whatever it sends, moves the sum of a round by at most C_t: replies are clipped
         again here, in float64, and added in whole numbers, without rounding.
+
+    What is written when, if there is a journal:
+
+    - SERVER: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
+      together. Killed before that, the server has shown nobody anything of the round, and it is done again with the
+      same cohort and the same noise. Killed after it, the written noisy mean is applied on the next start.
+    - SHARES, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
+      seen. Killed after that, the round is lost: the next start goes on with the next round of the plan, so the run has
+      one effective round less and the ledger the same length.
+    - An abort counts the round as spent in every placement: that it happened may depend on who took part.
 
     Edge cases:
         an empty cohort, or one of which nobody answers, is released with all of its noise; a reply that is missing
@@ -101,56 +123,63 @@ class Server:
         name: str = "",
         journal: str | os.PathLike[str] | None = None,
     ) -> None:
-        self._rounds = Rounds(
-            model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal
-        )
-        self._shapes = {key: parameter.shape for key, parameter in self._rounds.parameters.items()}
+        check_instance("plan", plan, Plan)
+        check_instance("optimizer", optimizer, torch.optim.Optimizer)
+        if plan.budget.unit is not Unit.CLIENT:
+            raise InvalidValue(
+                f"a federated plan must protect clients, got unit={plan.budget.unit}. "
+                "Calibrate with Budget(epsilon, delta, Unit.CLIENT) and the number of clients as dataset_size"
+            )
+        check_clip_norm("clip_norm", float(plan.clip_norm.min()))
+        self._parameters = trainable(model)
+        check_published(model)
+        self.plan, self.placement, self.name = plan, Placement(placement), name
+        self.run = run_id(plan, self.placement, name)
+        self._model, self._optimizer = model, optimizer
+        self._sampling, self._noise = sampling_and_noise(seed)
+        self._shapes = {key: parameter.shape for key, parameter in self._parameters.items()}
         self._size = sum(shape.numel() for shape in self._shapes.values())
+        self._releases: list[Release] = []
+        self._attendance: list[tuple[int, int]] = []
+        self._opened: Opened | None = None
         self._counts: Counter[Verdict] = Counter()
         self._answered: set[int] = set()
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
-        self._name = name
-
-    @property
-    def run(self) -> str:
-        """The run's name, which every `Round` carries and every `Reply` must."""
-        return self._rounds.run
-
-    @property
-    def name(self) -> str:
-        """The public name that tells runs of this plan apart."""
-        return self._name
-
-    @property
-    def plan(self) -> Plan:
-        """What is run."""
-        return self._rounds.plan
-
-    @property
-    def placement(self) -> Placement:
-        """Who adds the noise."""
-        return self._rounds.placement
+        self._start = time.monotonic()
+        # Before any client is asked: a plan that cannot be judged must not be found out at the end.
+        self._planned = judged(plan.ledger, plan.budget)
+        check_promise(plan, self._planned)
+        pack(optimizer.state_dict(), {})  # what cannot be written must be found out before the first round
+        self._journal = None if journal is None else Journal(journal)
+        if self._journal is not None:
+            try:
+                state = self._journal.read()
+                if state is not None:
+                    self._resume(state)
+            except BaseException:
+                self._journal.close()
+                raise
 
     @property
     def opened(self) -> Opened | None:
         """The open round, if there is one."""
-        return self._rounds.opened
+        return self._opened
 
     @property
     def spent(self) -> int:
         """Rounds in the ledger; after a restart, how far the run is."""
-        return self._rounds.spent
+        return len(self._releases)
 
     @property
     def ledger(self) -> Ledger:
         """What has been spent so far."""
-        return self._rounds.ledger
+        return Ledger(self._releases)
 
     @property
     def done(self) -> bool:
         """Whether all rounds of the plan are spent."""
-        return self._rounds.done
+        return self._opened is None and self.spent >= self.plan.steps
 
     @property
     def reports(self) -> tuple[RoundReport, ...]:
@@ -160,19 +189,36 @@ class Server:
     def weights(self) -> dict[str, Tensor]:
         """Copies of the model's parameters and persistent buffers on the CPU: what this round's members start from. As
         public as `ledger` says."""
-        return cpu_weights(self._rounds.model)
+        return cpu_weights(self._model)
 
     def open(self) -> Opened:
         """Draw the next cohort: each client independently with the plan's sample rate. It may be empty.
 
         Send ``opened.round`` and `weights` to the members; tell nobody else who they are.
         """
-        opened = self._rounds.open()
+        if self._opened is not None:
+            raise PlanViolation(
+                f"a round must be closed or aborted before the next, got round {self._opened.round.number} open. "
+                "A round of which nobody answers is released too: its noise hides that"
+            )
+        if self.spent >= self.plan.steps:
+            raise PlanViolation(
+                f"a run must stay within the {self.plan.steps} rounds of its plan, got one more. "
+                "Another round would spend more than was promised: make a longer plan before the start"
+            )
+        index = self.spent
+        cohort = next(self.plan.sampling.batches(1, self._sampling))
+        asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
+        if self.placement.shows_replies:
+            self._releases.append(self._release_of(index))
+            # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
+            self._attendance.append((len(cohort), min(len(cohort), 1)))
+            self._write(None)
         self._answered.clear()
-        asked = opened.round
         limit = asked.clip_norm + TAIL * asked.share_std
         self._total = ExactSum(self._shapes, limit, self.plan.sampling.dataset_size)
-        return opened
+        self._opened = Opened(asked, tuple(int(client) for client in cohort))
+        return self._opened
 
     def receive(self, reply: Reply) -> Received:
         """Judge one reply and, if it is fit, add it. Never raises for what a client sends; every reply is counted.
@@ -212,9 +258,7 @@ class Server:
 
     def close(self) -> RoundReport:
         """Sum, noise, ledger, journal, step: the end of a round. When it returns, `weights` may be shown."""
-        opened, total = self._rounds.require_open(), self._total
-        if total is None:  # the sum is made with the round
-            raise PlanViolation("a round must be open, got none. Call open() first")
+        _, total = self._require_open()
         seen = Diagnostics(
             examples=len(self._answered),
             nonfinite=self._counts[Verdict.NONFINITE],
@@ -222,27 +266,87 @@ class Server:
             loss_sum=0.0,
         )
         # The sum is on the CPU; `apply` brings the noisy mean to the parameters' device.
-        self._rounds.release(total.value(), len(self._answered), seen)
+        return self.release(total.value(), len(self._answered), seen)
+
+    def release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
+        """`close`, for who has the sum of a round from elsewhere: a secure sum, or a simulation.
+
+        Args:
+            total: the sum of what the ``present`` members sent: clipped, with their noise where the placement has it.
+            present: members whose part is in it.
+            diagnostics: what the clipping saw; private.
+        """
+        opened, _ = self._require_open()
+        asked, sampling = opened.round, self.plan.sampling
+        if self.placement is Placement.SERVER:
+            clipped = ClippedSum(total, asked.clip_norm, diagnostics)
+            noisy = privatise(clipped, asked.noise_multiplier, sampling, self._noise)
+            self._releases.append(noisy.release)
+        else:
+            shares = None if self.placement is Placement.LOCAL else max(len(opened.cohort), 1)
+            noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
+            noisy = complete(noised, sampling, self._noise)
+            self._attendance[-1] = (len(opened.cohort), present)
+            if noisy.release != self._releases[-1]:
+                raise PlanViolation(
+                    f"what is released must be what was recorded, got {noisy.release} for {self._releases[-1]}"
+                )
+        if summed := present - len(self._answered):  # in the sum, and never seen one by one
+            self._counts[Verdict.ACCEPTED] += summed
+        self._opened = None
+        # Recorded in memory and on disk before anything of it can be seen.
+        self._write(noisy)
+        apply(noisy, self._model, self._optimizer)
         return self._report(opened, released=True)
 
     def abort(self) -> RoundReport:
         """End the round without output. It counts as spent: that it was aborted may depend on who took part."""
-        opened = self._rounds.require_open()
-        self._rounds.abort()
+        opened, _ = self._require_open()
+        if self.placement is Placement.SERVER:
+            self._releases.append(self._release_of(self.spent))
+        self._opened = None
+        self._write(None)
         return self._report(opened, released=False)
 
     def stop(self) -> None:
         """Let go of the journal, as the end of the process would: another server may go on, this one may not."""
-        self._rounds.stop()
+        if self._journal is not None:
+            self._journal.close()
 
     def finish(self, *, secure_sum: bool = True) -> Outcome:
-        """What the run is so far: may be asked at any time between rounds.
+        """What the run is so far: may be asked at any time between rounds. One that ends early is judged by the whole
+        plan, as in `Trainer.finish`.
 
         Args:
             secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In SHARES
                 `Outcome.against_server` depends on it: without, each reply was hidden by its own share alone.
         """
-        return self._rounds.finish(self.reports, assumptions=(REPLIES,), secure_sum=secure_sum)
+        against = None
+        if self.placement is Placement.SHARES:
+            # A reply that is seen by itself has one share of noise, as a sum of which one member is left.
+            seen = [
+                (members, replies if secure_sum else min(replies, 1)) for members, replies in self._attendance
+            ]
+            against = server_guarantee(self.plan, seen)
+        local = self.placement is Placement.LOCAL
+        return Outcome(
+            plan=self.plan,
+            placement=self.placement,
+            ledger=self.ledger,
+            guarantee=local_guarantee(self.plan) if local else self._planned,
+            against_server=against,
+            secure_sum=secure_sum,
+            weights=self.weights(),
+            reports=self.reports,
+            assumptions=(REPLIES,),
+            random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
+            seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
+        )
+
+    def _require_open(self) -> tuple[Opened, ExactSum]:
+        if self._opened is None or self._total is None:  # the sum is made with the round
+            raise PlanViolation("a round must be open, got none. Call open() first")
+        return self._opened, self._total
 
     def _report(self, opened: Opened, *, released: bool) -> RoundReport:
         report = RoundReport(opened.round.number, len(opened.cohort), self._counts, released)
@@ -251,8 +355,59 @@ class Server:
         self._total = None
         return report
 
+    def _release_of(self, index: int) -> Release:
+        rate = 1.0 if self.placement is Placement.LOCAL else self.plan.sampling.sample_rate
+        return Release(rate, float(self.plan.noise_multiplier[index]))
+
+    def _write(self, noisy: NoisyMean | None) -> None:
+        if self._journal is None:
+            return
+        state: dict[str, Any] = {
+            "run": self.run,
+            "spent": self.spent,
+            "attendance": self._attendance,
+            "optimizer": type(self._optimizer).__name__,
+            "optimizer_state": self._optimizer.state_dict(),
+            "sampling": stream_state(self._sampling),
+            "noise": stream_state(self._noise),
+            "weights": self.weights(),
+            "noisy": None if noisy is None else dict(noisy.gradients),
+            "noise_std": None if noisy is None else noisy.noise_std,
+        }
+        self._journal.write(state)
+
+    def _resume(self, state: Mapping[str, Any]) -> None:
+        if state.get("run") != self.run:
+            raise FileRefused(
+                "the journal must be of this run (plan, placement and name), got another's. "
+                "Give each run a folder of its own"
+            )
+        kind = type(self._optimizer).__name__
+        try:
+            if state["optimizer"] != kind:
+                raise FileRefused(
+                    f"the journal was written with the optimiser {state['optimizer']}, got {kind}"
+                )
+            self._releases = [
+                self._release_of(index) for index in range(check_integer("spent", state["spent"]))
+            ]
+            self._attendance = [(int(members), int(replies)) for members, replies in state["attendance"]]
+            self._sampling = stream_at(self._sampling, state["sampling"])
+            self._noise = stream_at(self._noise, state["noise"])
+            self._model.load_state_dict(state["weights"])
+            self._optimizer.load_state_dict(state["optimizer_state"])
+            if state["noisy"] is not None:
+                noisy = NoisyMean(state["noisy"], self._releases[-1], state["noise_std"])
+                apply(noisy, self._model, self._optimizer)
+        except FileRefused:
+            raise
+        except (
+            KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError,
+        ) as error:  # fmt: skip
+            raise FileRefused(f"the journal must fit this model and optimiser, got {error}") from error
+
     def _judge(self, reply: Reply) -> Received:
-        opened, total = self._rounds.opened, self._total
+        opened, total = self._opened, self._total
         client: Any = reply.client
         if reply.run != self.run:
             return Received(Verdict.OTHER_RUN, "a reply must name this run")
@@ -288,7 +443,7 @@ class Server:
     def _malformed(self, tensors: object) -> Received | None:
         if not isinstance(tensors, Mapping) or set(tensors) != set(self._shapes):
             return Received(Verdict.NAMES, "a reply must name the model's trainable parameters, each once")
-        for name, parameter in self._rounds.parameters.items():
+        for name, parameter in self._parameters.items():
             tensor = tensors[name]
             wide = torch.float64 if self.placement.shows_replies else accumulator(parameter.dtype)
             if (

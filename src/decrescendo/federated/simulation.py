@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -17,9 +18,8 @@ from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
-from decrescendo.federated.rounds import Opened, Rounds
+from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, share_of_noise
-from decrescendo.federated.verdict import RoundReport, Verdict
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Untouched
 from decrescendo.training.progress import Callback, Progress
@@ -122,33 +122,30 @@ def simulate(
     members = SecureStream.fresh() if isinstance(seed, Secure) else seed
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
-    rounds = Rounds(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
+    server = Server(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
     untouched = Untouched(model)
     spent, start = Spent(plan.ledger, plan.budget.delta), time.monotonic()
-    reports: list[RoundReport] = []
     try:
-        while not rounds.done:
-            opened = rounds.open()
+        while not server.done:
+            opened = server.open()
             seeds.stream = round_stream(members, opened.round.number)
             away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
             present = [client for client in opened.cohort if client not in away]
             records = clients.take(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
             untouched.thawed(clipped.gradients)
-            if present and not reports:  # comparing large buffers in every round would cost
+            if present and not server.reports:  # comparing large buffers in every round would cost
                 untouched.check()
-            rounds.release(
-                _noised(clipped, opened.round, present, members), len(present), clipped.diagnostics
-            )
-            reports.append(_report(opened, len(present)))
+            total = _noised(clipped, opened.round, present, members)
+            server.release(total, len(present), clipped.diagnostics)
             if callback is not None:
                 seconds = time.monotonic() - start
-                if callback(Progress(rounds.spent, plan.steps, seconds, clipped.diagnostics, spent)):
+                if callback(Progress(server.spent, plan.steps, seconds, clipped.diagnostics, spent)):
                     break
     finally:
-        rounds.stop()  # whatever ends this, the next call may go on
+        server.stop()  # whatever ends this, the next call may go on
     untouched.check()
-    return rounds.finish(tuple(reports), assumptions=cohorts.assumptions)
+    return replace(server.finish(), assumptions=cohorts.assumptions)
 
 
 def _noised(
@@ -163,8 +160,3 @@ def _noised(
         for name, noise in share_of_noise(shapes, asked, client_streams(seed, client)).items():
             total[name] += noise
     return total
-
-
-def _report(opened: Opened, present: int) -> RoundReport:
-    verdicts = {Verdict.ACCEPTED: present} if present else {}
-    return RoundReport(opened.round.number, len(opened.cohort), verdicts)

@@ -10,13 +10,12 @@ import math
 import numpy as np
 from jaxtyping import Int
 
-from decrescendo.accounting.budget import Bound, rounded
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_integer
 from decrescendo.federated.mixture import BinomialMixture, Composed
-from decrescendo.plans.plan import Plan
 
 # Of epsilon, the grid that losses are rounded on, for 5,000 releases: what rounding adds grows like their number times
 # the grid squared. And the grid's limits, between cost and looseness.
@@ -126,32 +125,3 @@ def _found(total: Composed, delta: float, *, replaced: bool) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if covers(middle) else (middle, high)
     return 2 * high
-
-
-def both_units(
-    plan: Plan, clients: int, *, replaced: bool = False, unit: str = "image", person: str = "digit"
-) -> str:
-    """The two sentences that a statement about such a run needs.
-
-    Args:
-        plan: of the run.
-        clients: that one person is behind, see `most_clients`.
-        replaced: as in `group_epsilon`.
-        unit: what a client is ("derived image").
-        person: who is behind several ("source digit").
-
-    >>> from decrescendo.plans.plan import _EXAMPLE
-    >>> print(both_units(Plan.from_json(_EXAMPLE), 2, unit="derived image", person="source digit"))
-    One client (derived image): epsilon 0.99 at delta 1e-05 (Pld, upper).
-    One source digit, behind at most 2 clients: epsilon ... at delta 1e-05 (upper bound, binomial mixture).
-    """
-    guarantee = plan.guarantee
-    other = group_epsilon(plan.ledger, plan.budget.delta, clients, replaced=replaced).value
-    shown = rounded(other, "up") if math.isfinite(other) else "infinite (nothing is promised)"
-    how = "binomial mixture" + (", old updates against new ones" if replaced else "")
-    return (
-        f"One client ({unit}): epsilon {rounded(guarantee.epsilon, 'up')} at delta {guarantee.delta:.4g} "
-        f"({guarantee.accountant}, {guarantee.kind}).\n"
-        f"One {person}, behind at most {clients} clients: epsilon {shown} at delta {guarantee.delta:.4g} "
-        f"(upper bound, {how})."
-    )

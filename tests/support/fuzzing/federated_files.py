@@ -1,7 +1,6 @@
 """What servers and clients keep and say."""
 
 import base64
-import hashlib
 import json
 import tempfile
 from functools import cache
@@ -13,10 +12,9 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from decrescendo.accounting.budget import Unit
-from decrescendo.base import sealed
 from decrescendo.errors import DecrescendoError
 from decrescendo.federated import journal as journals
-from decrescendo.federated import rounds
+from decrescendo.federated import server as servers
 from decrescendo.federated.flower.keeper import FILE as KEEPER
 from decrescendo.federated.flower.keeper import Keeper
 from decrescendo.federated.flower.wire import Agreement, Answer, Ask, Proposal
@@ -27,7 +25,7 @@ from decrescendo.federated.server import Server
 from decrescendo.plans.plan import Plan
 from decrescendo.training.run import judged
 from fuzzing.judging import found
-from fuzzing.mutations import resigned
+from fuzzing.run_files import sign_checkpoint
 from fuzzing.seeds import plan
 from fuzzing.target import Files, Target
 
@@ -98,32 +96,12 @@ def _journals() -> list[Files]:
 
 
 def _read_journal(folder: Path) -> Any:
-    with patch.object(rounds, "judged", _judged):  # a second, for the same plan each time
+    with patch.object(servers, "judged", _judged):  # a second, for the same plan each time
         server = _server(folder)
     try:
         return server.ledger
     finally:
         server.stop()
-
-
-def _sign_journal(files: Files) -> Files:
-    out = dict(files)
-    if journals.HEAD in out:
-        body = _json_bytes(out[journals.HEAD])
-        tensors = [content for name, content in files.items() if name.endswith(".safetensors")]
-        old = body.get("tensors_sha256") if isinstance(body, dict) else None
-        if tensors and isinstance(old, str) and len(old) == 64:
-            new = hashlib.sha256(tensors[0]).hexdigest()
-            out[journals.HEAD] = out[journals.HEAD].replace(old.encode(), new.encode())
-        out[journals.HEAD] = resigned(out[journals.HEAD], sealed.digest)
-    return out
-
-
-def _json_bytes(content: bytes) -> Any:
-    try:
-        return json.loads(content)
-    except (ValueError, RecursionError):
-        return {}
 
 
 @cache
@@ -207,7 +185,7 @@ def _read_wire(folder: Path) -> Any:
 
 FEDERATED = (
     Target("messages", _messages, _read_message, _message_again),
-    Target("journal", _journals, _read_journal, None, _sign_journal, locks=frozenset({journals.LOCK})),
+    Target("journal", _journals, _read_journal, None, sign_checkpoint, locks=frozenset({journals.LOCK})),
     Target("keeper", _keepers, _read_keeper),
     Target("wire", _wires, _read_wire),
 )

@@ -314,7 +314,7 @@ def _read_checkpoint(folder: Path) -> str:
     return repr((read.step, sorted(map(repr, dict(read.state).items()))))
 
 
-def _sign_checkpoint(files: Files) -> Files:
+def sign_checkpoint(files: Files) -> Files:
     out = dict(files)
     for name, content in files.items():
         if not name.endswith(kept.STATE):
@@ -422,6 +422,6 @@ RUNS = (
     Target("run", _runs, _read_run, _run_again, _sign_run, _bend_tensors),
     Target("store", _stores, _read_store, None, bend=_bend_store),
     Target("declaration", _declarations, lambda folder: Declaration.load(folder / TOML)),
-    Target("checkpoint", _checkpoints, _read_checkpoint, None, _sign_checkpoint, _bend_tensors),
+    Target("checkpoint", _checkpoints, _read_checkpoint, None, sign_checkpoint, _bend_tensors),
     Target("releases", _releases, _read_releases, _releases_again, locks=frozenset({listed.LOCK})),
 )  # fmt: skip

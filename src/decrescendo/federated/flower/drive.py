@@ -17,9 +17,8 @@ from flwr.serverapp import Grid
 from decrescendo.errors import FileRefused, InvalidValue, check_integer, check_real
 from decrescendo.federated.flower.hosting import Hosting
 from decrescendo.federated.flower.wire import AGREE, TRAIN, Agreement, Answer, Ask, Proposal
-from decrescendo.federated.messages import Reply
+from decrescendo.federated.messages import Opened, Reply
 from decrescendo.federated.outcome import Outcome
-from decrescendo.federated.rounds import Opened
 from decrescendo.federated.server import Server
 from decrescendo.federated.verdict import RoundReport, Verdict
 

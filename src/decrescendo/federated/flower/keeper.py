@@ -16,7 +16,6 @@ from decrescendo.base.rng import SecureStream, Streams
 from decrescendo.errors import FileRefused, InvalidValue, check_integer
 from decrescendo.federated.flower.wire import Agreement, Proposal, spans_of
 from decrescendo.federated.messages import Round, run_id
-from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.update import prepare
 from decrescendo.plans.plan import Plan
@@ -69,7 +68,7 @@ class Keeper:
         FileRefused: a damaged folder.
 
     >>> import tempfile
-    >>> from decrescendo.federated.policy import Policy
+    >>> from decrescendo.federated import Placement, Policy
     >>> keeper = Keeper(tempfile.mkdtemp(), range(5), Policy(1.0, 0.5, max_rounds=9))
     >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.SERVER, 0.0)
     >>> keeper.admit(asked, [0]).declined
@@ -126,7 +125,8 @@ class Keeper:
         if self._spans[-1][1] > plan.sampling.dataset_size:
             return Agreement(run, (), f"the plan has {plan.sampling.dataset_size} clients, more live here")
         for index in {int(plan.clip_norm.argmax()), int(plan.noise_multiplier.argmin())}:
-            asked = _planned(plan, proposal.placement, run, index)
+            # The largest share that SHARES can ask for is all of the noise; of the actual one each round tells.
+            asked = Round.of(plan, proposal.placement, run, index, 1)
             reason = policy.refusal(asked, Memory())
             if reason is not None:
                 return Agreement(run, (), f"round {index + 1} of the plan: {reason}")
@@ -195,12 +195,6 @@ class Keeper:
                 yield store
         except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter: SQLite quotes what it cannot read
             raise FileRefused(f"{self._file} must be a keeper's file, got: {error}. It is damaged") from error
-
-
-def _planned(plan: Plan, placement: Placement, run: str, index: int) -> Round:
-    c, z = float(plan.clip_norm[index]), float(plan.noise_multiplier[index])
-    # The largest share that SHARES can ask for is all of the noise; of the actual one each round tells.
-    return Round(run, index + 1, plan.steps, c, z, placement, placement.share_std(z * c, 1))
 
 
 def _remembered(store: sqlite3.Connection, client: int) -> Memory:

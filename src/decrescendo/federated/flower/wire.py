@@ -6,7 +6,7 @@ stacked, one row a client, so the number of objects on the wire does not grow wi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -20,14 +20,8 @@ from decrescendo.plans.plan import Plan
 
 TRAIN, AGREE = "train", "query.agree"
 _WEIGHTS, _ROUND, _COHORT, _UPDATES, _ANSWER, _PLAN, _HOSTS = (
-    "weights",
-    "round",
-    "cohort",
-    "updates",
-    "answer",
-    "plan",
-    "hosts",
-)
+    "weights", "round", "cohort", "updates", "answer", "plan", "hosts",
+)  # fmt: skip
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord)
 
 
@@ -64,7 +58,7 @@ class Ask:
     def from_content(cls, content: RecordDict) -> "Ask":
         """What `to_content` gave, or `FileRefused`."""
         asked = Round.from_config(dict(_record(content, _ROUND, ConfigRecord)))
-        clients = _whole(_record(content, _COHORT, ConfigRecord), "clients")
+        clients = _facts(content, _COHORT, {"clients": [int]})["clients"]
         return cls(asked, tuple(clients), to_tensors(_record(content, _WEIGHTS, ArrayRecord)))
 
 
@@ -112,8 +106,9 @@ class Answer:
         Raises:
             FileRefused: it cannot be read. What can be read may still be wrong; `Server.receive` judges it.
         """
-        facts = _record(content, _ANSWER, ConfigRecord)
-        clients = _whole(facts, "clients")
+        kinds = {"run": str, "round": int, "clients": [int], "declined": [int], "reasons": [str]}
+        facts = _facts(content, _ANSWER, kinds)
+        clients, declined, reasons = facts["clients"], facts["declined"], facts["reasons"]
         stacks = to_tensors(_record(content, _UPDATES, ArrayRecord)) if clients else {}
         for name, stack in stacks.items():
             if not stack.ndim or len(stack) != len(clients):
@@ -122,15 +117,10 @@ class Answer:
                     f"{tuple(stack.shape)}"
                 )
         rows = [{name: stack[row] for name, stack in stacks.items()} for row in range(len(clients))]
-        declined, reasons = _whole(facts, "declined"), _texts(facts, "reasons")
         if len(declined) != len(reasons):
             raise FileRefused(f"each client that declines must say why, got {len(reasons)} reasons")
-        return cls(
-            _text(facts, "run"),
-            _number(facts, "round"),
-            tuple(zip(clients, rows, strict=True)),
-            tuple(zip(declined, reasons, strict=True)),
-        )
+        updates, refusals = zip(clients, rows, strict=True), zip(declined, reasons, strict=True)
+        return cls(facts["run"], facts["round"], tuple(updates), tuple(refusals))
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,20 +145,16 @@ class Proposal:
         >>> Proposal.from_content(proposal.to_content()) == proposal
         True
         """
-        facts: dict[str, str] = {
-            "plan": self.plan.to_json(),
-            "placement": self.placement.value,
-            "name": self.name,
-        }
+        facts = {"plan": self.plan.to_json(), "placement": self.placement.value, "name": self.name}
         return RecordDict({_PLAN: ConfigRecord(dict(facts))})
 
     @classmethod
     def from_content(cls, content: RecordDict) -> "Proposal":
         """What `to_content` gave, or `FileRefused`."""
-        facts = _record(content, _PLAN, ConfigRecord)
-        plan = Plan.from_json(_text(facts, "plan"), source="the proposed plan")
+        facts = _facts(content, _PLAN, {"plan": str, "placement": str, "name": str})
+        plan = Plan.from_json(facts["plan"], source="the proposed plan")
         try:
-            return cls(plan, Placement(_text(facts, "placement")), _text(facts, "name"))
+            return cls(plan, Placement(facts["placement"]), facts["name"])
         except ValueError as error:
             raise FileRefused(f"a proposal must name a placement, got {error}") from None
 
@@ -206,11 +192,11 @@ class Agreement:
     @classmethod
     def from_content(cls, content: RecordDict) -> "Agreement":
         """What `to_content` gave, or `FileRefused`."""
-        facts = _record(content, _HOSTS, ConfigRecord)
-        first, stop = _whole(facts, "first"), _whole(facts, "stop")
+        facts = _facts(content, _HOSTS, {"run": str, "first": [int], "stop": [int], "refused": str})
+        first, stop = facts["first"], facts["stop"]
         if len(first) != len(stop):
             raise FileRefused(f"each span must have two ends, got {len(first)} and {len(stop)}")
-        return cls(_text(facts, "run"), tuple(zip(first, stop, strict=True)), _text(facts, "refused"))
+        return cls(facts["run"], tuple(zip(first, stop, strict=True)), facts["refused"])
 
 
 def spans_of(clients: Sequence[int]) -> tuple[tuple[int, int], ...]:
@@ -235,29 +221,17 @@ def _record(content: RecordDict, name: str, kind: type[_Record]) -> _Record:
     return found
 
 
-def _whole(facts: ConfigRecord, name: str) -> list[int]:
-    found = facts.get(name)
-    if not isinstance(found, list) or not all(type(value) is int for value in found):
-        raise FileRefused(f"{name} must be a list of whole numbers, got {type(found).__name__}")
-    return cast("list[int]", found)
-
-
-def _texts(facts: ConfigRecord, name: str) -> list[str]:
-    found = facts.get(name)
-    if not isinstance(found, list) or not all(isinstance(value, str) for value in found):
-        raise FileRefused(f"{name} must be a list of texts, got {type(found).__name__}")
-    return cast("list[str]", found)
-
-
-def _text(facts: ConfigRecord, name: str) -> str:
-    found = facts.get(name)
-    if not isinstance(found, str):
-        raise FileRefused(f"{name} must be a text, got {type(found).__name__}")
-    return found
-
-
-def _number(facts: ConfigRecord, name: str) -> int:
-    found = facts.get(name)
-    if type(found) is not int:
-        raise FileRefused(f"{name} must be a whole number, got {type(found).__name__}")
-    return found
+def _facts(content: RecordDict, name: str, kinds: Mapping[str, object]) -> dict[str, Any]:
+    """Entries of a record, each of its kind: a type, or a list of one type."""
+    facts = _record(content, name, ConfigRecord)
+    for key, kind in kinds.items():
+        value = facts.get(key)
+        alike = {type(one) for one in value} if isinstance(value, list) else set[type]()
+        if not (
+            isinstance(value, list) and alike <= set(kind) if isinstance(kind, list) else type(value) is kind
+        ):
+            wanted = (
+                f"a list of {kind[0].__name__}" if isinstance(kind, list) else getattr(kind, "__name__", "")
+            )
+            raise FileRefused(f"{key} must be {wanted}, got {type(value).__name__}")
+    return {key: facts[key] for key in kinds}

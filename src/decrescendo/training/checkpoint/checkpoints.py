@@ -14,7 +14,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from decrescendo.base import sealed
-from decrescendo.base.whole_file import sync_folder
+from decrescendo.base.whole_file import sync_folder, write_whole
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
 from decrescendo.training.checkpoint.tree import pack, unpack
 
@@ -90,35 +90,8 @@ class Checkpoints:
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write one, on the disk when this returns; older ones but one are removed."""
-        folder = Path(self.folder)
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        target = folder / f"{_PREFIX}{checkpoint.step:09d}"
-        staging = folder / f".{target.name}.{os.getpid()}"
-        tensors: dict[str, Tensor] = {}
         also = {name: thing.state_dict() for name, thing in self.also.items()}
-        body = {
-            "format": FORMAT,
-            "version": VERSION,
-            "step": checkpoint.step,
-            "state": pack(dict(checkpoint.state) | {"also": also}, tensors),
-        }
-        content = save_tensors(tensors)
-        body |= {"tensors_sha256": hashlib.sha256(content).hexdigest()}
-        for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
-            shutil.rmtree(left, ignore_errors=True)
-        staging.mkdir(mode=0o700)
-        try:
-            _write(staging / TENSORS, content)
-            _write(staging / STATE, sealed.seal(body).encode())
-            sync_folder(staging)
-            shutil.rmtree(target, ignore_errors=True)
-            staging.rename(target)
-            sync_folder(folder)
-        except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
-            raise
-        for old in self._found()[:-_KEPT]:
-            shutil.rmtree(old, ignore_errors=True)
+        write_state(Path(self.folder), checkpoint.step, dict(checkpoint.state) | {"also": also}, kept=_KEPT)
 
     def newest(self) -> Checkpoint | None:
         """The last one that is whole, or ``None`` if the folder has none.
@@ -126,10 +99,10 @@ class Checkpoints:
         Raises:
             FileRefused: there are some, and all of them are damaged or foreign.
         """
-        found, problem = self._found(), None
-        for path in reversed(found):
+        problem = None
+        for path in reversed(states_in(Path(self.folder))):
             try:
-                return _read(path)
+                return read_state(path)
             except FileRefused as error:
                 problem = problem or error
         if problem is not None:
@@ -146,12 +119,44 @@ class Checkpoints:
         for name, thing in self.also.items():
             thing.load_state_dict(states[name])
 
-    def _found(self) -> list[Path]:
-        folder = Path(self.folder)
-        return sorted(folder.glob(f"{_PREFIX}*")) if folder.is_dir() else []
+
+def states_in(folder: Path) -> list[Path]:
+    """What `write_state` wrote, the oldest first."""
+    return sorted(folder.glob(_PREFIX + 9 * "[0-9]")) if folder.is_dir() else []
 
 
-def _read(path: Path) -> Checkpoint:
+def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int) -> None:
+    """Write a state that is whole or absent, on the disk when this returns; all but the newest ``kept`` are removed."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    target = folder / f"{_PREFIX}{step:09d}"
+    staging = folder / f".{target.name}.{os.getpid()}"
+    tensors: dict[str, Tensor] = {}
+    body = {"format": FORMAT, "version": VERSION, "step": step, "state": pack(state, tensors)}
+    content = save_tensors(tensors)
+    body |= {"tensors_sha256": hashlib.sha256(content).hexdigest()}
+    for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
+        shutil.rmtree(left, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    try:
+        write_whole(staging / TENSORS, content, mode=0o600)
+        write_whole(staging / STATE, sealed.seal(body), mode=0o600)
+        sync_folder(staging)
+        shutil.rmtree(target, ignore_errors=True)
+        staging.rename(target)
+        sync_folder(folder)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    for old in states_in(folder)[:-kept]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def read_state(path: Path) -> Checkpoint:
+    """What `write_state` wrote.
+
+    Raises:
+        FileRefused: damaged, foreign or of another version.
+    """
     try:
         raw, content = (path / STATE).read_bytes(), (path / TENSORS).read_bytes()
     except OSError as error:
@@ -178,10 +183,3 @@ def _read(path: Path) -> Checkpoint:
         raise FileRefused(
             f"{path} must be a checkpoint, got one that does not fit together ({error})"
         ) from None
-
-
-def _write(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
