@@ -9,7 +9,7 @@ from jaxtyping import Int
 from decrescendo.clipping import Batch
 from decrescendo.clipping.batches import count_rows
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.training.data import Rows, rows
+from decrescendo.training.data import rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class Clients:
     @classmethod
     def equal(cls, data: object, records: int) -> "Clients":
         """Client i has rows i m .. (i + 1) m - 1, m = ``records``; m must divide the number of rows."""
-        table, each = _table(data), check_integer("records", records, at_least=1)
+        table, each = rows(data), check_integer("records", records, at_least=1)
         if table.count % each:
             raise InvalidValue(
                 f"records must divide the {table.count} rows of the data, got records={each}. Use ranges"
@@ -94,7 +94,7 @@ class Clients:
         >>> Clients.ranges(torch.zeros(5, 2), np.array([0, 2, 2, 5])).take(np.array([1, 2])).counts
         array([0, 3])
         """
-        table = _table(data)
+        table = rows(data)
         if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != table.count or (np.diff(offsets) < 0).any():
             raise InvalidValue(f"offsets must ascend from 0 to {table.count}, the rows of the data")
 
@@ -105,7 +105,3 @@ class Clients:
             return Records(table.take(indices) if len(indices) else None, counts)
 
         return cls(len(offsets) - 1, take)
-
-
-def _table(data: object) -> Rows:
-    return data if isinstance(data, Rows) else rows(data)

@@ -67,12 +67,10 @@ class Round:
         object.__setattr__(self, "clip_norm", check_real("clip_norm", self.clip_norm, above=0))
         noise = check_real("noise_multiplier", self.noise_multiplier, at_least=0)
         object.__setattr__(self, "noise_multiplier", noise)
-        object.__setattr__(self, "placement", _placement(self.placement))
+        object.__setattr__(self, "placement", Placement(self.placement))
         share = check_real("share_std", self.share_std, at_least=0)
         object.__setattr__(self, "share_std", share)
-        least = {Placement.SERVER: 0.0, Placement.SHARES: 0.0, Placement.LOCAL: self.noise_std}[
-            self.placement
-        ]
+        least = self.noise_std if self.placement is Placement.LOCAL else 0.0
         most = 0.0 if self.placement is Placement.SERVER else self.noise_std
         if not least <= share <= most or (share == 0 and most > 0):
             raise InvalidValue(
@@ -109,7 +107,7 @@ class Round:
                 f"a round must have exactly its {len(known)} entries, got a difference in {odd}"
             )
         try:
-            values: dict[str, Any] = {**config, "placement": _placement(config["placement"])}
+            values: dict[str, Any] = {**config, "placement": Placement(config["placement"])}
             return cls(**values)
         except (InvalidValue, TypeError) as error:
             raise FileRefused(f"a round must have values that a round can have: {error}") from None
@@ -163,11 +161,3 @@ class Reply:
     def __repr__(self) -> str:
         # The values are private: they are not printed.
         return f"Reply(client {self.client}, round {self.round})"
-
-
-def _placement(value: object) -> Placement:
-    try:
-        return Placement(value)  # type: ignore[arg-type]
-    except ValueError:
-        names = ", ".join(placement.value for placement in Placement)
-        raise InvalidValue(f"placement must be one of {names}, got placement={value!r}") from None

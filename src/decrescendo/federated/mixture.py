@@ -74,40 +74,21 @@ class BinomialMixture:
         return np.asarray(weights @ ndtr((x - sign * j[:, None]) / self.noise_multiplier))
 
 
-class Composed:
-    """Dominating pairs on an even grid of losses, composed by dp-accounting.
+def composed(mixture: BinomialMixture, grid: float, count: int) -> Any:
+    """``count`` releases of one mixture as dp-accounting's dominating pairs, its losses rounded pessimistically onto
+    multiples of ``grid``.
 
-    >>> composed = Composed.of(BinomialMixture(1, 1.0, 2.0), grid=1e-3, count=4)
-    >>> abs(composed.delta(1.0) - 0.126937) < 1e-4  # a Gaussian of mu = 1
-    True
+    >>> f"{composed(BinomialMixture(1, 1.0, 2.0), 1e-3, 4).get_delta_for_epsilon(1.0):.3f}"  # a Gaussian of mu = 1
+    '0.127'
     """
+    from dp_accounting.pld import pld_pmf
+    from dp_accounting.pld import privacy_loss_distribution as pld
 
-    def __init__(self, found: Any) -> None:
-        self._found = found
-
-    @classmethod
-    def of(cls, mixture: BinomialMixture, grid: float, count: int) -> "Composed":
-        """``count`` releases of one mixture, its losses rounded pessimistically onto multiples of ``grid``."""
-        from dp_accounting.pld import pld_pmf
-        from dp_accounting.pld import privacy_loss_distribution as pld
-
-        low, high = mixture.span()
-        both: list[Any] = []
-        for divergence, first, last in ((mixture.remove, low, high), (mixture.add, -high, -low)):
-            losses = np.arange(math.floor(first / grid), math.ceil(last / grid) + 2)
-            # Rounding may lift a later delta by 1e-16: upwards is the safe side.
-            deltas = np.maximum.accumulate(divergence(losses * grid)[::-1])[::-1]
-            both.append(pld_pmf.create_pmf_pessimistic_connect_dots(grid, losses, deltas))
-        return cls(pld.PrivacyLossDistribution(*both).self_compose(count))
-
-    def with_(self, other: "Composed") -> "Composed":
-        """Both, one after the other."""
-        return Composed(self._found.compose(other._found))
-
-    def epsilon(self, delta: float) -> float:
-        """The larger of both directions."""
-        return float(self._found.get_epsilon_for_delta(delta))
-
-    def delta(self, epsilon: float) -> float:
-        """The larger of both directions."""
-        return float(self._found.get_delta_for_epsilon(epsilon))
+    low, high = mixture.span()
+    both: list[Any] = []
+    for divergence, first, last in ((mixture.remove, low, high), (mixture.add, -high, -low)):
+        losses = np.arange(math.floor(first / grid), math.ceil(last / grid) + 2)
+        # Rounding may lift a later delta by 1e-16: upwards is the safe side.
+        deltas = np.maximum.accumulate(divergence(losses * grid)[::-1])[::-1]
+        both.append(pld_pmf.create_pmf_pessimistic_connect_dots(grid, losses, deltas))
+    return pld.PrivacyLossDistribution(*both).self_compose(count)

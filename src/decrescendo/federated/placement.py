@@ -1,6 +1,9 @@
 """Where the noise of a federated round is added, and against whom it then protects."""
 
 from enum import StrEnum
+from typing import NoReturn
+
+from decrescendo.errors import InvalidValue
 
 
 class Placement(StrEnum):
@@ -35,6 +38,11 @@ class Placement(StrEnum):
     SERVER = "server"
     SHARES = "shares"
     LOCAL = "local"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        names = ", ".join(cls)
+        raise InvalidValue(f"placement must be one of {names}, got placement={value!r}")
 
     @property
     def shows_replies(self) -> bool:

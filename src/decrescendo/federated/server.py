@@ -91,13 +91,10 @@ class Server:
         PlanViolation: a round too many, or opened before the last was closed.
         FileRefused: a journal that is damaged or of another run.
 
-    >>> from decrescendo.accounting.budget import Budget, Unit
-    >>> from decrescendo.plans.calibration import calibrate
-    >>> from decrescendo.plans.curves import constant
-    >>> from decrescendo.plans.sampling import PoissonSampling
-    >>> from decrescendo.federated.update import client_update, prepare
-    >>> plan = calibrate(Budget(2.0, 1e-3, Unit.CLIENT), PoissonSampling(50, 10), steps=2,
-    ...     privacy=constant(1.0), clip=constant(1.0))
+    >>> import decrescendo as dc
+    >>> from decrescendo.federated import client_update, prepare
+    >>> budget, sampling = dc.Budget(2.0, 1e-3, dc.Unit.CLIENT), dc.PoissonSampling(50, 10)
+    >>> plan = dc.calibrate(budget, sampling, steps=2, privacy=[1.0, 1.0], clip=[1.0, 1.0])
     >>> model = nn.Linear(1, 1)
     >>> server = Server(model, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0,
     ...     placement=Placement.SERVER)

@@ -19,7 +19,7 @@ from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.server import Server
-from decrescendo.federated.update import LocalSteps, share_of_noise
+from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Untouched
 from decrescendo.training.progress import Callback, Progress
@@ -98,12 +98,9 @@ def simulate(
         UnsupportedModel: examples that see each other (across clients), buffers or frozen parameters that training
             changes, more in the model's state dict than its parameters and buffers.
 
-    >>> from decrescendo.accounting.budget import Budget, Unit
-    >>> from decrescendo.plans.calibration import calibrate
-    >>> from decrescendo.plans.curves import constant
-    >>> from decrescendo.plans.sampling import PoissonSampling
-    >>> plan = calibrate(Budget(2.0, 1e-3, Unit.CLIENT), PoissonSampling(50, 10), steps=2,
-    ...     privacy=constant(1.0), clip=constant(1.0))
+    >>> import decrescendo as dc
+    >>> budget, sampling = dc.Budget(2.0, 1e-3, dc.Unit.CLIENT), dc.PoissonSampling(50, 10)
+    >>> plan = dc.calibrate(budget, sampling, steps=2, privacy=[1.0, 1.0], clip=[1.0, 1.0])
     >>> model = nn.Linear(1, 1)
     >>> loss = lambda model, batch: (model(batch) - 1).square().sum(dim=1)
     >>> clients = Clients.equal(torch.ones(100, 1), records=2)
@@ -155,8 +152,8 @@ def _noised(
     if asked.share_std == 0:
         return dict(clipped.gradients)
     total = {name: value.cpu().double() for name, value in clipped.gradients.items()}
-    shapes = {name: value.shape for name, value in total.items()}
+    nothing = {name: torch.zeros_like(value) for name, value in total.items()}
     for client in present:
-        for name, noise in share_of_noise(shapes, asked, client_streams(seed, client)).items():
+        for name, noise in with_share(nothing, asked, client_streams(seed, client)).items():
             total[name] += noise
     return total

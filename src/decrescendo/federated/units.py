@@ -5,7 +5,9 @@ digits. A plan for clients hides one derived image (or one client with ten of th
 person who wrote a digit is behind all images that are made from it.
 """
 
+import functools
 import math
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -15,7 +17,7 @@ from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_integer
-from decrescendo.federated.mixture import BinomialMixture, Composed
+from decrescendo.federated.mixture import BinomialMixture, composed
 
 # Of epsilon, the grid that losses are rounded on, for 5,000 releases: what rounding adds grows like their number times
 # the grid squared. And the grid's limits, between cost and looseness.
@@ -91,25 +93,21 @@ def group_epsilon(
     return Bound(_found(_total(loud, m, grid), target, replaced=replaced), "upper")
 
 
-def _total(ledger: Ledger, m: int, grid: float) -> Composed:
-    total: Composed | None = None
-    for release in ledger:
-        step = Composed.of(
-            BinomialMixture(m, release.sample_rate, release.noise_multiplier), grid, release.count
-        )
-        total = step if total is None else total.with_(step)
-    if total is None:
-        raise InvalidValue("a ledger must have a release, got none")
-    return total
+def _total(ledger: Ledger, m: int, grid: float) -> Any:
+    steps = (
+        composed(BinomialMixture(m, release.sample_rate, release.noise_multiplier), grid, release.count)
+        for release in ledger
+    )
+    return functools.reduce(lambda one, other: one.compose(other), steps)
 
 
-def _found(total: Composed, delta: float, *, replaced: bool) -> float:
+def _found(total: Any, delta: float, *, replaced: bool) -> float:
     if not replaced:
-        return total.epsilon(delta)
+        return float(total.get_epsilon_for_delta(delta))
 
     def covers(half: float) -> bool:
         # Transforms of floating-point numbers say nothing about what is below the floor.
-        found = max(total.delta(half), _FLOOR)
+        found = max(total.get_delta_for_epsilon(half), _FLOOR)
         return math.log(found) + math.log1p(math.exp(half)) <= math.log(delta)
 
     if covers(0.0):

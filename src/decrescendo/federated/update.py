@@ -138,25 +138,13 @@ def clip_update(update: Mapping[str, Tensor], clip_norm: float) -> dict[str, Ten
     return {name: tensor.double().div(norm).mul(target).to(tensor.dtype) for name, tensor in update.items()}
 
 
-def share_of_noise(
-    shapes: Mapping[str, torch.Size], asked: Round, secret: Streams | SecureStream
-) -> dict[str, Tensor]:
-    """N(0, share_std^2) on every coordinate, in float64, from the client's stream of this run and round.
-
-    The same run and round give the same noise: `policy.Memory` sees to it that a round is answered once.
-
-    >>> from decrescendo.federated.placement import Placement
-    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.LOCAL, 2.0)
-    >>> share_of_noise({"w": torch.Size([2])}, asked, Streams(5))["w"].shape
-    torch.Size([2])
-    """
-    return _with_share({name: torch.zeros(shape) for name, shape in shapes.items()}, asked, secret)
-
-
-def _with_share(
+def with_share(
     values: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream
 ) -> dict[str, Tensor]:
-    """Each value and its noise, in float64: with a secure stream rounded once, to a public grid."""
+    """Each value and N(0, share_std^2), in float64: with a secure stream rounded once, to a public grid.
+
+    The same run and round have the same noise: `policy.Memory` sees to it that a round is answered once.
+    """
     if isinstance(secret, SecureStream):
         stream, found = secret.child(f"{asked.run}:{asked.number}"), dict[str, Tensor]()
         for name in sorted(values):
@@ -204,5 +192,5 @@ def prepare(
             f"a client must have a secret stream to add its noise ({asked.placement}), got None. "
             "Give it a SecureStream of its own, from SecureStream.fresh()"
         )
-    noised = _with_share(clipped, asked, secret)
+    noised = with_share(clipped, asked, secret)
     return {name: noised[name] for name in clipped}

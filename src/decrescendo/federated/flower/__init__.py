@@ -9,20 +9,11 @@ from decrescendo.base.extras import require
 require("flwr.app")  # before the modules below import it: the error says what to install
 
 from decrescendo.federated.flower.client import Shard, client_app  # noqa: E402
-from decrescendo.federated.flower.drive import Delivery, Deployment, drive  # noqa: E402
+from decrescendo.federated.flower.drive import Delivery, Deployment, drive, server_app  # noqa: E402
 from decrescendo.federated.flower.hosting import Hosting  # noqa: E402
 from decrescendo.federated.flower.keeper import Keeper  # noqa: E402
 from decrescendo.federated.flower.mod import private_mod  # noqa: E402
-from decrescendo.federated.flower.serving import server_app  # noqa: E402
 
 __all__ = [
-    "server_app",
-    "Deployment",
-    "Delivery",
-    "drive",
-    "Hosting",
-    "client_app",
-    "Shard",
-    "Keeper",
-    "private_mod",
-]
+    "server_app", "Deployment", "Delivery", "drive", "Hosting", "client_app", "Shard", "Keeper", "private_mod",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rounds of a `Server` over Flower's grid: who is asked, how long is waited, what is made of silence.
+"""A server app, and the rounds of a `Server` over Flower's grid: who is asked, how long is waited, what silence is.
 
 Flower's own loop (``Strategy.start``) is not used: it begins at round 1 after a restart, leaves the model as it was
 when nobody replies (the missing noise would tell that a cohort was empty), waits for whoever is silent in every round
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from flwr.app import Message
-from flwr.serverapp import Grid
+from flwr.app import Context, Message
+from flwr.serverapp import Grid, ServerApp
 
 from decrescendo.errors import FileRefused, InvalidValue, check_integer, check_real
 from decrescendo.federated.flower.hosting import Hosting
@@ -100,6 +100,33 @@ def drive(grid: Grid, deployment: Deployment) -> Outcome:
             deployment.after(delivery)
     # Nothing in Flower hides a single reply from the server app: docs/explanation/federated.md says why.
     return deployment.server.finish(secure_sum=False)
+
+
+def server_app(
+    build: Callable[[Context], Deployment], finished: Callable[[Context, Outcome], None]
+) -> ServerApp:
+    """The server app of a federated plan.
+
+    Args:
+        build: the server and its rules, from Flower's context (``context.run_config`` has what ``flwr run`` was given).
+            With a journal, a new ``flwr run`` after a crash goes on where the last one ended.
+        finished: what is done with the outcome.
+
+    Guarantee:
+        that of `drive`.
+
+    >>> app = server_app(lambda context: None, lambda context, outcome: None)
+    >>> type(app).__name__
+    'ServerApp'
+    """
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        finished(context, drive(grid, build(context)))
+
+    _ = main
+    return app
 
 
 @final

@@ -6,7 +6,7 @@ stacked, one row a client, so the number of objects on the wire does not grow wi
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
@@ -225,13 +225,13 @@ def _facts(content: RecordDict, name: str, kinds: Mapping[str, object]) -> dict[
     """Entries of a record, each of its kind: a type, or a list of one type."""
     facts = _record(content, name, ConfigRecord)
     for key, kind in kinds.items():
-        value = facts.get(key)
-        alike = {type(one) for one in value} if isinstance(value, list) else set[type]()
-        if not (
-            isinstance(value, list) and alike <= set(kind) if isinstance(kind, list) else type(value) is kind
-        ):
-            wanted = (
-                f"a list of {kind[0].__name__}" if isinstance(kind, list) else getattr(kind, "__name__", "")
-            )
-            raise FileRefused(f"{key} must be {wanted}, got {type(value).__name__}")
+        if not _fits(facts.get(key), kind):
+            raise FileRefused(f"{key} must be of the kind {kind}, got {type(facts.get(key)).__name__}")
     return {key: facts[key] for key in kinds}
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if isinstance(kind, list):
+        inner = cast("list[Any]", kind)[0]
+        return isinstance(value, list) and all(_fits(one, inner) for one in cast("list[object]", value))
+    return type(value) is kind
