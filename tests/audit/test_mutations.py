@@ -153,8 +153,8 @@ class TestManyRuns:
     def test_an_attack_repeats_and_its_worlds_differ_in_one_row(self) -> None:
         attack = attack_of(one_long_text, 4.0)
         assert attack.play(present=True, seed=5) == attack.play(present=True, seed=5)
-        with pytest.raises(InvalidValue, match="one less without it"):
-            replace(attack, absent=attack.present)
+        with pytest.raises(InvalidValue, match="the plan's 40 rows"):
+            replace(attack, data=attack.data[:-1])
 
 
 class TestCanaries:

@@ -1,8 +1,8 @@
 """`Attack`: two data sets that differ in one record, and how to tell from the releases which one it was."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -11,11 +11,10 @@ from torch import nn
 
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows
+from decrescendo.clipping import Batch, Loss
+from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.errors import InvalidValue
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans import Plan, PoissonSampling
 from decrescendo.training import Trainer
 
 # The noisy sums of a whole run in units of C_t, one row a step.
@@ -29,18 +28,17 @@ class Attack:
     Args:
         name: as it is reported.
         plan: of the training with the record.
-        absent: the other records: one row less than the plan's.
-        present: the same and the record.
-        build: a fresh model, and which of its parameters is watched.
+        data: the plan's rows; the last is the record.
+        build: a fresh model, whose parameter ``probe`` is watched.
         loss: one loss an example.
         evidence: from the watched noisy sums of a run and its plan to a number, larger if the record is present.
         learning_rate: of the SGD that trains on the way.
 
     Raises:
-        InvalidValue: data whose numbers of rows are not the plan's and one less.
+        InvalidValue: another number of rows than the plan's.
 
+    >>> from decrescendo.accounting import Budget
     >>> from decrescendo.audit.attacks import batch_size
-    >>> from decrescendo.accounting.budget import Budget
     >>> attack = batch_size(Budget(4.0, 1e-5), steps=2)
     >>> attack.play(present=True, seed=0) == attack.play(present=True, seed=0)
     True
@@ -48,21 +46,17 @@ class Attack:
 
     name: str
     plan: Plan
-    absent: Any
-    present: Any
-    build: Callable[[], tuple[nn.Module, nn.Parameter]]
+    data: Batch
+    build: Callable[[], nn.Module]
     loss: Loss
     evidence: Callable[[Sums, Plan], float]
     learning_rate: float = 0.1
-    settings: EngineSettings = field(default=EngineSettings())
 
     def __post_init__(self) -> None:
-        size = self.plan.sampling.dataset_size
-        found = count_rows(self.absent), count_rows(self.present)
-        if found != (size - 1, size):
+        size, found = self.plan.sampling.dataset_size, count_rows(self.data)
+        if found != size:
             raise InvalidValue(
-                f"an attack must have the plan's {size} rows with the record and one less without it, got "
-                f"{found[1]} and {found[0]}"
+                f"an attack must have the plan's {size} rows, the record among them, got {found}"
             )
 
     def play(self, *, present: bool, seed: int | Secure) -> float:
@@ -72,7 +66,8 @@ class Attack:
         data that are trained on.
         """
         plan = self.plan if present else _one_row_less(self.plan)
-        model, watched = self.build()
+        model = self.build()
+        watched = model.get_parameter("probe")
         optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
         seen = np.zeros((plan.steps, watched.numel()))
 
@@ -80,8 +75,9 @@ class Attack:
             seen[t] = sums
 
         watch(optimizer, watched, plan, look)
-        trainer = Trainer(model, self.loss, plan, optimizer, seed=seed, settings=self.settings)
-        for batch in trainer.batches(self.present if present else self.absent):
+        trainer = Trainer(model, self.loss, plan, optimizer, seed=seed)
+        data = self.data if present else map_rows(lambda leaf: leaf[:-1], self.data)
+        for batch in trainer.batches(data):
             trainer.step(batch)
         return self.evidence(seen, plan)
 

@@ -15,8 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from decrescendo.accounting import Pld
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting import Ledger, Pld
 from decrescendo.audit.error_rates import ErrorRates
 from decrescendo.errors import AccountingError, check_real
 

@@ -43,13 +43,9 @@ class Design:
 def design(plan: Plan, canaries: int, confidence: float) -> Design:
     """What would be best for a training that does exactly what ``plan`` says, by one simulation with a fixed seed.
 
-    >>> from decrescendo.accounting.budget import Budget
-    >>> from decrescendo.plans.calibration import calibrate
-    >>> from decrescendo.plans.curves import constant
-    >>> from decrescendo.plans.sampling import PoissonSampling
-    >>> plan = calibrate(
-    ...     Budget(4.0, 1e-5), PoissonSampling(900, 90), steps=4, privacy=constant(1.0), clip=constant(1.0)
-    ... )
+    >>> import decrescendo as dc
+    >>> budget, sampling = dc.Budget(4.0, 1e-5), dc.PoissonSampling(900, 90)
+    >>> plan = dc.calibrate(budget, sampling, steps=4, privacy=[1.0] * 4, clip=[1.0] * 4)
     >>> made = design(plan, 200, 0.95)
     >>> 0 < made.included + made.excluded <= 200
     True

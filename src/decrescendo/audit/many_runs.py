@@ -36,8 +36,8 @@ def many_runs(
         runs are independent and the thresholds do not depend on the runs they are counted on, so both rates have exact
         confidence intervals.
 
+    >>> from decrescendo.accounting import Budget
     >>> from decrescendo.audit.attacks import batch_size
-    >>> from decrescendo.accounting.budget import Budget
     >>> many_runs(batch_size(Budget(4.0, 1e-5), steps=1), runs=40, seed=1).counts["runs counted on"]
     28
     """

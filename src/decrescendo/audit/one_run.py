@@ -70,13 +70,9 @@ def one_run(
         ImpossibleBudget: the store has no room for one more run of this plan; nothing was trained.
         InvalidValue: the store is of another number of rows, or of another unit.
 
-    >>> from decrescendo.accounting.budget import Budget
-    >>> from decrescendo.plans.calibration import calibrate
-    >>> from decrescendo.plans.curves import constant
-    >>> from decrescendo.plans.sampling import PoissonSampling
-    >>> plan = calibrate(
-    ...     Budget(4.0, 1e-5), PoissonSampling(900, 90), steps=4, privacy=constant(1.0), clip=constant(1.0)
-    ... )
+    >>> import decrescendo as dc
+    >>> budget, sampling = dc.Budget(4.0, 1e-5), dc.PoissonSampling(900, 90)
+    >>> plan = dc.calibrate(budget, sampling, steps=4, privacy=[1.0] * 4, clip=[1.0] * 4)
     >>> model, loss = nn.Linear(2, 1), lambda model, batch: model(batch)[:, 0]
     >>> sgd = lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
     >>> found = one_run(model, loss, torch.ones(900, 2), plan, sgd, canaries=400, seed=0)

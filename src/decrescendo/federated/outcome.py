@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from decrescendo.accounting.budget import Guarantee
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting import Guarantee, Ledger
 from decrescendo.errors import InvalidValue
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.verdict import RoundReport

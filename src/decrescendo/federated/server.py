@@ -12,8 +12,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from decrescendo.accounting.budget import Unit
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting import Ledger, Release, Unit
 from decrescendo.base.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import accumulator, check_clip_norm, trainable

@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting import Gaussian
-from decrescendo.accounting.budget import Guarantee, Unit
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting import Gaussian, Guarantee, Ledger, Unit
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.plans.plan import Plan
 

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from decrescendo.accounting.budget import Bound
+from decrescendo.accounting import Bound, Ledger
 from decrescendo.accounting.gaussian import check_delta
-from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_integer
 from decrescendo.federated.mixture import BinomialMixture, composed

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from decrescendo import accounting
-from decrescendo.accounting.budget import Bound, rounded
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting import Bound, Ledger, rounded
 from decrescendo.errors import AccountingError
 
 WORDS = {

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from decrescendo.accounting.budget import Guarantee
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.base import strict_json
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.plans.plan import Plan

@@ -16,17 +16,13 @@ from typing import Any
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo.accounting import Trials
-from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting import Budget, Guarantee, Trials
 from decrescendo.base.rng import Streams
 from decrescendo.base.sealed import check_writable, write
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_real
-from decrescendo.plans.calibration import calibrate_selection
+from decrescendo.plans import Plan, PoissonSampling, Schedule, calibrate_selection
 from decrescendo.plans.curves import evaluate
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.schedule import Schedule
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.settings import Settings
 from decrescendo.training.space import Space, Value

@@ -2,15 +2,11 @@
 
 import numpy as np
 import torch
-from torch import nn
 
 from decrescendo.accounting.budget import Budget
 from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.probe import Probed, probe_loss
-from decrescendo.plans.calibration import calibrate
-from decrescendo.plans.curves import constant
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans import Plan, PoissonSampling, calibrate
 
 _COORDINATES = 200
 
@@ -29,14 +25,9 @@ def batch_size(budget: Budget, *, steps: int = 6) -> Attack:
     >>> batch_size(Budget(2.0, 1e-5)).plan.sampling.sample_rate
     0.5
     """
-    plan = calibrate(budget, PoissonSampling(2, 1), steps=steps, privacy=constant(1.0), clip=constant(1.0))
-    present = (torch.zeros(2), torch.zeros(2, dtype=torch.long))
-
-    def fresh() -> tuple[nn.Module, nn.Parameter]:
-        model = Probed(None, _COORDINATES)
-        return model, model.probe
-
-    return Attack("batch size", plan, (present[0][:1], present[1][:1]), present, fresh, probe_loss, _evidence)
+    plan = calibrate(budget, PoissonSampling(2, 1), steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps)
+    data = (torch.zeros(2), torch.zeros(2, dtype=torch.long))
+    return Attack("batch size", plan, data, lambda: Probed(None, _COORDINATES), probe_loss, _evidence)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

@@ -8,8 +8,7 @@ from torch import nn
 from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
-from decrescendo.clipping import Batch, Loss
-from decrescendo.clipping.batches import map_rows
+from decrescendo.clipping import Loss
 from decrescendo.plans.plan import Plan
 
 
@@ -26,25 +25,16 @@ def one_canary(
         learning_rate: of SGD.
 
     >>> from decrescendo.audit import many_runs
-    >>> from decrescendo.plans.calibration import calibrate
-    >>> from decrescendo.accounting.budget import Budget
-    >>> from decrescendo.plans.curves import constant
-    >>> from decrescendo.plans.sampling import PoissonSampling
-    >>> plan = calibrate(
-    ...     Budget(4.0, 1e-5), PoissonSampling(20, 10), steps=1, privacy=constant(1.0), clip=constant(1.0)
-    ... )
+    >>> import decrescendo as dc
+    >>> budget, sampling = dc.Budget(4.0, 1e-5), dc.PoissonSampling(20, 10)
+    >>> plan = dc.calibrate(budget, sampling, steps=1, privacy=[1.0], clip=[1.0])
     >>> loss = lambda model, batch: model(batch)[:, 0]
     >>> attack = one_canary(plan, torch.ones(20, 2), lambda: nn.Linear(2, 1), loss)
     >>> many_runs(attack, runs=40, seed=0).verdict
     'nothing found'
     """
     # A float32 clip norm is never above C: the pull is steep against the largest of them.
-    present = with_canaries(data, torch.tensor([True]), float(plan.clip_norm.max()))
-    absent: Batch = map_rows(lambda tensor: tensor[:-1], present)
-
-    def fresh() -> tuple[nn.Module, nn.Parameter]:
-        model = Probed(build(), 1)
-        return model, model.probe
+    canary = with_canaries(data, torch.tensor([True]), float(plan.clip_norm.max()))
 
     def evidence(sums: Sums, plan: Plan) -> float:
         p = plan.sampling.sample_rate
@@ -52,5 +42,5 @@ def one_canary(
         return float(sum(participation_evidence(x, p, z)[0] for x, z in steps))
 
     return Attack(
-        "one canary", plan, absent, present, fresh, probed_loss(loss), evidence, learning_rate=learning_rate
+        "one canary", plan, canary, lambda: Probed(build(), 1), probed_loss(loss), evidence, learning_rate
     )

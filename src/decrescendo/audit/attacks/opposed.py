@@ -9,15 +9,11 @@ Annamalai et al. 2024 audit with such data.)
 import numpy as np
 import torch
 from scipy.special import logsumexp
-from torch import nn
 
 from decrescendo.accounting.budget import Budget
 from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.probe import STEEPNESS, Probed, probe_loss
-from decrescendo.plans.calibration import calibrate
-from decrescendo.plans.curves import constant
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans import Plan, PoissonSampling, calibrate
 
 _BATCH = 2
 
@@ -34,18 +30,11 @@ def opposed(budget: Budget, *, steps: int = 8) -> Attack:
     """
     rows = _BATCH * steps
     sampling = PoissonSampling(rows, _BATCH)
-    plan = calibrate(budget, sampling, steps=steps, privacy=constant(1.0), clip=constant(1.0))
+    plan = calibrate(budget, sampling, steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps)
     pull = torch.full((rows,), -STEEPNESS)
     pull[-1] = STEEPNESS
-    present = (pull, torch.zeros(rows, dtype=torch.long))
-
-    def fresh() -> tuple[nn.Module, nn.Parameter]:
-        model = Probed(None, 1)
-        return model, model.probe
-
-    return Attack(
-        "opposed rows", plan, (present[0][:-1], present[1][:-1]), present, fresh, probe_loss, _evidence
-    )
+    data = (pull, torch.zeros(rows, dtype=torch.long))
+    return Attack("opposed rows", plan, data, lambda: Probed(None, 1), probe_loss, _evidence)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

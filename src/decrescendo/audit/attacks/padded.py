@@ -10,10 +10,7 @@ from decrescendo.accounting.budget import Budget
 from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.probe import STEEPNESS
 from decrescendo.clipping import Batch
-from decrescendo.plans.calibration import calibrate
-from decrescendo.plans.curves import constant
-from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans import Plan, PoissonSampling, calibrate
 
 PADDING, SHORT, LONG = 0, 1, 2
 _LENGTH, _ROWS = 8, 40
@@ -28,11 +25,11 @@ class MeanWeight(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(3, 1))
+        self.probe = nn.Parameter(torch.zeros(3, 1))
 
     def forward(self, tokens: Tensor) -> Tensor:
         """One mean a row."""
-        return nn.functional.embedding(tokens, self.weight)[..., 0].mean(dim=1)
+        return nn.functional.embedding(tokens, self.probe)[..., 0].mean(dim=1)
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
@@ -51,17 +48,12 @@ def padded(budget: Budget, *, steps: int = 4) -> Attack:
     40
     """
     plan = calibrate(
-        budget, PoissonSampling(_ROWS, _ROWS / 2), steps=steps, privacy=constant(1.0), clip=constant(1.0)
+        budget, PoissonSampling(_ROWS, _ROWS / 2), steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps
     )
-    present = torch.full((_ROWS, _LENGTH), PADDING)
-    present[:, 0] = SHORT
-    present[-1] = LONG
-
-    def fresh() -> tuple[nn.Module, nn.Parameter]:
-        model = MeanWeight()
-        return model, model.weight
-
-    return Attack("one long text", plan, present[:-1], present, fresh, mean_loss, _evidence)
+    data = torch.full((_ROWS, _LENGTH), PADDING)
+    data[:, 0] = SHORT
+    data[-1] = LONG
+    return Attack("one long text", plan, data, MeanWeight, mean_loss, _evidence)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

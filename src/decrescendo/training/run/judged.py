@@ -2,9 +2,7 @@
 
 import functools
 
-from decrescendo.accounting import Pld
-from decrescendo.accounting.budget import Budget, Guarantee
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting import Budget, Guarantee, Ledger, Pld
 
 
 @functools.lru_cache(maxsize=64)

@@ -7,10 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from decrescendo.accounting import GdpClt
-from decrescendo.accounting.budget import Guarantee
-from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.spent import Spent
+from decrescendo.accounting import GdpClt, Guarantee, Ledger, Spent
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError

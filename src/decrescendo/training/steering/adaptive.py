@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-from decrescendo.accounting import Accountant, Filter
-from decrescendo.accounting.ledger import Release
+from decrescendo.accounting import Accountant, Filter, Release
 from decrescendo.errors import InvalidType, check_instance, check_integer
-from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.terms import Terms
+from decrescendo.plans import PoissonSampling, Terms
 from decrescendo.training.steering.seen import Policy
 
 

@@ -5,8 +5,7 @@ from typing import final
 
 from torch import nn
 
-from decrescendo.accounting.budget import Guarantee
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.seen import Seen, Settings

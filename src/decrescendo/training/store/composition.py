@@ -5,10 +5,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
-from decrescendo.accounting import Pld
-from decrescendo.accounting.budget import Budget, Guarantee
-from decrescendo.accounting.filters import RenyiFilter
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Release, RenyiFilter
 from decrescendo.errors import InvalidValue
 from decrescendo.plans.agreement import Agreement
 
