@@ -28,8 +28,7 @@ from decrescendo.accounting import (
     rho_of,
 )
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.filters.limits import SAFE
-from decrescendo.accounting.filters.meter import Meter, round_down, round_up
+from decrescendo.accounting.filters.metered import SAFE, MeteredFilter, round_down, round_up
 from decrescendo.accounting.filters.renyi import ORDERS, renyi_limit, renyi_step
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidValue
@@ -258,7 +257,7 @@ def test_the_adversary_would_find_a_filter_that_adds_in_floats() -> None:
 
 
 def test_equality_fits_and_the_strict_inequality_of_the_paper_would_lose_a_step() -> None:
-    meter = Meter(3 / 32, lambda _, z: 1 / (2 * z * z))
+    meter = MeteredFilter(Budget(1.0, 1e-5), "metered", 3 / 32, lambda _, z: 1 / (2 * z * z))
     assert [bool(meter.request(Release(1.0, 4.0))) for _ in range(4)] == [True, True, True, False]
     assert meter.remaining == 0
     # Algorithm 1 as printed asks for residual > cost.
@@ -343,7 +342,7 @@ class SlowToCompare(Fraction):
 
 def overspent(lock: object) -> Fraction:
     """What four threads are granted of a limit of 3, at a price of 1, beyond the limit."""
-    meter = Meter(3.0, lambda _, __: 1.0)
+    meter = MeteredFilter(Budget(1.0, 1e-5), "metered", 3.0, lambda _, __: 1.0)
     meter._limit, meter._lock = SlowToCompare(3), lock
     start, granted = Barrier(4), []
 

@@ -56,10 +56,7 @@ class Zcdp:
     def __post_init__(self) -> None:
         check_integer("batches_per_epoch", self.batches_per_epoch, at_least=1)
 
-    @property
-    def name(self) -> str:
-        """Name in tables and guarantees."""
-        return "Zcdp"
+    name = "Zcdp"
 
     @property
     def _kind(self) -> Kind:
@@ -113,10 +110,7 @@ class Tcdp:
     Bound(value=0.400..., kind='estimate')
     """
 
-    @property
-    def name(self) -> str:
-        """Name in tables and guarantees."""
-        return "Tcdp"
+    name = "Tcdp"
 
     def rho_omega(self, ledger: Ledger) -> tuple[float, float]:
         """Total (rho, omega); (0, infinity) for an empty ledger, (infinity, 1) if a release has no noise."""

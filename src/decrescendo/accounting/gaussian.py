@@ -141,10 +141,7 @@ class Gaussian:
     Bound(value=0.72552..., kind='exact')
     """
 
-    @property
-    def name(self) -> str:
-        """Name in tables and guarantees."""
-        return "Gaussian"
+    name = "Gaussian"
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Exact epsilon at ``delta``."""

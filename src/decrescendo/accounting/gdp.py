@@ -48,10 +48,7 @@ class GdpClt:
     Bound(value=1.200..., kind='estimate')
     """
 
-    @property
-    def name(self) -> str:
-        """Name in tables and guarantees."""
-        return "GdpClt"
+    name = "GdpClt"
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Estimate of epsilon at ``delta``."""

@@ -37,10 +37,7 @@ class Rdp:
     Bound(value=1.367..., kind='upper')
     """
 
-    @property
-    def name(self) -> str:
-        """Name in tables and guarantees."""
-        return "Rdp"
+    name = "Rdp"
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on epsilon at ``delta``."""

@@ -161,10 +161,7 @@ class Selection:
     def __post_init__(self) -> None:
         check_instance("trials", self.trials, Trials, _REMEDY)
 
-    @property
-    def name(self) -> str:
-        """Name in tables and guarantees."""
-        return "Selection"
+    name = "Selection"
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on the epsilon of the whole search at ``delta``."""

@@ -2,9 +2,9 @@
 
 from decrescendo.optim.adam_bc import AdamBC
 from decrescendo.optim.apply import apply
-from decrescendo.optim.averaging import averaged, following
+from decrescendo.optim.averaging import averaged
 from decrescendo.optim.momentum_bc import MomentumBC
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.optim.noise_aware import NoiseAware
 
-__all__ = ["privatise", "NoisyMean", "apply", "AdamBC", "MomentumBC", "NoiseAware", "averaged", "following"]
+__all__ = ["privatise", "NoisyMean", "apply", "AdamBC", "MomentumBC", "NoiseAware", "averaged"]

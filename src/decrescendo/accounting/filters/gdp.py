@@ -5,9 +5,7 @@ from fractions import Fraction
 from typing import final
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.filters.limits import SAFE, checked_budget, checked_limit
-from decrescendo.accounting.filters.meter import Meter, round_up
-from decrescendo.accounting.filters.metered import MeteredFilter
+from decrescendo.accounting.filters.metered import SAFE, MeteredFilter, checked_budget, round_up
 from decrescendo.accounting.gaussian import log_delta, mu_of
 from decrescendo.errors import AccountingError
 
@@ -36,22 +34,15 @@ class GdpFilter(MeteredFilter):
     Refused(release=Release(sample_rate=1.0, noise_multiplier=0.5, count=1), cost=4.0, remaining=0.513...)
     """
 
-    __slots__ = ()
-
     def __init__(self, budget: Budget) -> None:
-        self._budget = checked_budget(budget)
+        checked_budget(budget)
         mu = mu_of(budget.epsilon, budget.delta)
         # The root search and the curve have errors of their own: step down until the curve is below delta for sure.
         margin = SAFE
         while float(log_delta(budget.epsilon, mu)) > math.log(budget.delta) - _LOG_DELTA_ERROR:
             mu *= 1 - margin
             margin *= 2
-        self._meter = Meter(checked_limit(mu * mu * (1 - SAFE), budget), _squared_mu)
-
-    @property
-    def name(self) -> str:
-        """Name in guarantees."""
-        return "GdpFilter"
+        MeteredFilter.__init__(self, budget, "GdpFilter", mu * mu * (1 - SAFE), _squared_mu)
 
 
 def _squared_mu(sample_rate: float, noise_multiplier: float) -> float:

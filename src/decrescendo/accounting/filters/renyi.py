@@ -10,9 +10,7 @@ import numpy as np
 from scipy.special import gammaln
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.accounting.filters.limits import SAFE, checked_budget, checked_limit
-from decrescendo.accounting.filters.meter import Meter, round_up
-from decrescendo.accounting.filters.metered import MeteredFilter
+from decrescendo.accounting.filters.metered import SAFE, MeteredFilter, checked_budget, round_up
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down as onto_few
 from decrescendo.errors import ImpossibleBudget, InvalidValue, check_instance, check_integer
@@ -52,10 +50,8 @@ class RenyiFilter(MeteredFilter):
     (1, 1e-05)-DP an example, RenyiFilter(order=16) upper bound
     """
 
-    __slots__ = ("_order",)
-
     def __init__(self, budget: Budget, order: int) -> None:
-        self._budget = checked_budget(budget)
+        checked_budget(budget)
         self._order = checked_order(order)
         limit = renyi_limit(budget, self._order)
         if limit <= 0:
@@ -64,12 +60,8 @@ class RenyiFilter(MeteredFilter):
                 f"for epsilon={budget.epsilon:g}, delta={budget.delta:g}. Take a larger one: best_order(budget, "
                 "expected) finds it"
             )
-        self._meter = Meter(checked_limit(limit, budget), partial(renyi_step, self._order))
-
-    @property
-    def name(self) -> str:
-        """Name in guarantees, with the order."""
-        return f"RenyiFilter(order={self._order})"
+        name, price = f"RenyiFilter(order={self._order})", partial(renyi_step, self._order)
+        MeteredFilter.__init__(self, budget, name, limit, price)
 
     @property
     def order(self) -> int:

@@ -6,9 +6,7 @@ from typing import final
 
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.concentrated import rho_of
-from decrescendo.accounting.filters.limits import SAFE, checked_budget, checked_limit
-from decrescendo.accounting.filters.meter import Meter, round_up
-from decrescendo.accounting.filters.metered import MeteredFilter
+from decrescendo.accounting.filters.metered import SAFE, MeteredFilter, checked_budget, round_up
 
 
 @final
@@ -37,17 +35,10 @@ class ZcdpFilter(MeteredFilter):
     (4, 1e-08)-DP an example, ZcdpFilter upper bound
     """
 
-    __slots__ = ()
-
     def __init__(self, budget: Budget) -> None:
-        self._budget = checked_budget(budget)
+        checked_budget(budget)
         limit = rho_of(budget.epsilon, budget.delta) * (1 - SAFE)
-        self._meter = Meter(checked_limit(limit, budget), _rho)
-
-    @property
-    def name(self) -> str:
-        """Name in guarantees."""
-        return "ZcdpFilter"
+        MeteredFilter.__init__(self, budget, "ZcdpFilter", limit, _rho)
 
 
 def _rho(_: float, noise_multiplier: float) -> float:
