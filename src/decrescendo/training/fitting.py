@@ -112,20 +112,8 @@ def train_task(
 ) -> Run:
     """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has the task's scores.
 
-    Args:
-        task: from `find_task`.
-        plan: for as many rows as the task has.
-        seed: whole number >= 0, as sensitive as the data; or `Secure()`.
-        optimizer: a key of `OPTIMIZERS`; the task's by default.
-        learning_rate: > 0; the task's by default.
-        momentum: in [0, 1), for sgd and momentum-bc.
-        lr_decay: ``none``, ``linear`` or ``cosine``.
-        averaging: in [0, 1): decay of the average of the iterates, which is then what is kept and scored; 0 for none.
-        callback: called after each step.
-        store: the ledger on disk that the run is written into.
-        checkpoints: folder to keep the run in.
-        resume: go on with the run in ``checkpoints``.
-        progress: draw a progress bar on standard error.
+    Args as in `fit`. Optimiser and learning rate are the task's by default; where there is an average, it is what is
+    kept and scored.
     """
     data, model = task.load(), task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed)
     run, tested = fit(

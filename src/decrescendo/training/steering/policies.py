@@ -1,6 +1,7 @@
 """Policies: rules that decide noise and clipping from what was released."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import final
 
 from torch import nn
@@ -41,6 +42,7 @@ class FromSchedule:
 
 
 @final
+@dataclass(slots=True, kw_only=True, eq=False)
 class ValidationDecay:
     """Less noise when a score on public data stops improving: z <- k z (Yu et al. 2019, validation-based decay).
 
@@ -71,62 +73,43 @@ class ValidationDecay:
     [4.0, 4.0, 2.0, 1.0]
     """
 
-    __slots__ = (
-        "_clip",
-        "_decay",
-        "_noise",
-        "_period",
-        "_score",
-        "_scores",
-        "_start",
-        "_threshold",
-        "_window",
-    )
+    score: Callable[[nn.Module], float] = field(kw_only=False, repr=False)
+    noise_multiplier: float
+    clip_norm: float
+    decay: float
+    threshold: float
+    period: int
+    window: int = 1
+    _noise: float = field(init=False, repr=False)
+    _scores: list[float] = field(init=False, repr=False, default_factory=list[float])
 
-    def __init__(
-        self,
-        score: Callable[[nn.Module], float],
-        *,
-        noise_multiplier: float,
-        clip_norm: float,
-        decay: float,
-        threshold: float,
-        period: int,
-        window: int = 1,
-    ) -> None:
-        if not callable(score):
+    def __post_init__(self) -> None:
+        if not callable(self.score):
             raise InvalidType(
-                f"score must be a function of the model, got {type(score).__name__}. "
+                f"score must be a function of the model, got {type(self.score).__name__}. "
                 "For example lambda model: accuracy(model, public_inputs, public_targets)"
             )
-        self._score = score
-        self._start = Settings(check_real("noise_multiplier", noise_multiplier, above=0), clip_norm)
-        self._decay = check_real("decay", decay, above=0, below=1)
-        self._threshold = check_real("threshold", threshold)
-        self._period = check_integer("period", period, at_least=1)
-        self._window = check_integer("window", window, at_least=1)
-        self._noise, self._scores = self._start.noise_multiplier, list[float]()
+        self._noise = check_real("noise_multiplier", self.noise_multiplier, above=0)
+        Settings(self._noise, self.clip_norm)
+        check_real("decay", self.decay, above=0, below=1)
+        check_real("threshold", self.threshold)
+        check_integer("period", self.period, at_least=1)
+        check_integer("window", self.window, at_least=1)
 
     def __call__(self, seen: Seen, /) -> Settings:
         """The same noise as before, or less after a check without progress."""
         if seen.step == 0:
-            self._noise, self._scores = self._start.noise_multiplier, []
-        if seen.step % self._period == 0:
-            self._scores.append(check_real("score", self._score(seen.model)))
-            if len(self._scores) > self._window:
+            self._noise, self._scores = float(self.noise_multiplier), []
+        if seen.step % self.period == 0:
+            self._scores.append(check_real("score", self.score(seen.model)))
+            if len(self._scores) > self.window:
                 # The mean of the last gains is the whole gain over their number.
-                gain = (self._scores[-1] - self._scores[-1 - self._window]) / self._window
-                if gain < self._threshold:
-                    self._noise *= self._decay
-        return Settings(self._noise, self._start.clip_norm)
+                gain = (self._scores[-1] - self._scores[-1 - self.window]) / self.window
+                if gain < self.threshold:
+                    self._noise *= self.decay
+        return Settings(self._noise, self.clip_norm)
 
     @property
     def scores(self) -> tuple[float, ...]:
         """The scores of the checks so far."""
         return tuple(self._scores)
-
-    def __repr__(self) -> str:
-        return (
-            f"ValidationDecay(noise_multiplier={self._start.noise_multiplier:g}, clip_norm={self._start.clip_norm:g}, "
-            f"decay={self._decay:g}, threshold={self._threshold:g}, period={self._period}, window={self._window})"
-        )

@@ -80,9 +80,7 @@ class Sum:
         )
 
     def _total(self, runs: Sequence[Reserved]) -> Cost:
-        return sum((run.cost[0] for run in runs), Fraction(0)), sum(
-            (run.cost[1] for run in runs), Fraction(0)
-        )
+        return _sum(runs, 0), _sum(runs, 1)
 
 
 @final
@@ -113,19 +111,16 @@ class RenyiSum:
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
         """The sum against the budget's divergence."""
-        return self._total(runs) <= Fraction(self._filter.limit)
+        return _sum(runs, 0) <= Fraction(self._filter.limit)
 
     def describe(self, runs: Sequence[Reserved]) -> str:
         """Shares of the budget."""
-        share = float(self._total(runs) / Fraction(self._filter.limit))
+        share = float(_sum(runs, 0) / Fraction(self._filter.limit))
         budget = self._filter.budget
         return (
             f"reserved {share:.2%}, left {1 - share:.2%} of ({budget.epsilon:g}, {budget.delta:g}); "
             f"Renyi divergences of order {self._filter.order} of runs add up"
         )
-
-    def _total(self, runs: Sequence[Reserved]) -> Fraction:
-        return sum((run.cost[0] for run in runs), Fraction(0))
 
 
 @final
@@ -163,6 +158,10 @@ class Declared:
     def _epsilon(self, runs: Sequence[Reserved]) -> float:
         joint = sum((run.ledger for run in runs), Ledger())
         return _epsilon(joint, self._budget.delta) if len(joint) else 0.0
+
+
+def _sum(runs: Sequence[Reserved], part: int) -> Fraction:
+    return sum((run.cost[part] for run in runs), Fraction(0))
 
 
 @functools.lru_cache(maxsize=256)

@@ -27,7 +27,8 @@ from decrescendo.errors import (
     check_integer,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
-from decrescendo.training.store.composition import Cost, Reserved, composition
+from decrescendo.training.store.composition import Cost, Reserved
+from decrescendo.training.store.composition import composition as rule_named
 from decrescendo.training.store.schema import connect, create
 
 EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
@@ -73,12 +74,8 @@ class Store:
         FileRefused: no store, damaged, or of a newer version; it is left untouched.
 
     >>> import tempfile
-    >>> from decrescendo.plans.calibration import calibrate
-    >>> from decrescendo.plans.curves import constant
-    >>> from decrescendo.plans.sampling import PoissonSampling
-    >>> plan = calibrate(
-    ...     Budget(1.0, 1e-6), PoissonSampling(1000, 10), steps=5, privacy=constant(1.0), clip=constant(1.0)
-    ... )
+    >>> from decrescendo.plans import PoissonSampling, calibrate
+    >>> plan = calibrate(Budget(1.0, 1e-6), PoissonSampling(1000, 10), steps=5, privacy=[1.0] * 5, clip=[1.0] * 5)
     >>> store = Store.create(tempfile.mkdtemp() + "/ledger.db", Budget(2.5, 3e-6), dataset="patients", rows=1000)
     >>> first, second = store.start(plan, label="a"), store.start(plan, label="b")
     >>> store.start(plan, label="c")
@@ -94,7 +91,7 @@ class Store:
             facts = dict(self._connection.execute("SELECT name, value FROM facts"))
             self.budget = Budget(float(facts["epsilon"]), float(facts["delta"]), check_unit(facts["unit"]))
             self.dataset, self.rows = facts["dataset"], int(facts["rows"])
-            self.composition = composition(facts["composition"], self.budget)
+            self.composition = rule_named(facts["composition"], self.budget)
         except (KeyError, TypeError, ValueError, sqlite3.Error) as error:
             self._connection.close()
             raise FileRefused(
@@ -124,14 +121,13 @@ class Store:
             InvalidValue: the file exists, cannot be written, or the rule is unknown.
         """
         check_budget(budget)
-        rule = _rule(composition, budget)
         facts = {
             "epsilon": repr(budget.epsilon),
             "delta": repr(budget.delta),
             "unit": budget.unit.value,
             "dataset": _text("dataset", dataset),
             "rows": str(check_integer("rows", rows, at_least=1)),
-            "composition": rule,
+            "composition": rule_named(composition, budget).name,
         }
         create(Path(path), facts)
         return cls(path)
@@ -178,16 +174,10 @@ class Store:
                     "Plan it for what is left"
                 )
             row = (
-                new_id() if id is None else id,
-                _text("label", label),
-                _user(),
-                datetime.now(UTC).isoformat(timespec="seconds"),
-                agreed.kind,
-                text,
-                hashlib.sha256(text.encode()).hexdigest(),
-                ",".join(str(part) for part in cost),
-                "open",
-            )
+                new_id() if id is None else id, _text("label", label), _user(),
+                datetime.now(UTC).isoformat(timespec="seconds"), agreed.kind, text,
+                hashlib.sha256(text.encode()).hexdigest(), ",".join(str(part) for part in cost), "open",
+            )  # fmt: skip
             connection.execute(
                 "INSERT INTO runs (id, label, who, started, kind, agreed, sha256, cost, state) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -228,11 +218,7 @@ class Store:
         """Everything in the store, for people and other programs; see `Entry`."""
         runs = [
             {
-                "id": entry.id,
-                "label": entry.label,
-                "who": entry.who,
-                "started": entry.started,
-                "state": entry.state,
+                **{name: getattr(entry, name) for name in ("id", "label", "who", "started", "state")},
                 "agreed": json.loads(entry.agreed.to_json()),
                 "released": {
                     "sample_rate": entry.released.sample_rate.tolist(),
@@ -399,10 +385,6 @@ def new_id() -> str:
 def planned(agreed: Agreement) -> Ledger:
     """What a run will release; nothing that could be told in advance of an adaptive one."""
     return agreed.planned or Ledger()
-
-
-def _rule(name: str, budget: Budget) -> str:
-    return composition(name, budget).name
 
 
 def _text(name: str, value: object) -> str:
