@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decrescendo.accounting.budget import Bound, Budget, Guarantee, Kind
+from decrescendo.accounting.budget import Bound, Kind
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.errors import AccountingError, check_instance, check_integer, check_real
 
 
@@ -33,7 +34,7 @@ def _epsilon(rho: float, level: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Zcdp:
+class Zcdp(Accountant):
     """rho-zCDP: a Gaussian step costs 1/(2 z^2), costs add, epsilon = rho + 2 sqrt(rho ln(1/delta)).
 
     Sampling is not amplified: sample_rate is ignored, which is safe and loose.
@@ -78,10 +79,6 @@ class Zcdp:
         level = -math.log(check_delta(delta))
         return Bound(_epsilon(self.rho(ledger), level), self._kind)
 
-    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """`epsilon` at the budget's delta, as a guarantee."""
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
-
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Delta at ``epsilon``: exp(-(e - rho)^2 / (4 rho)) for e > rho, else 1."""
         e, rho = check_real("epsilon", epsilon, at_least=0), self.rho(ledger)
@@ -91,7 +88,7 @@ class Zcdp:
 
 
 @dataclass(frozen=True, slots=True)
-class Tcdp:
+class Tcdp(Accountant):
     """(rho, omega)-tCDP with amplification by sampling, as *tCDP-SGD* (Zhang et al. 2021) counts.
 
     With rho' = 1/(2 z^2), a sampled step is (13 p^2 rho', ln(1/p)/(4 rho'))-tCDP, provided that rho' <= 0.1,
@@ -145,10 +142,6 @@ class Tcdp:
             return Bound(math.inf, "estimate")
         gentle = level <= (omega - 1) ** 2 * rho or math.isinf(omega)
         return Bound(_epsilon(rho, level) if gentle else rho * omega + level / (omega - 1), "estimate")
-
-    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """`epsilon` at the budget's delta, as a guarantee."""
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Delta at ``epsilon``: the inverse of the above."""

@@ -12,8 +12,9 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import erfcx, ndtr, ndtri
 
-from decrescendo.accounting.budget import Bound, Budget, Guarantee
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.errors import AccountingError, check_instance, check_real
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -127,7 +128,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Gaussian:
+class Gaussian(Accountant):
     """Exact accountant for releases that everybody takes part in (sample_rate 1).
 
     Composition is exact: mu = sqrt(sum_t mu_t^2) with mu_t = 1/z_t.
@@ -146,10 +147,6 @@ class Gaussian:
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Exact epsilon at ``delta``."""
         return Bound(epsilon_of(check_delta(delta), self.mu(ledger)), "exact")
-
-    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """`epsilon` at the budget's delta, as a guarantee."""
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Exact delta at ``epsilon``."""

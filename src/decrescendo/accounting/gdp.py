@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decrescendo.accounting.budget import Bound, Budget, Guarantee
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta, delta_of, epsilon_of
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.errors import check_instance, check_integer, check_real
 
 
@@ -39,7 +40,7 @@ def constant_mu(total_mu: float, sample_rate: float, steps: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class GdpClt:
+class GdpClt(Accountant):
     """Du et al.'s accountant: the CLT total (`clt_mu`) read as Gaussian DP.
 
     Guarantee: none. The values are estimates, usually below the truth, the more so the larger mu_t gets.
@@ -53,10 +54,6 @@ class GdpClt:
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Estimate of epsilon at ``delta``."""
         return Bound(epsilon_of(check_delta(delta), clt_mu(ledger)), "estimate")
-
-    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """`epsilon` at the budget's delta, as a guarantee."""
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Estimate of delta at ``epsilon``."""

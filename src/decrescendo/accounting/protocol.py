@@ -32,7 +32,7 @@ class Accountant(Protocol):
     def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
         """What may be promised for the whole ledger at the delta and for the unit of ``budget``: `epsilon`, and its
         lower end where this accountant has one. Whether that is within ``budget.epsilon`` is for the caller to ask."""
-        ...
+        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
 
 @runtime_checkable

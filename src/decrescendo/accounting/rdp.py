@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.budget import Bound, Budget, Guarantee
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.errors import check_instance, check_real
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _ORDERS = (1.1, 1.25, 1.5, 1.75, 2.25, 2.5, 2.75, 3.5, 4.5, *range(2, 64), 80, 9
 
 
 @dataclass(frozen=True, slots=True)
-class Rdp:
+class Rdp(Accountant):
     """Upper bound by Renyi differential privacy over a grid of orders.
 
     More than 64 distinct noise multipliers a sample rate are rounded down onto 64 values (1.6 % apart for a range of
@@ -42,26 +43,22 @@ class Rdp:
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on epsilon at ``delta``."""
         check_delta(delta)
-        check_instance("ledger", ledger, Ledger)
-        if not len(ledger):
-            return Bound(0.0, "upper")
-        if (ledger.noise_multiplier == 0).any():
-            return Bound(math.inf, "upper")
+        if is_trivial(ledger):
+            return Bound(math.inf if len(ledger) else 0.0, "upper")
         return Bound(float(_composed(ledger).get_epsilon(delta)), "upper")
-
-    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """`epsilon` at the budget's delta, as a guarantee."""
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Upper bound on delta at ``epsilon``."""
         check_real("epsilon", epsilon, at_least=0)
-        check_instance("ledger", ledger, Ledger)
-        if not len(ledger):
-            return Bound(0.0, "upper")
-        if (ledger.noise_multiplier == 0).any():
-            return Bound(1.0, "upper")
+        if is_trivial(ledger):
+            return Bound(1.0 if len(ledger) else 0.0, "upper")
         return Bound(float(_composed(ledger).get_delta(epsilon)), "upper")
+
+
+def is_trivial(ledger: Ledger) -> bool:
+    """Whether there is nothing to compute: no release, which costs nothing, or one without noise."""
+    check_instance("ledger", ledger, Ledger)
+    return not len(ledger) or bool((ledger.noise_multiplier == 0).any())
 
 
 def _composed(ledger: Ledger) -> "RdpAccountant":

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.optimize import brentq
 
-from decrescendo.accounting.budget import Bound, Budget, Guarantee
+from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.rdp import accountant_of, event_of
+from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.rdp import accountant_of, event_of, is_trivial
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ class Trials:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Accountant):
     """Upper bound on the cost of *the best of a random number of trials*; the ledger is that of one trial.
 
     Theorem 2: if one trial is (l, e(l))-RDP at all orders l, the whole search is, at every order l > 1,
@@ -166,18 +167,14 @@ class Selection:
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on the epsilon of the whole search at ``delta``."""
         check_delta(delta)
-        if _trivial(ledger):
+        if is_trivial(ledger):
             return Bound(0.0 if not len(ledger) else math.inf, "upper")
         return Bound(float(self._accountant(ledger).get_epsilon(delta)), "upper")
-
-    def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """`epsilon` at the budget's delta, as a guarantee."""
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Upper bound on the delta of the whole search at ``epsilon``."""
         check_real("epsilon", epsilon, at_least=0)
-        if _trivial(ledger):
+        if is_trivial(ledger):
             return Bound(0.0 if not len(ledger) else 1.0, "upper")
         return Bound(float(self._accountant(ledger).get_delta(epsilon)), "upper")
 
@@ -185,11 +182,6 @@ class Selection:
         from dp_accounting.dp_event import RepeatAndSelectDpEvent
 
         return accountant_of(RepeatAndSelectDpEvent(event_of(ledger), self.trials.mean, self.trials.shape))
-
-
-def _trivial(ledger: Ledger) -> bool:
-    check_instance("ledger", ledger, Ledger)
-    return not len(ledger) or bool((ledger.noise_multiplier == 0).any())
 
 
 @lru_cache(maxsize=256)

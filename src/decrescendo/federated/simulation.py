@@ -71,11 +71,9 @@ def simulate(
     """Train ``model`` in place by ``plan`` over simulated clients: what `Server` does, without messages.
 
     Args:
-        model: moved in place.
+        model, plan, optimizer, name, journal: as in `Server`.
         loss: ``loss(model, batch)`` returns one loss a record; a client's loss is the mean of its records'.
         clients: as many as the plan's ``dataset_size``.
-        plan: of `Unit.CLIENT`.
-        optimizer: of the server, any ``torch.optim`` optimiser.
         seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
             (`client_streams`), and the model's own (`round_stream`; torch's global generators are neither read nor
             moved). Who knows it knows all noise.
@@ -85,7 +83,6 @@ def simulate(
         local: ``None`` for one gradient a client (FedSGD), else several steps of local SGD.
         dropouts: who of a cohort does not answer; ``None`` for nobody. May depend on anything but the updates: then
             the dropouts themselves say something, as in real life, that no guarantee covers.
-        name, journal: as in `Server`.
         callback: called after each round with a `Progress`, as in `training.train`.
         settings: of the clipping engine; ``microbatch_size`` counts clients.
 
