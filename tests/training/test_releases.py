@@ -282,14 +282,12 @@ def test_a_crash_before_the_first_checkpoint_leaves_a_folder_to_begin_in(tmp_pat
     assert len(shown) == STEPS
 
 
-def test_a_checkpoint_of_before_there_was_a_list_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_checkpoint_of_before_there_was_a_list_is_refused(tmp_path: Path) -> None:
     life(tmp_path, resume=False, until=1)
     (state,) = tmp_path.glob("step-*/state.json")
     body = json.loads(state.read_text())
     state.write_text(json.dumps(body | {"version": 1}))
-    with pytest.raises(
-        FileRefused, match=r"version 1, which does not say what was released since.*begin a new"
-    ):
+    with pytest.raises(FileRefused, match="must be of version 2, got version=1"):
         trainer(tmp_path, resume=True, seed=Secure())
 
 

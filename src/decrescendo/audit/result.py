@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from decrescendo.accounting.budget import rounded
 from decrescendo.base import strict_json
+from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real
 
 Method = Literal["one run", "many runs"]
@@ -124,7 +125,7 @@ class AuditResult:
         return json.dumps({"format": FORMAT, "version": VERSION} | self.facts(), indent=1) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "AuditResult":
+    def from_json(cls, text: str | bytes) -> "AuditResult":
         """The result that `to_json` wrote.
 
         Raises:
@@ -149,8 +150,4 @@ class AuditResult:
         Raises:
             FileRefused: it cannot be read, or is something else.
         """
-        try:
-            text = Path(path).read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:
-            raise FileRefused(f"{os.fspath(path)} must be a readable file, got {error}") from None
-        return cls.from_json(text)
+        return cls.from_json(read_whole(Path(path)))

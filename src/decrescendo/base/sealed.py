@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decrescendo.base import strict_json
-from decrescendo.base.whole_file import write_whole
+from decrescendo.base.whole_file import read_whole, write_whole
 from decrescendo.errors import FileRefused
 
 SEAL = "sha256"
@@ -117,10 +117,6 @@ def read(path: Path, format_name: str, version: int) -> dict[str, Any]:
     Raises:
         FileRefused: not there, damaged (the checksum differs), edited, foreign or newer.
     """
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise FileRefused(f"{path} must be a readable JSON file, got {error}") from None
-    content = opened(raw, path, format_name, version)
+    content = opened(read_whole(path), path, format_name, version)
     del content["format"], content["version"]
     return content

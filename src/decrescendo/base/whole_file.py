@@ -4,6 +4,8 @@ import os
 import secrets
 from pathlib import Path
 
+from decrescendo.errors import FileRefused
+
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """Put ``content`` into the file ``path``, on the disk: a crash leaves the old file or none, never half of one.
@@ -31,6 +33,20 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        FileRefused: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # a ValueError: no file can have this name
+        raise FileRefused(
+            f"{path} must be a readable file, got {getattr(error, 'strerror', None) or error}"
+        ) from None
 
 
 def sync_folder(folder: Path) -> None:

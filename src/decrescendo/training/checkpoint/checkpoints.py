@@ -14,7 +14,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from decrescendo.base import sealed
-from decrescendo.base.whole_file import sync_folder, write_whole
+from decrescendo.base.whole_file import read_whole, sync_folder, write_whole
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
 from decrescendo.training.checkpoint.tree import pack, unpack
 
@@ -157,20 +157,8 @@ def read_state(path: Path) -> Checkpoint:
     Raises:
         FileRefused: damaged, foreign or of another version.
     """
-    try:
-        raw, content = (path / STATE).read_bytes(), (path / TENSORS).read_bytes()
-    except OSError as error:
-        raise FileRefused(f"{path} must be a checkpoint, got files that cannot be read ({error})") from None
-    try:
-        body = sealed.opened(raw, path / STATE, FORMAT, VERSION)
-    except FileRefused as error:
-        if "version=1." not in str(error):
-            raise
-        raise FileRefused(
-            f"{path} must be a checkpoint of version {VERSION}, got version 1, which does not say what was released "
-            "since: the same noise might meet another sum. Finish the run with the version of decrescendo that began "
-            "it, or begin a new one in a new folder"
-        ) from None
+    content = read_whole(path / TENSORS)
+    body = sealed.opened(read_whole(path / STATE), path / STATE, FORMAT, VERSION)
     if body.get("tensors_sha256") != hashlib.sha256(content).hexdigest():
         raise FileRefused(f"{path} must be as it was written, got other bytes: it is damaged")
     try:

@@ -22,6 +22,7 @@ from torch import Tensor
 from decrescendo.accounting.budget import Guarantee, check_unit
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base import sealed
+from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import (
     AccountingError,
     DecrescendoError,
@@ -218,18 +219,18 @@ class Run:
         kind = "terms" if content["version"] == ADAPTIVE_VERSION else "plan"
         agreed = source / f"{kind}.json"
         for name, key in ((agreed.name, "plan_sha256"), (WEIGHTS, "weights_sha256")):
-            if _sha256(_read(source / name)) != content[key]:
+            if _sha256(read_whole(source / name)) != content[key]:
                 raise FileRefused(
                     f"{source / name} must be the file that {RUN} was written with, got other bytes"
                 )
         try:
             ledger = _ledger(content["ledger"])
-            text = _read(agreed).decode("utf-8", errors="replace")
+            text = read_whole(agreed).decode("utf-8", errors="replace")
             run = cls(
                 plan=read_agreement(kind, text, source=str(agreed)),
                 ledger=ledger,
                 guarantee=_guarantee(content["guarantee"]),
-                weights=load_tensors(_read(source / WEIGHTS)),
+                weights=load_tensors(read_whole(source / WEIGHTS)),
                 metrics=content["metrics"],
                 seconds=content["seconds"],
                 versions=_texts(content["versions"]),
@@ -267,15 +268,6 @@ def check_free(folder: Path) -> None:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise FileRefused(
-            f"{path} must be a readable file, got {error.strerror or type(error).__name__}"
-        ) from None
 
 
 def _to_json(run: Run, staging: Path) -> str:
@@ -318,7 +310,7 @@ def _guarantee(found: Mapping[str, Any]) -> Guarantee:
 
 def _checked_content(path: Path) -> dict[str, Any]:
     keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
-    return sealed.opened(_read(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={CONDUCT})
+    return sealed.opened(read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={CONDUCT})
 
 
 def _ledger(columns: Mapping[str, Any]) -> Ledger:
@@ -353,4 +345,4 @@ def _texts(values: Any) -> dict[str, str]:
 
 
 def _diagnostics(path: Path) -> History | None:
-    return History.from_json(_read(path), source=str(path)) if path.exists() else None
+    return History.from_json(read_whole(path), source=str(path)) if path.exists() else None
