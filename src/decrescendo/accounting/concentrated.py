@@ -57,8 +57,6 @@ class Zcdp(Accountant):
     def __post_init__(self) -> None:
         check_integer("batches_per_epoch", self.batches_per_epoch, at_least=1)
 
-    name = "Zcdp"
-
     @property
     def _kind(self) -> Kind:
         return "upper" if self.batches_per_epoch == 1 else "estimate"
@@ -106,8 +104,6 @@ class Tcdp(Accountant):
     >>> Tcdp().epsilon(Ledger.of([13.52] * 4_800, sample_rate=250 / 60_000), delta=1 / 600_000)
     Bound(value=0.400..., kind='estimate')
     """
-
-    name = "Tcdp"
 
     def rho_omega(self, ledger: Ledger) -> tuple[float, float]:
         """Total (rho, omega); (0, infinity) for an empty ledger, (infinity, 1) if a release has no noise."""

@@ -142,8 +142,6 @@ class Gaussian(Accountant):
     Bound(value=0.72552..., kind='exact')
     """
 
-    name = "Gaussian"
-
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Exact epsilon at ``delta``."""
         return Bound(epsilon_of(check_delta(delta), self.mu(ledger)), "exact")

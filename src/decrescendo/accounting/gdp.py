@@ -49,8 +49,6 @@ class GdpClt(Accountant):
     Bound(value=1.200..., kind='estimate')
     """
 
-    name = "GdpClt"
-
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Estimate of epsilon at ``delta``."""
         return Bound(epsilon_of(check_delta(delta), clt_mu(ledger)), "estimate")

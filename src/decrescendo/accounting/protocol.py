@@ -18,8 +18,8 @@ class Accountant(Protocol):
 
     @property
     def name(self) -> str:
-        """Name in tables and guarantees."""
-        ...
+        """Name in tables and guarantees: that of the class, unless it says another."""
+        return type(self).__name__
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Epsilon of the whole ledger at ``delta`` in (0, 1), and what kind of number it is."""

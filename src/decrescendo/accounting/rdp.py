@@ -38,8 +38,6 @@ class Rdp(Accountant):
     Bound(value=1.367..., kind='upper')
     """
 
-    name = "Rdp"
-
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on epsilon at ``delta``."""
         check_delta(delta)

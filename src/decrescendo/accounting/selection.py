@@ -162,8 +162,6 @@ class Selection(Accountant):
     def __post_init__(self) -> None:
         check_instance("trials", self.trials, Trials, _REMEDY)
 
-    name = "Selection"
-
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on the epsilon of the whole search at ``delta``."""
         check_delta(delta)
