@@ -68,14 +68,14 @@ def test_two_runs_have_nothing_in_common_and_say_how_they_were_drawn() -> None:
     assert played(first, 3) != played(second, 3)
     outcome = first.finish()
     assert not torch.equal(outcome.weights["0.weight"], second.finish().weights["0.weight"])
-    conduct = outcome.to_run().conduct
-    assert conduct is not None
-    assert conduct.random == "secure"
+    provenance = outcome.to_run().provenance
+    assert provenance is not None
+    assert provenance.random == "secure"
     seeded = server_of(seed=1)
     played(seeded, 1)
-    conduct = seeded.finish().to_run().conduct
-    assert conduct is not None
-    assert conduct.random == "seeded"
+    provenance = seeded.finish().to_run().provenance
+    assert provenance is not None
+    assert provenance.random == "seeded"
 
 
 def test_a_journal_goes_on_with_its_own_streams(tmp_path: Path) -> None:

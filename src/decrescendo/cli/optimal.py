@@ -157,9 +157,9 @@ def advise(
 
 def say_optimal(plan: "Plan", advice: Advice | None) -> None:
     """The noise curve as text, and the sentence."""
-    from decrescendo.report.sketch import sketch
+    from decrescendo.report.text_plot import text_plot
 
-    for line in sketch(plan.noise_multiplier, title="noise multiplier z_t"):
+    for line in text_plot(plan.noise_multiplier, title="noise multiplier z_t"):
         say(line)
     if advice is None:
         say(

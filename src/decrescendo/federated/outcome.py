@@ -12,7 +12,7 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.verdict import RoundReport
 from decrescendo.plans.plan import Plan
 from decrescendo.training.run import Run
-from decrescendo.training.statement import SEEDED, UNRECORDED, Conduct
+from decrescendo.training.statement import SEEDED, UNRECORDED, Provenance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +83,7 @@ class Outcome:
                 "a Run must keep its plan's promise, got the placement local, which promises something else. "
                 "Save its weights with the text of statement()"
             )
-        conduct = Conduct(random=self.random, trust=self.placement.threat, assumptions=self.assumptions)
+        provenance = Provenance(random=self.random, trust=self.placement.threat, assumptions=self.assumptions)
         return Run(
-            self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, conduct=conduct
+            self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, provenance=provenance
         )

@@ -30,7 +30,7 @@ from decrescendo.optim import apply
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.training import check_promise
-from decrescendo.training.run import check_published, cpu_weights, judged
+from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
 
 
@@ -96,7 +96,7 @@ class Rounds:
         self._opened: Opened | None = None
         self._start = time.monotonic()
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
-        self._planned = judged(plan.ledger, plan.budget)
+        self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
         freeze(optimizer)  # an optimiser that cannot be written must be found out before the first round
         self._journal = None if journal is None else Journal(journal)

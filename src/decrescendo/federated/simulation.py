@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.accounting.spent import Spent
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss
 from decrescendo.errors import InvalidValue, check_instance
@@ -21,7 +21,7 @@ from decrescendo.federated.rounds import Opened, Rounds
 from decrescendo.federated.update import LocalSteps, share_of_noise
 from decrescendo.federated.verdict import RoundReport, Verdict
 from decrescendo.plans.plan import Plan
-from decrescendo.training import Untouched
+from decrescendo.training import FrozenStateGuard
 from decrescendo.training.progress import Callback, Progress
 
 # Who of a cohort does not answer, from the round's number and the cohort.
@@ -123,8 +123,8 @@ def simulate(
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     rounds = Rounds(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
-    untouched = Untouched(model)
-    spent, start = Spent(plan.ledger, plan.budget.delta), time.monotonic()
+    frozen = FrozenStateGuard(model)
+    spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     reports: list[RoundReport] = []
     try:
         while not rounds.done:
@@ -134,9 +134,9 @@ def simulate(
             present = [client for client in opened.cohort if client not in away]
             records = clients.take(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
-            untouched.thawed(clipped.gradients)
+            frozen.unfreeze(clipped.gradients)
             if present and not reports:  # comparing large buffers in every round would cost
-                untouched.check()
+                frozen.check()
             rounds.release(
                 _noised(clipped, opened.round, present, members), len(present), clipped.diagnostics
             )
@@ -147,7 +147,7 @@ def simulate(
                     break
     finally:
         rounds.stop()  # whatever ends this, the next call may go on
-    untouched.check()
+    frozen.check()
     return rounds.finish(tuple(reports), assumptions=cohorts.assumptions)
 
 

@@ -25,7 +25,7 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.server import Server
 from decrescendo.plans.plan import Plan
-from decrescendo.training.run import judged
+from decrescendo.training.run import certify
 from fuzzing.judging import found
 from fuzzing.mutations import resigned
 from fuzzing.seeds import plan
@@ -34,7 +34,7 @@ from fuzzing.target import Files, Target
 FILE = "file.json"
 
 
-_judged = cache(judged)
+_judged = cache(certify)
 
 
 def _clients() -> Plan:

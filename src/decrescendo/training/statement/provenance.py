@@ -1,4 +1,4 @@
-"""`Conduct`: how a training was run, as far as the library saw it."""
+"""`Provenance`: how a training was run, as far as the library saw it."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ UNRECORDED = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conduct:
+class Provenance:
     """How a training was run. Everything in it may be published.
 
     Args:
@@ -31,7 +31,7 @@ class Conduct:
     Raises:
         InvalidValue: ``random`` of another name, a step below 0, an empty sentence.
 
-    >>> Conduct(random="secure").resumed, Conduct(random="secure", assumptions=()).proven
+    >>> Provenance(random="secure").resumed, Provenance(random="secure", assumptions=()).proven
     ((), True)
     """
 
