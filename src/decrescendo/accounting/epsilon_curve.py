@@ -5,8 +5,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Float, Int
 
-from decrescendo.accounting import Pld
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.pld import Pld
 from decrescendo.errors import check_integer, check_real
 
 # Relative width of the bracket at all checkpoints but the last: a few times cheaper than the default.

@@ -126,7 +126,7 @@ Momentum = Annotated[float | None, typer.Option(help="optimal: momentum in [0, 1
 Influence = Annotated[
     Path | None,
     typer.Option(
-        help="optimal: file of weights, one a step, on the variance of the noise; JSON list or lines."
+        help="optimal: file of influences, one a step, of the variance of the noise; JSON list or lines."
     ),
 ]
 InfluenceGrowth = Annotated[

@@ -67,7 +67,7 @@ def plan_command(
     --schedule dynamic --clip 1.5 --save plan.json
 
     With --schedule optimal the noise follows from what is known of the training: --lr-schedule, --curvature with --lr,
-    --momentum, or weights of your own.
+    --momentum, or influences of your own.
     """
     for option, path in (("--save", save), ("--plot", plot)):
         if path is not None and not path.parent.is_dir():  # asked before the work, not after it

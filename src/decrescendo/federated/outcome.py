@@ -23,10 +23,10 @@ class Outcome:
         plan: what was decided before the start.
         placement: who added the noise.
         ledger: what was spent, aborted rounds included. In LOCAL the releases have sample rate 1.
-        guarantee: of the weights, a client: the plan's accountant-checked one in SERVER and SHARES; in LOCAL that of
-            a client that answered every round. See `Placement` for whom it protects against.
-        against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
-        secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
+        guarantee: of the weights, a client: the plan's accountant-checked one in CENTRAL and DISTRIBUTED; in LOCAL
+            that of a client that answered every round. See `Placement` for whom it protects against.
+        against_server: DISTRIBUTED only: what a curious server learned of a client that answered every round, at worst.
+        secure_sum: whether the server saw only the sum of a round's replies; matters in DISTRIBUTED.
         weights: the trained parameters and the persistent buffers, by name, on the CPU.
         assumptions: what the guarantee takes on trust of clients being apart; see `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
@@ -35,7 +35,7 @@ class Outcome:
 
     >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
-    >>> outcome = Outcome(plan, Placement.SERVER, plan.ledger, plan.guarantee, None, {})
+    >>> outcome = Outcome(plan, Placement.CENTRAL, plan.ledger, plan.guarantee, None, {})
     >>> print(outcome.statement().splitlines()[1])
     The server is trusted with every reply; the guarantee holds against whoever sees the models it releases.
     """
@@ -60,7 +60,7 @@ class Outcome:
     def statement(self) -> str:
         """What is promised, and against whom."""
         lines = [str(self.guarantee), self.placement.threat]
-        if self.placement is Placement.SHARES and not self.secure_sum:
+        if self.placement is Placement.DISTRIBUTED and not self.secure_sum:
             lines.append("There was no secure aggregation here: the server saw every reply by itself.")
         if self.against_server is not None:
             lines.append(f"Against the server, for a client that answers every round: {self.against_server}")

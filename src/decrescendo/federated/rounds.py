@@ -43,7 +43,7 @@ class Opened:
         cohort: client numbers, ascending; may be empty. Private to the server: amplification by sampling holds
             against those who do not know it.
 
-    >>> asked = Round("ab", 1, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.SERVER, share_std=0.0)
+    >>> asked = Round("ab", 1, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.CENTRAL, share_std=0.0)
     >>> Opened(asked, (3, 17)).cohort
     (3, 17)
     """
@@ -57,10 +57,10 @@ class Rounds:
 
     What is written when, if there is a journal:
 
-    - SERVER: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
+    - CENTRAL: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
       together. Killed before that, the server has shown nobody anything of the round, and it is done again with the
       same cohort and the same noise. Killed after it, the written noisy mean is applied on the next start.
-    - SHARES, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
+    - DISTRIBUTED, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
       seen. Killed after that, the round is lost: the next start goes on with the next round of the plan, so the run has
       one effective round less and the ledger the same length.
     - An abort counts the round as spent in every placement: that it happened may depend on who took part.
@@ -171,7 +171,7 @@ class Rounds:
         """Release the open round: ``total`` is the sum of the ``present`` members' parts as the placement has them."""
         opened = self.require_open()
         asked, sampling = opened.round, self.plan.sampling
-        if self.placement is Placement.SERVER:
+        if self.placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
             noisy = privatise(clipped, asked.noise_multiplier, sampling, self._noise)
             self._releases.append(noisy.release)
@@ -192,7 +192,7 @@ class Rounds:
     def abort(self) -> None:
         """End the open round without output, and count it."""
         self.require_open()
-        if self.placement is Placement.SERVER:
+        if self.placement is Placement.CENTRAL:
             self._releases.append(self._release_of(self.spent))
         self._opened = None
         self._write(None)
@@ -213,7 +213,7 @@ class Rounds:
             secure_sum: see `Server.finish`.
         """
         against = None
-        if self.placement is Placement.SHARES:
+        if self.placement is Placement.DISTRIBUTED:
             # A reply that is seen by itself has one share of noise, as a sum of which one member is left.
             seen = [
                 (members, replies if secure_sum else min(replies, 1)) for members, replies in self._attendance

@@ -31,7 +31,7 @@ class Server:
 
     ::
 
-        server = Server(model, plan, optimizer, seed=seed, placement=Placement.SERVER, journal="run")
+        server = Server(model, plan, optimizer, seed=seed, placement=Placement.CENTRAL, journal="run")
         while not server.done:
             opened = server.open()                 # send opened.round and server.weights() to opened.cohort
             for reply in ...:                      # whatever comes, in any order
@@ -55,13 +55,13 @@ class Server:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
         whom `Placement` says. The ledger holds a round before the weights move by it and before `close` returns,
         also on disk; a kill at any moment may waste a round, never hide one (`Rounds` says which is done again).
-        In SERVER a client, whatever it sends, moves the sum of a round by at most C_t: replies are clipped
+        In CENTRAL a client, whatever it sends, moves the sum of a round by at most C_t: replies are clipped
         again here, in float64, and added in whole numbers, without rounding.
 
     Edge cases:
         an empty cohort, or one of which nobody answers, is released with all of its noise; a reply that is missing
         or refused is a zero update; the sum is divided by the plan's expected cohort, never by the realised one;
-        in SHARES and LOCAL replies carry noise and cannot be clipped again: an honest one is never longer than
+        in DISTRIBUTED and LOCAL replies carry noise and cannot be clipped again: an honest one is never longer than
         C_t + share_std (sqrt(d) + 40), and what is longer is refused.
 
     Raises:
@@ -78,7 +78,7 @@ class Server:
     ...     privacy=constant(1.0), clip=constant(1.0))
     >>> model = nn.Linear(1, 1)
     >>> server = Server(model, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0,
-    ...     placement=Placement.SERVER)
+    ...     placement=Placement.CENTRAL)
     >>> loss = lambda model, batch: (model(batch) - 1).square().sum(dim=1)
     >>> while not server.done:
     ...     opened = server.open()
@@ -185,8 +185,8 @@ class Server:
         a second one of a client                        refused; one that was refused may be mended and sent again
         names, shapes or types of tensors that differ   refused
         infinite or not a number anywhere               refused
-        longer than C_t (SERVER)                        shortened to C_t and added
-        longer than any honest one (SHARES, LOCAL)      refused
+        longer than C_t (CENTRAL)                       shortened to C_t and added
+        longer than any honest one (others)             refused
         ==============================================  =====================================================
         """
         check_instance("reply", reply, Reply)
@@ -239,8 +239,9 @@ class Server:
         """What the run is so far: may be asked at any time between rounds.
 
         Args:
-            secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In SHARES
-                `Outcome.against_server` depends on it: without, each reply was hidden by its own share alone.
+            secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In
+                DISTRIBUTED `Outcome.against_server` depends on it: without, each reply was hidden by its own share
+                alone.
         """
         return self._rounds.finish(self.reports, assumptions=(REPLIES,), secure_sum=secure_sum)
 

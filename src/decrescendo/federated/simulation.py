@@ -79,9 +79,9 @@ def simulate(
         seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
             (`client_streams`), and the model's own (`round_stream`; torch's global generators are neither read nor
             moved). Who knows it knows all noise.
-        placement: in SHARES and LOCAL each member's noise is drawn from its own stream, as a deployed client would;
-            that is slow. The models of SHARES have the same law as those of SERVER, so simulate SERVER to study
-            them; what LOCAL costs cannot be had cheaper.
+        placement: in DISTRIBUTED and LOCAL each member's noise is drawn from its own stream, as a deployed client
+            would; that is slow. The models of DISTRIBUTED have the same law as those of CENTRAL, so simulate CENTRAL
+            to study them; what LOCAL costs cannot be had cheaper.
         local: ``None`` for one gradient a client (FedSGD), else several steps of local SGD.
         dropouts: who of a cohort does not answer; ``None`` for nobody. May depend on anything but the updates: then
             the dropouts themselves say something, as in real life, that no guarantee covers.
@@ -108,7 +108,7 @@ def simulate(
     >>> loss = lambda model, batch: (model(batch) - 1).square().sum(dim=1)
     >>> clients = Clients.equal(torch.ones(100, 1), records=2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> outcome = simulate(model, loss, clients, plan, optimizer, seed=0, placement=Placement.SERVER)
+    >>> outcome = simulate(model, loss, clients, plan, optimizer, seed=0, placement=Placement.CENTRAL)
     >>> outcome.ledger == plan.ledger
     True
     """

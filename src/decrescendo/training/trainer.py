@@ -139,7 +139,7 @@ class Trainer:
         self._sampling, self._noise = sampling_and_noise(seed)
         self._seeds = Seeds.of(seed)
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._seeds)
-        self._precise = settings is not None and settings.wide
+        self._accumulate = "float64" if settings is not None and settings.wide else "float32"
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()
@@ -303,7 +303,7 @@ class Trainer:
             model=f"{type(self._model).__name__}, {count} trained parameters",
             optimizer=f"{type(optimizer).__name__}({shown})",
             device=str(self._device),
-            precise=self._precise,
+            accumulate=self._accumulate,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
             assumptions=self._assumptions(),
         )

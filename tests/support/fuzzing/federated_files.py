@@ -41,7 +41,7 @@ def _clients() -> Plan:
     return plan(Unit.CLIENT)
 
 
-def _round(placement: Placement = Placement.SERVER, share: float = 0.0) -> Round:
+def _round(placement: Placement = Placement.CENTRAL, share: float = 0.0) -> Round:
     return Round(run_id(_clients(), placement), 1, 4, 1.0, 2.0, placement, share)
 
 
@@ -54,7 +54,7 @@ def _json(path: Path) -> Any:
 
 @cache
 def _messages() -> list[Files]:
-    rounds = [_round(), _round(Placement.LOCAL, 2.0), _round(Placement.SHARES, 0.5)]
+    rounds = [_round(), _round(Placement.LOCAL, 2.0), _round(Placement.DISTRIBUTED, 0.5)]
     return [
         *(
             {FILE: json.dumps(asked.to_config()).encode(), "memory": Memory().after(asked).to_json().encode()}
@@ -84,7 +84,7 @@ def _server(folder: Path) -> Server:
     model = torch.nn.Linear(2, 1)
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return Server(model, _clients(), optimizer, seed=0, placement=Placement.SERVER, journal=folder)
+    return Server(model, _clients(), optimizer, seed=0, placement=Placement.CENTRAL, journal=folder)
 
 
 @cache
@@ -130,7 +130,7 @@ def _json_bytes(content: bytes) -> Any:
 def _keepers() -> list[Files]:
     with tempfile.TemporaryDirectory() as name:
         keeper = Keeper(name, range(5), Policy(1.0, 0.5, max_rounds=9), seed=3)
-        keeper.agree(Proposal(_clients(), Placement.SERVER, ""))
+        keeper.agree(Proposal(_clients(), Placement.CENTRAL, ""))
         keeper.admit(_round(), [0, 1])
         return [found(Path(name))]
 
@@ -150,7 +150,7 @@ def _wires() -> list[Files]:
     contents = [
         Ask(_round(), (3, 5), zeros).to_content(),
         Answer("ab", 1, ((3, zeros), (4, zeros)), ((5, "no"),)).to_content(),
-        Proposal(_clients(), Placement.SERVER, "first").to_content(),
+        Proposal(_clients(), Placement.CENTRAL, "first").to_content(),
         Agreement("ab", ((0, 5), (8, 9))).to_content(),
     ]
     return [_described(content) for content in contents]

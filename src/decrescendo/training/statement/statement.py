@@ -17,7 +17,7 @@ from decrescendo.errors import AccountingError
 from decrescendo.plans.agreement import Agreement
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
-from decrescendo.training.statement.provenance import SECURE, Provenance
+from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
 from decrescendo.training.statement.risk import most_advantage, most_power
 
 FORMAT, VERSION = "decrescendo-statement", 1
@@ -259,7 +259,7 @@ def _gaps(provenance: Provenance | None) -> list[str]:
         )
     if not provenance.account:
         gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")
-    if not provenance.precise:
+    if provenance.accumulate != FLOAT64:
         gaps.append(
             "the rounding of float32 sums of clipped gradients, about a hundred-thousandth of C_t "
             "(docs/explanation/rounding.md)"
