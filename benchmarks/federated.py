@@ -88,7 +88,7 @@ def timed(kind: str, plan: Plan, data: tuple[Tensor, Tensor]) -> float:
         plan,
         optimizer,
         seed=1,
-        placement=Placement.DISTRIBUTED if kind == "shares" else Placement.CENTRAL,
+        placement=Placement.DISTRIBUTED if kind == "distributed" else Placement.CENTRAL,
         local=LocalSteps(0.1, epochs=2, batch_size=5) if kind == "local epochs" else None,
         callback=times,
     )
@@ -102,7 +102,7 @@ def speed(clients: int, rounds: int, blocks: int) -> dict[str, Any]:
     plans = {
         "central": plan_of(clients, total, Unit.EXAMPLE),
         "one record": plan_of(clients, total, Unit.CLIENT),
-        "shares": plan_of(clients, total, Unit.CLIENT),
+        "distributed": plan_of(clients, total, Unit.CLIENT),
         "ten records": plan_of(clients // 10, total, Unit.CLIENT, 25),
         "local epochs": plan_of(clients // 10, total, Unit.CLIENT, 25),
     }

@@ -203,7 +203,7 @@ def is_free(journal: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("placement", ["server", "shares"])
+@pytest.mark.parametrize("placement", ["central", "distributed"])
 def test_a_killed_server_goes_on_and_never_under_reports(
     flower: FlowerProcesses, folder: Path, placement: str
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_killed_server_goes_on_and_never_under_reports(
     submit(flower, folder, plan, placement=placement)
     found = finish(flower, folder)
     assert json.loads((folder / "done.json").read_text()) == {"steps": 5, "as_planned": True}
-    if placement == "server":
+    if placement == "central":
         assert_same(found, simulated(plan, folder))
 
 

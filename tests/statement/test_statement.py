@@ -170,7 +170,7 @@ def test_a_run_that_ended_early_is_said_to_cover_its_plan() -> None:
     assert (facts["schedule"]["steps_run"], facts["schedule"]["steps_planned"]) == (2, 6)
     assert len(facts["schedule"]["clip_norm"]) == len(facts["schedule"]["noise_multiplier"]) == 2
     assert "the whole plan" in facts["ended"]
-    assert "the whole plan" in facts["accounting"]["judged"]
+    assert "the whole plan" in facts["accounting"]["certified"]
     assert facts["accounting"]["clt"]["epsilon"] == GdpClt().epsilon(plan.ledger, 1e-3).value
 
 

@@ -34,7 +34,7 @@ from fuzzing.target import Files, Target
 FILE = "file.json"
 
 
-_judged = cache(certify)
+_certify = cache(certify)
 
 
 def _clients() -> Plan:
@@ -98,7 +98,7 @@ def _journals() -> list[Files]:
 
 
 def _read_journal(folder: Path) -> Any:
-    with patch.object(rounds, "judged", _judged):  # a second, for the same plan each time
+    with patch.object(rounds, "certify", _certify):  # a second, for the same plan each time
         server = _server(folder)
     try:
         return server.ledger

@@ -97,7 +97,7 @@ def _reading(reading: Mapping[str, Any]) -> str:
 
 def _accounting(accounting: Mapping[str, Any]) -> str:
     lines = [
-        f"By {accounting['accountant']}, of {accounting['judged']}.",
+        f"By {accounting['accountant']}, of {accounting['certified']}.",
         f"Assumed: {accounting['assumption']}.",
     ]
     if accounting["error_budget"] is not None:

@@ -198,15 +198,15 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
     )
     facts: dict[str, Any] = {
         "accountant": guarantee.accountant,
-        "judged": "all releases that happened",
+        "certified": "all releases that happened",
         "error_budget": width,
         "assumption": "Poisson sampling with independent coins and Gaussian noise, both made by the library",
         "clt": None,
     }
     if planned is None:
-        return facts | {"judged": "whatever its filter would have granted"}
+        return facts | {"certified": "whatever its filter would have granted"}
     if ledger.steps < planned.steps:
-        facts["judged"] = "the whole plan, for the run ended before it"
+        facts["certified"] = "the whole plan, for the run ended before it"
     try:
         claimed = GdpClt().epsilon(planned, guarantee.delta).value
     except AccountingError:
