@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import decrescendo as dc
 from decrescendo.accounting import RenyiFilter
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger
