@@ -14,7 +14,7 @@ import numpy as np
 import decrescendo as dc
 from decrescendo.base.markdown import table
 from decrescendo.plans.allocation import allocate, noise_cost
-from decrescendo.plans.weights import noise_weights
+from decrescendo.plans.noise_influence import noise_influence
 
 RESULT = Path(__file__).resolve().parent.parent / "results" / "allocation.json"
 _WIDEST = 24.0  # of log weights: beyond it the closed form asks for noise from 1 to 400, and certifying takes minutes
@@ -53,18 +53,18 @@ def main() -> None:
     for name, epsilon, sampling, shape, forgets, momentum, fall in PROBLEMS:
         budget = dc.Budget(epsilon, 1e-6)
         for steps in STEPS:
-            weight = noise_weights(rates(shape, steps), curvature=forgets, momentum=momentum)
+            influence = noise_influence(rates(shape, steps), curvature=forgets, momentum=momentum)
             clip = dc.curves.sensitivity_decay(1.0, rho_c=fall)
             started = time.process_time()
-            plan = allocate(budget, sampling, steps=steps, weight=weight, clip=clip)
+            plan = allocate(budget, sampling, steps=steps, influence=influence, clip=clip)
             seconds = time.process_time() - started
-            cost = noise_cost(plan, weight)
+            cost = noise_cost(plan, influence)
             others = {"uniform": dc.curves.constant(1.0)}
-            if np.ptp(np.log(weight)) < _WIDEST:
-                others["small mu"] = dc.curves.curvature(clip, weight)
+            if np.ptp(np.log(influence)) < _WIDEST:
+                others["small mu"] = dc.curves.curvature(clip, influence)
             ratios = {
                 other: cost
-                / noise_cost(dc.calibrate(budget, sampling, steps=steps, privacy=curve, clip=clip), weight)
+                / noise_cost(dc.calibrate(budget, sampling, steps=steps, privacy=curve, clip=clip), influence)
                 for other, curve in others.items()
             }
             z = plan.noise_multiplier

@@ -23,11 +23,11 @@ def main() -> None:
         if str(seed) in known:
             continue
         started = time.process_time()
-        plan, weight, rho = drawn(seed, most=400)
+        plan, influence, rho = drawn(seed, most=400)
         solved = time.process_time() - started
         known[str(seed)] = {
             "steps": plan.steps, "epsilon": plan.guarantee.epsilon, "sample_rate": plan.sampling.sample_rate,
-            "seconds": round(solved, 2), "rivals": rivals(plan, weight, rho),
+            "seconds": round(solved, 2), "rivals": rivals(plan, influence, rho),
         }  # fmt: skip
         RESULT.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     for name in ("uniform", "growing mu", "sqrt(C)"):

@@ -2,7 +2,7 @@
 
     python -m benchmarks.federated [--rounds 20] [--blocks 5] [--long 300]
 
-500,000 clients of one image, 250 expected a round, SERVER noise. Blocks of central and federated rounds alternate in
+500,000 clients of one image, 250 expected a round, CENTRAL noise. Blocks of central and federated rounds alternate in
 one process on one thread, in CPU time of that thread, so that other programs disturb little; each block gives one
 ratio. Images are random bytes, in memory: what is measured is training, not data. Memory is what a process of
 its own, which computes its images from their numbers, holds at most at the end of a round; the accounting is over by
@@ -88,7 +88,7 @@ def timed(kind: str, plan: Plan, data: tuple[Tensor, Tensor]) -> float:
         plan,
         optimizer,
         seed=1,
-        placement=Placement.SHARES if kind == "shares" else Placement.SERVER,
+        placement=Placement.DISTRIBUTED if kind == "distributed" else Placement.CENTRAL,
         local=LocalSteps(0.1, epochs=2, batch_size=5) if kind == "local epochs" else None,
         callback=times,
     )
@@ -102,7 +102,7 @@ def speed(clients: int, rounds: int, blocks: int) -> dict[str, Any]:
     plans = {
         "central": plan_of(clients, total, Unit.EXAMPLE),
         "one record": plan_of(clients, total, Unit.CLIENT),
-        "shares": plan_of(clients, total, Unit.CLIENT),
+        "distributed": plan_of(clients, total, Unit.CLIENT),
         "ten records": plan_of(clients // 10, total, Unit.CLIENT, 25),
         "local epochs": plan_of(clients // 10, total, Unit.CLIENT, 25),
     }
@@ -131,7 +131,7 @@ def long(clients: int, rounds: int) -> dict[str, Any]:
         plan,
         optimizer,
         seed=1,
-        placement=Placement.SERVER,
+        placement=Placement.CENTRAL,
         callback=times,
     )
     each = (times.at[-1] - times.at[WARM]) / (len(times.at) - 1 - WARM)
@@ -180,7 +180,7 @@ def resident(clients: int, rounds: int) -> int:
         plan,
         optimizer,
         seed=1,
-        placement=Placement.SERVER,
+        placement=Placement.CENTRAL,
         callback=note,
     )
     return max(held)

@@ -20,7 +20,7 @@ from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.clipping import ClippedSum, Clipper, Diagnostics, Engine
 from decrescendo.errors import InvalidType
 from decrescendo.optim import NoisyMean
-from decrescendo.plans import Agreement, Plan, PoissonSampling, Schedule, Terms
+from decrescendo.plans import AdaptivePlan, Agreement, Plan, PoissonSampling, Schedule
 from decrescendo.training import Run
 from decrescendo.training.run import History
 from decrescendo.training.steering import Settings
@@ -45,7 +45,7 @@ def test_the_page_has_five_sentences_and_names_a_test_of_each() -> None:
 class TestSentence1:
     """A run is decided before it starts."""
 
-    @pytest.mark.parametrize("agreed", [seeds.plan(), seeds.terms()])
+    @pytest.mark.parametrize("agreed", [seeds.plan(), seeds.adaptive_plan()])
     def test_what_is_decided_is_frozen(self, agreed: Agreement) -> None:
         for field in dataclasses.fields(agreed):  # type: ignore[arg-type]
             with pytest.raises(dataclasses.FrozenInstanceError):
@@ -57,13 +57,13 @@ class TestSentence1:
 
     def test_both_forms_are_agreements_and_an_adaptive_one_costs_its_filters_whole_budget(self) -> None:
         assert isinstance(seeds.plan(), Agreement)
-        assert isinstance(seeds.terms(), Agreement)
-        price = seeds.terms().price(Pld())
-        assert (price.epsilon, price.kind) == (seeds.terms().budget.epsilon, "upper")
+        assert isinstance(seeds.adaptive_plan(), Agreement)
+        price = seeds.adaptive_plan().price(Pld())
+        assert (price.epsilon, price.kind) == (seeds.adaptive_plan().budget.epsilon, "upper")
 
     def test_nobody_asks_which_form_it_is(self) -> None:
         """One place does, by dispatch: where `train` takes a plan or an `Adaptive`."""
-        asked = re.compile(r"isinstance\([^()]*\b(?:Plan|Terms|Adaptive|Steered|Pld)\b")
+        asked = re.compile(r"isinstance\([^()]*\b(?:Plan|AdaptivePlan|Adaptive|AdaptiveRun|Pld)\b")
         found = [
             str(path) for path in LIBRARY.rglob("*.py") if asked.search(path.read_text(encoding="utf-8"))
         ]
@@ -197,11 +197,11 @@ class TestSentence5:
             seeds.plan(),
             Plan.without_privacy(SAMPLING, steps=3),
             Plan.without_privacy(SAMPLING, steps=2, clip=[2.0, 1.0]),
-            *(seeds.terms(rule) for rule in ("ZcdpFilter", "GdpFilter", "RenyiFilter(order=12)")),
+            *(seeds.adaptive_plan(rule) for rule in ("ZcdpFilter", "GdpFilter", "RenyiFilter(order=12)")),
         ],
         ids=lambda value: f"{type(value).__name__}-{value.guarantee.accountant}",
     )
-    def test_plans_and_terms_are_read_back(self, value: Plan | Terms) -> None:
+    def test_both_plans_are_read_back(self, value: Plan | AdaptivePlan) -> None:
         again = type(value).from_json(value.to_json())
         assert again == value
         assert again.to_json() == value.to_json()
@@ -210,7 +210,7 @@ class TestSentence5:
         history = History((3, 0), (0, 0), (2, 0), (1.5, math.inf))
         assert History.from_json(history.to_json(), source="here") == history
 
-    @pytest.mark.parametrize("agreed", [seeds.plan(), seeds.terms()])
+    @pytest.mark.parametrize("agreed", [seeds.plan(), seeds.adaptive_plan()])
     def test_runs_are_read_back_file_by_file(self, agreed: Agreement, tmp_path: Path) -> None:
         ledger = agreed.planned or Ledger([Release(0.02, 4.0)] * 3)
         decided = () if agreed.planned else (1.0, 0.75, 0.5)

@@ -31,7 +31,7 @@ PUBLIC = [
     if not inspect.ismodule(getattr(importlib.import_module(room), name)) and not name.isupper()
 ]
 PUBLIC += [
-    ("decrescendo.training", name) for name in ("Conduct", "Declaration", "Statement", "Task", "accuracy")
+    ("decrescendo.training", name) for name in ("Provenance", "Declaration", "Statement", "Task", "accuracy")
 ]
 # Seams and aliases have nothing to run.
 WITHOUT_EXAMPLE = {

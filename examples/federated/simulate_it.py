@@ -11,7 +11,7 @@ def run(plan: Plan, seed: int) -> Outcome:
     """Whole cohorts at once."""
     model = make_model()
     clients = Clients.equal(all_records()[0], records=RECORDS)
-    return simulate(model, loss, clients, plan, make_optimizer(model), seed=seed, placement=Placement.SERVER)
+    return simulate(model, loss, clients, plan, make_optimizer(model), seed=seed, placement=Placement.CENTRAL)
 
 
 if __name__ == "__main__":

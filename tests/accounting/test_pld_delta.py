@@ -13,7 +13,7 @@ from scipy.stats import norm
 from decrescendo.accounting import Gaussian, Pld
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld.accountant import _exposed
-from decrescendo.accounting.pld.sandwich import LARGEST_MU
+from decrescendo.accounting.pld.discretisation import LARGEST_MU
 
 
 def exact_gaussian(epsilon: mp.mpf, mu: mp.mpf) -> mp.mpf:

@@ -9,23 +9,23 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from decrescendo.accounting.gaussian import delta_of
-from decrescendo.accounting.pld.inversion import Inversion, choose_grid
-from decrescendo.accounting.pld.sandwich import (
-    Dots,
+from decrescendo.accounting.pld.discretisation import (
+    LossGrid,
     excess,
     losses,
     masses_above,
     masses_below,
-    place_dots,
+    place_grid,
 )
-from decrescendo.accounting.pld.segments import build_nodes, mixtures_above, mixtures_below
+from decrescendo.accounting.pld.interpolation import build_nodes, mixtures_above, mixtures_below
+from decrescendo.accounting.pld.inversion import Inversion, choose_grid
 from decrescendo.accounting.pld.transform import DIRECTIONS, Part, log_mgf, transform
 from decrescendo.errors import AccountingError
 
 
-def curve_of(dots: Dots, q: np.ndarray, infinite: float, e: np.ndarray) -> np.ndarray:
-    """delta(e) of a discrete mechanism, minus max(0, 1 - exp(e)): a plain sum over its dots."""
-    y = np.r_[0.0, np.exp(dots.e)]
+def curve_of(loss_grid: LossGrid, q: np.ndarray, infinite: float, e: np.ndarray) -> np.ndarray:
+    """delta(e) of a discrete mechanism, minus max(0, 1 - exp(e)): a plain sum over its grid."""
+    y = np.r_[0.0, np.exp(loss_grid.e)]
     e = np.minimum(e, 500.0)
     # Written round the side on which the sum is small, so that large y do not drown it.
     right = np.maximum(y[None, :] - np.exp(e)[:, None], 0.0) @ q + infinite
@@ -33,10 +33,12 @@ def curve_of(dots: Dots, q: np.ndarray, infinite: float, e: np.ndarray) -> np.nd
     return np.where(e > 0, right, left)
 
 
-def between(dots: Dots) -> np.ndarray:
-    """The dots, points between them, and points beyond."""
-    inner = np.concatenate([dots.e[:-1] + share * np.diff(dots.e) for share in (0.0, 0.13, 0.5, 0.87)])
-    return np.sort(np.r_[inner, dots.e[0] - 1, dots.e[-1], dots.e[-1] + 1])
+def between(loss_grid: LossGrid) -> np.ndarray:
+    """The grid points, points between them, and points beyond."""
+    inner = np.concatenate(
+        [loss_grid.e[:-1] + share * np.diff(loss_grid.e) for share in (0.0, 0.13, 0.5, 0.87)]
+    )
+    return np.sort(np.r_[inner, loss_grid.e[0] - 1, loss_grid.e[-1], loss_grid.e[-1] + 1])
 
 
 # Sums of masses in the checker itself are only this exact, absolutely.
@@ -49,13 +51,13 @@ def test_one_step_lies_between_its_two_discrete_mechanisms(
     log_mu: float, spread: float, kappa: float, tail: float
 ) -> None:
     mu = 10**log_mu * np.array([1.0, 1 + spread])
-    dots = place_dots(mu[0], mu[1], kappa=kappa, left=tail + 0.6, right=tail + 0.6)
-    above, below = masses_above(dots, mu), masses_below(dots, mu, tail=tail)
-    e = between(dots)
+    loss_grid = place_grid(mu[0], mu[1], kappa=kappa, left=tail + 0.6, right=tail + 0.6)
+    above, below = masses_above(loss_grid, mu), masses_below(loss_grid, mu, tail=tail)
+    e = between(loss_grid)
     for row in range(2):
         exact = excess(e, mu[row : row + 1])[0]
-        upper = curve_of(dots, above.q[row], above.infinite[row], e)
-        lower = curve_of(dots, below.q[row], 0.0, e)
+        upper = curve_of(loss_grid, above.q[row], above.infinite[row], e)
+        lower = curve_of(loss_grid, below.q[row], 0.0, e)
         assert np.all(upper >= exact - NOISE)
         assert np.all(lower <= exact + NOISE)
         # Tight: where the curve is not tiny, both are within the second-order error.
@@ -68,12 +70,12 @@ def test_one_step_lies_between_its_two_discrete_mechanisms(
 
 
 def test_lower_masses_are_not_just_upper_masses() -> None:
-    # The check above has power: joining dots without lowering mu lies above the true curve.
+    # The check above has power: joining grid points without lowering mu lies above the true curve.
     mu = np.array([0.5])
-    dots = place_dots(0.5, 0.5, kappa=0.05, left=8, right=8)
-    above = masses_above(dots, mu)
-    e = between(dots)
-    assert np.any(curve_of(dots, above.q[0], 0.0, e) > excess(e, mu)[0] * (1 + 1e-5) + NOISE)
+    loss_grid = place_grid(0.5, 0.5, kappa=0.05, left=8, right=8)
+    above = masses_above(loss_grid, mu)
+    e = between(loss_grid)
+    assert np.any(curve_of(loss_grid, above.q[0], 0.0, e) > excess(e, mu)[0] * (1 + 1e-5) + NOISE)
 
 
 @settings(max_examples=300, deadline=None)
@@ -98,7 +100,7 @@ def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: fl
     mu = np.sort(10**log_mu * (1 + spread * rng.random(300)))
     count = rng.integers(1, 5, 300)
     nodes = build_nodes(mu, count, nodes=16, kappa=0.05, left=7.5, right=7.5)
-    e = between(nodes.dots)
+    e = between(nodes.loss_grid)
     group_above = np.clip(np.searchsorted(nodes.mu, mu) - 1, 0, nodes.mu.size - 2)
     group_below = np.clip(np.searchsorted(nodes.mu, mu, side="right") - 2, 0, nodes.mu.size - 2)
     upper_tail = ndtr(-nodes.mu / 2)
@@ -113,13 +115,13 @@ def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: fl
         w = min(max(share(i, g), 0.0), 1.0) - 0.5
         infinite = above.base_infinite[g] + w * above.difference_infinite[g]
         assert np.all(
-            curve_of(nodes.dots, above.base[g] + w * above.difference[g], infinite, e) >= exact - NOISE
+            curve_of(nodes.loss_grid, above.base[g] + w * above.difference[g], infinite, e) >= exact - NOISE
         )
         g = group_below[i]
         w = max(share(i, g) - 1, 0.0) if below.largest[g] > 0 else 0.0
         masses = below.base[g] + w * below.difference[g]
         assert masses.min() > -1e-18
-        assert np.all(curve_of(nodes.dots, masses, 0.0, e) <= exact + NOISE)
+        assert np.all(curve_of(nodes.loss_grid, masses, 0.0, e) <= exact + NOISE)
     assert above.counts.sum() == below.counts.sum() == count.sum()
 
 
@@ -142,7 +144,7 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
     count = rng.integers(1, 4, 200)
     nodes = build_nodes(mu, count, nodes=12, kappa=0.06, left=7, right=7)
     mixtures = mixtures_above(nodes, mu, count)
-    loss = losses(nodes.dots, rate)
+    loss = losses(nodes.loss_grid, rate)
     v = np.array([0.0, 0.5, 3.0, 20.0, 200.0]) / (rate * 0.5)
     c = min(0.1 / rate, 20.0)
     found = transform([Part(loss, mixtures, rate)], direction, c, v)  # type: ignore[arg-type]
@@ -169,13 +171,13 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize(("rate", "mu", "steps"), [(0.3, 0.4, 3), (0.02, 1.2, 2), (0.9, 0.2, 5)])
 def test_inversion_brackets_the_plain_convolution(direction: str, rate: float, mu: float, steps: int) -> None:
-    """A coarse mechanism of few dots, convolved by brute force: the bracket is of *its* curve, so no dots are lost."""
-    dots = place_dots(mu, mu, kappa=0.45, left=7.6, right=7.6)
+    """A coarse mechanism, convolved by brute force: the bracket is of *its* curve, so no grid points are lost."""
+    loss_grid = place_grid(mu, mu, kappa=0.45, left=7.6, right=7.6)
     place, counts = np.array([mu]), np.array([steps])
     nodes = build_nodes(place, counts, nodes=4, kappa=0.45, left=7, right=7)
     mixtures = mixtures_above(nodes, place, counts)
-    dots = nodes.dots
-    loss = losses(dots, rate)
+    loss_grid = nodes.loss_grid
+    loss = losses(loss_grid, rate)
     part = Part(loss, mixtures, rate)
     masses = mixtures.base[0] * np.exp(loss) if direction == "remove" else mixtures.base[0].copy()
     if direction == "add":
@@ -209,4 +211,4 @@ def test_inversion_brackets_the_plain_convolution(direction: str, rate: float, m
 
 def test_noise_below_the_range_is_refused() -> None:
     with pytest.raises(AccountingError, match=r"noise multipliers from 0\.0833 up"):
-        place_dots(1.0, 30.0, kappa=0.02, left=7, right=7)
+        place_grid(1.0, 30.0, kappa=0.02, left=7, right=7)

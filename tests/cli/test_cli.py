@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import decrescendo as dc
 from decrescendo.accounting import RenyiFilter
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger
@@ -65,6 +66,43 @@ def test_epochs_and_the_default_delta(invoke: Invoke) -> None:
     found = facts(result)
     assert found["steps"] == 5
     assert found["budget"]["delta"] == pytest.approx(1e-4)
+
+
+def test_a_plan_for_clients_counts_clients_and_no_other_command_takes_it_for_examples(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    asked = [
+        "plan",
+        "--epsilon",
+        2,
+        "--unit",
+        "client",
+        "--clients",
+        1000,
+        "--clients-per-round",
+        100,
+        "--steps",
+        3,
+    ]
+    result = invoke(*asked, "--save", "clients.json", "--json")
+    assert result.exit_code == 0, result.output
+    assert facts(result)["budget"] == {"epsilon": 2.0, "delta": 1e-4, "unit": "client"}
+    plan = Plan.load(tmp_path / "clients.json")
+    assert plan == dc.calibrate(
+        dc.Budget(2.0, 1e-4, dc.Unit.CLIENT), dc.PoissonSampling(1000, 100), steps=3,
+        privacy=dc.curves.growing_mu(1.25), clip=dc.curves.sensitivity_decay(1.0, 3.3),
+    )  # fmt: skip
+    assert "removing one client" in invoke(*asked).stdout
+    for command in (["train", "digits"], ["audit"], ["audit", "--attack", "opposed"]):
+        refused = invoke(*command, "--plan", "clients.json", "--seed", 1)
+        assert refused.exit_code == 2
+        assert "must protect examples, got unit=client in clients.json" in refused.stderr
+    # Of the same numbers a plan for examples has the same noise, and another promise.
+    rows = facts(
+        invoke("plan", "--epsilon", 2, "--dataset-size", 1000, "--batch", 100, "--steps", 3, "--json")
+    )
+    assert rows["noise_multiplier"] == facts(result)["noise_multiplier"]
+    assert rows["budget"]["unit"] == rows["guarantee"]["unit"] == "example"
 
 
 def test_a_plan_file_is_verified(invoke: Invoke, plan_file: Path) -> None:
@@ -231,6 +269,19 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "epochs": (["plan", *SMALL[:-2], "--epochs", -2], "epochs must be > 0"),
     "clip": (["plan", *SMALL, "--clip", 0], "clip must be > 0"),
     "rho": (["plan", *SMALL, "--rho-c", -3], "rho_c must be > 0"),
+    "clients as rows": (
+        ["plan", "--epsilon", 1, "--steps", 3, "--unit", "client", "--dataset-size", 50, "--batch", 5],
+        "--unit client must come with --clients and --clients-per-round, got --dataset-size, --batch for examples",
+    ),
+    "rows as clients": (
+        ["plan", *SMALL, "--clients", 50],
+        "--unit example must come with --dataset-size and --batch, got --clients for clients",
+    ),
+    "no clients": (
+        ["plan", "--epsilon", 1, "--steps", 3, "--unit", "client", "--clients", 50],
+        "got no --clients-per-round",
+    ),
+    "no rows": (["plan", "--epsilon", 1, "--steps", 3], "got no --dataset-size and no --batch"),
     "no budget": (["train", "digits", "--seed", 1], "--plan or --epsilon"),
     "two budgets": (["train", "digits", "--plan", "PLAN", "--epsilon", 1], "got --plan and --epsilon"),
     "missing plan": (["train", "digits", "--plan", "nowhere.json"], "nowhere.json"),
@@ -248,7 +299,7 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "noise momentum": (["plan", *OPTIMAL, "--momentum", 1], "momentum must be"),
     "two influences": (["plan", *OPTIMAL, "--influence-growth", 2, "--momentum", 0.9], "must come alone"),
     "growth": (["plan", *OPTIMAL, "--influence-growth", 0], "influence_growth must be > 0"),
-    "short influence": (["plan", *OPTIMAL, "--influence", "z.json"], "a weight for each of the 4 steps"),
+    "short influence": (["plan", *OPTIMAL, "--influence", "z.json"], "an influence for each of the 4 steps"),
     "broken influence": (["plan", *OPTIMAL, "--influence", "broken.json"], "one number a line"),
     "text influence": (["plan", *OPTIMAL, "--influence", "text.csv"], "one number a line"),
     "missing influence": (["plan", *OPTIMAL, "--influence", "nowhere.json"], "nowhere.json"),

@@ -12,8 +12,8 @@ import decrescendo as dc
 from decrescendo.cli.optimal import Known
 from decrescendo.cli.options import Decay
 from decrescendo.plans.allocation import allocate, noise_cost
+from decrescendo.plans.noise_influence import noise_influence
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.weights import noise_weights
 from decrescendo.training import decay_scheduler
 
 from .conftest import SMALL, Invoke, facts
@@ -30,18 +30,18 @@ def known(**options: Any) -> Known:
 
 
 @pytest.mark.parametrize(
-    ("options", "weight"),
+    ("options", "influence"),
     [
         ({"lr_schedule": Decay.COSINE}, [(1 + math.cos(math.pi * t / 4)) ** 2 for t in range(4)]),
         ({"lr_schedule": Decay.LINEAR}, [16, 9, 4, 1]),
         ({"curvature": 0.5, "lr": 1.5}, [1, 4, 16, 64]),
-        ({"momentum": 0.9}, noise_weights([1.0] * 4, momentum=0.9)),
+        ({"momentum": 0.9}, noise_influence([1.0] * 4, momentum=0.9)),
         ({"influence_growth": 16}, [1, 2, 4, 8]),
     ],
 )
-def test_options_are_the_weights_they_describe(options: dict[str, Any], weight: Any) -> None:
-    found = known(**options).weights(4)
-    assert found / found.max() == pytest.approx(np.array(weight) / max(weight))
+def test_options_are_the_influences_they_describe(options: dict[str, Any], influence: Any) -> None:
+    found = known(**options).influences(4)
+    assert found / found.max() == pytest.approx(np.array(influence) / max(influence))
 
 
 @pytest.mark.parametrize("decay", Decay)
@@ -52,13 +52,13 @@ def test_the_rate_is_that_of_the_schedulers_of_training(decay: Decay) -> None:
         rates.append(scheduler.get_last_lr()[0])
         sgd.step()
         scheduler.step()
-    assert known(lr_schedule=decay).weights(6) == pytest.approx(noise_weights(rates))
+    assert known(lr_schedule=decay).influences(6) == pytest.approx(noise_influence(rates))
 
 
 @pytest.mark.parametrize("text", ["[1, 5, 2, 7]", "1\n5\n2\n7\n", "\ufeff1 5 2 7"])
-def test_a_file_of_weights_may_be_a_list_or_lines(tmp_path: Path, text: str) -> None:
+def test_a_file_of_influences_may_be_a_list_or_lines(tmp_path: Path, text: str) -> None:
     (tmp_path / "q").write_text(text, encoding="utf-8")
-    assert known(influence=tmp_path / "q").weights(4).tolist() == [1, 5, 2, 7]
+    assert known(influence=tmp_path / "q").influences(4).tolist() == [1, 5, 2, 7]
 
 
 def test_the_plan_is_the_best_for_what_is_known(
@@ -76,16 +76,16 @@ def test_the_plan_is_the_best_for_what_is_known(
     result = invoke(*OPTIMAL, *options)
     assert result.exit_code == 0, result.output
     plan, found = Plan.load(tmp_path / "plan.json"), facts(result)
-    clip, weight = dc.curves.sensitivity_decay(1.0, rho_c=9), [16.0, 9.0, 4.0, 1.0]
+    clip, influence = dc.curves.sensitivity_decay(1.0, rho_c=9), [16.0, 9.0, 4.0, 1.0]
     even = dc.calibrate(BUDGET, SAMPLING, steps=4, privacy=dc.curves.constant(1.0), clip=clip)
     ((given, asked, best),) = solved
     assert plan == best
     assert given == (BUDGET, SAMPLING)
     assert asked["steps"] == 4
-    assert list(asked["weight"] / asked["weight"][-1]) == pytest.approx(weight)
+    assert list(asked["influence"] / asked["influence"][-1]) == pytest.approx(influence)
     assert list(best.clip_norm) == list(even.clip_norm)
     assert found["noise_term_over_uniform"] == pytest.approx(
-        noise_cost(plan, weight) / noise_cost(even, weight)
+        noise_cost(plan, influence) / noise_cost(even, influence)
     )
     assert found["rests_on"] == known(lr_schedule=Decay.LINEAR).rests_on()
 
@@ -108,7 +108,7 @@ def test_without_options_it_is_du_s_closed_form_as_before(invoke: Invoke, tmp_pa
         ({"curvature": 0.5, "lr": 0.1}, "PL constant m = 0.5, smoothness M = 1/lr = 10"),
         ({"momentum": 0.5}, "momentum 0.5"),
         ({"influence_growth": 3.0}, "exponentially by 3"),
-        ({"influence": Path("q.json")}, "weights in q.json"),
+        ({"influence": Path("q.json")}, "influences in q.json"),
     ],
 )
 def test_a_sentence_says_what_it_rests_on(options: dict[str, Any], words: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from decrescendo import cli
+from decrescendo.accounting import Unit
 from decrescendo.training import OPTIMIZERS
 from decrescendo_papers import cli as papers
 
@@ -40,10 +41,15 @@ def test_no_option_is_declared_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["decrescendo plan", "decrescendo train", "decrescendo audit", "decrescendo tune"]
+    "name",
+    ["decrescendo plan", "decrescendo train", "decrescendo audit", "decrescendo tune", "papers influence"],
 )
 def test_whoever_makes_a_plan_can_say_who_judges_it(name: str) -> None:
     assert "--accountant" in {opt for parameter in COMMANDS[name].params for opt in parameter.opts}
+
+
+def test_the_units_are_those_there_are() -> None:
+    assert [name.value for name in cli.options.UnitName] == [unit.value for unit in Unit]
 
 
 def test_the_names_of_optimisers_are_those_there_are() -> None:

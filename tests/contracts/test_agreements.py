@@ -1,4 +1,4 @@
-"""What both forms of an `Agreement` keep: the fixed one (`Plan`) and the adaptive one (`Terms`)."""
+"""What both forms of an `Agreement` keep: the fixed one (`Plan`) and the adaptive one (`AdaptivePlan`)."""
 
 from dataclasses import FrozenInstanceError
 
@@ -13,7 +13,7 @@ from decrescendo.plans.agreement import read_agreement
 
 CASES = [
     pytest.param(seeds.plan(), id="fixed"),
-    pytest.param(seeds.terms(), id="adaptive"),
+    pytest.param(seeds.adaptive_plan(), id="adaptive"),
     pytest.param(Plan.without_privacy(PoissonSampling(500, 10), steps=4), id="without-privacy"),
 ]
 GRANTED = Release(10 / 500, 4.0)  # little enough for the filter of the adaptive case
@@ -64,12 +64,12 @@ class TestBothForms:
 
 def test_clip_norms_decided_on_the_way_are_one_a_step() -> None:
     with pytest.raises(InvalidValue, match="one value for each of the 3 steps"):
-        seeds.terms().clip_norms((1.0,), 3)
+        seeds.adaptive_plan().clip_norms((1.0,), 3)
 
 
 def test_what_stopped_early_is_covered_as_it_was_decided() -> None:
-    """Of a plan all of it, for when to stop may have depended on releases; of terms the budget is the price."""
-    plan, terms = seeds.plan(), seeds.terms()
+    """Of a plan all of it, for when to stop may have depended on releases; of an adaptive one the budget."""
+    plan, adaptive = seeds.plan(), seeds.adaptive_plan()
     assert plan.covered(plan.ledger.first(2)) == plan.ledger
-    assert terms.covered(Ledger([GRANTED])) == Ledger([GRANTED])
-    assert terms.price(Pld()).epsilon == terms.budget.epsilon
+    assert adaptive.covered(Ledger([GRANTED])) == Ledger([GRANTED])
+    assert adaptive.price(Pld()).epsilon == adaptive.budget.epsilon

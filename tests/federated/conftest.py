@@ -13,7 +13,7 @@ from decrescendo.federated import server
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo.training.run import judged
+from decrescendo.training.run import certify
 
 CLIENTS = 40
 
@@ -21,12 +21,12 @@ CLIENTS = 40
 collect_ignore = ["flower_app"]
 NOISE, CLIP = (2.0, 1.5, 1.2), (1.0, 0.8, 0.5)
 
-judged_once = cache(judged)
+certify_once = cache(certify)
 
 
 @pytest.fixture(autouse=True)
 def _judge_each_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "judged", judged_once)
+    monkeypatch.setattr(server, "certify", certify_once)
 
 
 def make_plan(
@@ -41,7 +41,7 @@ def make_plan(
     sampling = PoissonSampling(clients, cohort)
     schedule = Schedule(np.asarray(noise, dtype=float), np.asarray(clip, dtype=float))
     ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
-    found = judged_once(ledger, Budget(1.0, 1e-5, unit))
+    found = certify_once(ledger, Budget(1.0, 1e-5, unit))
     guarantee = Guarantee(found.epsilon, 1e-5, unit, "Pld", "upper")
     return Plan(Budget(max(guarantee.epsilon, 1e-3), 1e-5, unit), sampling, schedule, guarantee)
 

@@ -39,7 +39,7 @@ def test_the_example_gives_what_its_simulation_gives(tmp_path: Path, monkeypatch
         "plan": str(tmp_path / "plan.json"),
         "folder": str(tmp_path / "server"),
         "name": "",
-        "placement": "server",
+        "placement": "central",
         "round-timeout": 60.0,
         "start-timeout": 1.0,
     }

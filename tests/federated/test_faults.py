@@ -86,7 +86,7 @@ def test_a_malformed_reply_is_refused_counted_and_may_be_mended(kind: str, place
 
 
 def test_replies_that_do_not_belong_are_refused() -> None:
-    server, opened = opened_server(Placement.SERVER)
+    server, opened = opened_server(Placement.CENTRAL)
     client, stranger = opened.cohort[0], next(c for c in range(40) if c not in opened.cohort)
     good = honest(server, opened, client)
     verdicts = [
@@ -125,7 +125,7 @@ def test_replies_that_do_not_belong_are_refused() -> None:
 
 @pytest.mark.parametrize("factor", [1e6, 1e30, 1e200])
 def test_a_long_update_is_shortened_to_the_clip_norm(factor: float) -> None:
-    server, opened = opened_server(Placement.SERVER)
+    server, opened = opened_server(Placement.CENTRAL)
     good = honest(server, opened, opened.cohort[0])
     wide = {name: tensor.double() * factor for name, tensor in good.tensors.items()}
     received = server.receive(Reply(opened.cohort[0], 1, good.run, wide))
@@ -137,7 +137,7 @@ def test_a_long_update_is_shortened_to_the_clip_norm(factor: float) -> None:
     torch.testing.assert_close(found, direction * c, rtol=0, atol=1e-8)
 
 
-@pytest.mark.parametrize("placement", [Placement.SHARES, Placement.LOCAL])
+@pytest.mark.parametrize("placement", [Placement.DISTRIBUTED, Placement.LOCAL])
 def test_what_no_honest_client_sends_is_refused_where_it_cannot_be_shortened(placement: Placement) -> None:
     server, opened = opened_server(placement)
     first, second, third = opened.cohort[:3]
@@ -165,7 +165,7 @@ EXTREME = st.sampled_from([0.0, 1e-300, 1e-40, 1e-8, 0.5, 1.0, 3.0, 1e6, 1e25, 1
 @given(data=st.data())
 def test_no_reply_moves_the_sum_by_more_than_the_clip_norm(data: st.DataObject) -> None:
     """Whatever was received before it, in float32 or float64, in whatever size: exactly, as stored."""
-    server, opened = opened_server(Placement.SERVER)
+    server, opened = opened_server(Placement.CENTRAL)
     before = sum_of(server)
     for client in data.draw(st.permutations(opened.cohort)):
         generator = torch.Generator().manual_seed(data.draw(st.integers(0, 10**6)))

@@ -78,7 +78,7 @@ def grid_of(
 def deploy(
     grid: LocalGrid,
     plan: Plan,
-    placement: Placement = Placement.SERVER,
+    placement: Placement = Placement.CENTRAL,
     *,
     journal: Path | None = None,
     round_timeout: float = 60.0,
@@ -102,7 +102,7 @@ def deploy(
 
 
 def simulated(
-    plan: Plan, placement: Placement = Placement.SERVER, dropouts: Callable[..., list[int]] | None = None
+    plan: Plan, placement: Placement = Placement.CENTRAL, dropouts: Callable[..., list[int]] | None = None
 ) -> Outcome:
     model = make_model()
     clients = Clients.equal((INPUTS, LABELS), records=1)
@@ -125,7 +125,7 @@ def long_plan(rounds: int = 20, clip: float = 0.5) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("placement", "rounds"), [(Placement.SERVER, 20), (Placement.SHARES, 6), (Placement.LOCAL, 6)]
+    ("placement", "rounds"), [(Placement.CENTRAL, 20), (Placement.DISTRIBUTED, 6), (Placement.LOCAL, 6)]
 )
 def test_rounds_give_the_weights_of_the_simulator(tmp_path: Path, placement: Placement, rounds: int) -> None:
     plan = long_plan(rounds)
@@ -316,7 +316,7 @@ def test_a_million_times_the_norm_enters_clipped(tmp_path: Path) -> None:
     assert sum(d.report.verdicts.get(Verdict.RECLIPPED, 0) for d in deliveries) > 0
 
 
-@pytest.mark.parametrize("placement", [Placement.SHARES, Placement.LOCAL])
+@pytest.mark.parametrize("placement", [Placement.DISTRIBUTED, Placement.LOCAL])
 def test_a_million_times_the_norm_is_refused_where_replies_carry_noise(
     tmp_path: Path, placement: Placement
 ) -> None:
@@ -385,7 +385,7 @@ def test_a_round_without_the_agreed_placement_is_declined(tmp_path: Path) -> Non
     plan = long_plan(2)
     run, c, z = run_id(plan, Placement.LOCAL), float(plan.clip_norm[0]), float(plan.noise_multiplier[0])
     assert not keeper.agree(Proposal(plan, Placement.LOCAL, "")).refused
-    for placement, share in ((Placement.SERVER, 0.0), (Placement.SHARES, 0.1 * z * c)):
+    for placement, share in ((Placement.CENTRAL, 0.0), (Placement.DISTRIBUTED, 0.1 * z * c)):
         admitted = keeper.admit(Round(run, 1, 2, c, z, placement, share), [0])
         assert admitted.clients == ()
         assert f"the server asks for {placement}" in admitted.declined[0][1]
@@ -472,11 +472,11 @@ def test_a_killed_server_goes_on_and_never_under_reports(tmp_path: Path, placeme
     model = make_model()
     again = Server(model, plan, momentum(model), seed=SEED, placement=placement, journal=tmp_path / "journal")
     # With noise of their own the members' replies may have been seen: the round is spent.
-    assert again.spent == (2 if placement is Placement.SERVER else 3)
+    assert again.spent == (2 if placement is Placement.CENTRAL else 3)
     again.stop()
     outcome, deliveries = deploy(grid, plan, placement, journal=tmp_path / "journal")
     assert outcome.ledger.steps == plan.steps
-    if placement is Placement.SERVER:
+    if placement is Placement.CENTRAL:
         assert_same(outcome, simulated(plan))  # done again with the same cohort and noise
     assert all(d.report.missing == 0 for d in deliveries)
 

@@ -110,7 +110,7 @@ def finish(flower: FlowerProcesses, folder: Path) -> dict[str, torch.Tensor]:
 def simulated(
     plan: Plan,
     folder: Path,
-    placement: Placement = Placement.SERVER,
+    placement: Placement = Placement.CENTRAL,
     dropouts: Callable[..., Any] | None = None,
 ) -> Outcome:
     model = problem.make_model()
@@ -147,8 +147,8 @@ def test_twenty_rounds_give_the_weights_of_the_simulator(flower: FlowerProcesses
 
 def test_shares_give_the_weights_of_the_simulator(flower: FlowerProcesses, folder: Path) -> None:
     plan = make_plan([1.5] * 3, [0.5] * 3)
-    submit(flower, folder, plan, placement="shares")
-    assert_same(finish(flower, folder), simulated(plan, folder, Placement.SHARES))
+    submit(flower, folder, plan, placement="distributed")
+    assert_same(finish(flower, folder), simulated(plan, folder, Placement.DISTRIBUTED))
 
 
 def test_what_bad_clients_send_is_counted_and_nothing_unclipped_enters(
@@ -203,7 +203,7 @@ def is_free(journal: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("placement", ["server", "shares"])
+@pytest.mark.parametrize("placement", ["central", "distributed"])
 def test_a_killed_server_goes_on_and_never_under_reports(
     flower: FlowerProcesses, folder: Path, placement: str
 ) -> None:
@@ -225,7 +225,7 @@ def test_a_killed_server_goes_on_and_never_under_reports(
     submit(flower, folder, plan, placement=placement)
     found = finish(flower, folder)
     assert json.loads((folder / "done.json").read_text()) == {"steps": 5, "as_planned": True}
-    if placement == "server":
+    if placement == "central":
         assert_same(found, simulated(plan, folder))
 
 

@@ -97,16 +97,16 @@ def run(
 
 @pytest.mark.parametrize("build", [sgd, momentum, adam, lambda m: AdamBC(m.parameters(), lr=0.05)])
 def test_a_trusted_server_killed_anywhere_ends_with_the_same_weights(build: Build, tmp_path: Path) -> None:
-    undisturbed, _ = run(tmp_path / "whole", Placement.SERVER, None, build)
+    undisturbed, _ = run(tmp_path / "whole", Placement.CENTRAL, None, build)
     calls = 3 * 3 + sum(report.cohort for report in undisturbed.reports)
     for kill_at in range(1, calls + 2):
-        outcome, seen = run(tmp_path / f"{kill_at}", Placement.SERVER, kill_at, build)
+        outcome, seen = run(tmp_path / f"{kill_at}", Placement.CENTRAL, kill_at, build)
         assert outcome.ledger == PLAN().ledger
         assert torch.equal(flat(dict(outcome.weights)), flat(dict(undisturbed.weights)))
         assert len(seen) == len(set(seen)) >= 2
 
 
-@pytest.mark.parametrize("placement", [Placement.SHARES, Placement.LOCAL])
+@pytest.mark.parametrize("placement", [Placement.DISTRIBUTED, Placement.LOCAL])
 def test_a_round_whose_replies_may_have_been_seen_is_spent(placement: Placement, tmp_path: Path) -> None:
     """It is lost: the ledger has it, the weights do not, and no client is asked for it again."""
     whole, _ = run(tmp_path / "whole", placement, None)
@@ -118,7 +118,7 @@ def test_a_round_whose_replies_may_have_been_seen_is_spent(placement: Placement,
         assert outcome.steps == 3
         assert seen == sorted(set(seen))
         lost += len(seen) < 3
-        if placement is Placement.SHARES:
+        if placement is Placement.DISTRIBUTED:
             assert outcome.against_server is not None
             assert whole.against_server is not None
             assert outcome.against_server.epsilon >= whole.against_server.epsilon
@@ -183,7 +183,7 @@ def test_killed_while_the_journal_is_written(
 def test_the_release_is_recorded_before_the_optimiser_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = start(tmp_path, Placement.SERVER)
+    server = start(tmp_path, Placement.CENTRAL)
 
     def broken(*arguments: object) -> None:
         assert server.spent == 1
@@ -197,11 +197,11 @@ def test_the_release_is_recorded_before_the_optimiser_moves(
         with pytest.raises(Killed):
             server.close()
     assert server.ledger == PLAN().ledger.first(1)
-    whole = start(tmp_path / "other", Placement.SERVER)
+    whole = start(tmp_path / "other", Placement.CENTRAL)
     whole.open()
     whole.close()
     # The noisy mean was written with the ledger, so the step is made up for.
-    assert torch.equal(flat(start(tmp_path, Placement.SERVER).weights()), flat(whole.weights()))
+    assert torch.equal(flat(start(tmp_path, Placement.CENTRAL).weights()), flat(whole.weights()))
 
 
 def test_an_aborted_round_counts_and_moves_nothing(tmp_path: Path) -> None:
@@ -219,52 +219,52 @@ def test_an_aborted_round_counts_and_moves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_another_run_or_damaged_is_refused(tmp_path: Path) -> None:
-    server = start(tmp_path, Placement.SERVER)
+    server = start(tmp_path, Placement.CENTRAL)
     server.open()
     server.close()
     server.stop()
     model = make_model()
     with pytest.raises(FileRefused, match="of this run"):
         Server(
-            model, make_plan([3.0], [1.0]), sgd(model), seed=3, placement=Placement.SERVER, journal=tmp_path
+            model, make_plan([3.0], [1.0]), sgd(model), seed=3, placement=Placement.CENTRAL, journal=tmp_path
         )
     with pytest.raises(FileRefused, match="of this run"):
-        start(tmp_path, Placement.SHARES)
+        start(tmp_path, Placement.DISTRIBUTED)
     with pytest.raises(FileRefused, match="written with the optimiser SGD"):
-        start(tmp_path, Placement.SERVER, adam)
+        start(tmp_path, Placement.CENTRAL, adam)
     (head,) = tmp_path.glob("step-*/state.json")
     text = head.read_text()
     assert '["spent", 1]' in text
     head.write_text(text.replace('["spent", 1]', '["spent", 0]'))
     with pytest.raises(FileRefused, match="checksum"):
-        start(tmp_path, Placement.SERVER)
+        start(tmp_path, Placement.CENTRAL)
     head.write_text(text)
     tensors = head.with_name("tensors.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-1] + b"?")
     with pytest.raises(FileRefused, match="other bytes"):
-        start(tmp_path, Placement.SERVER)
+        start(tmp_path, Placement.CENTRAL)
     tensors.unlink()
     with pytest.raises(FileRefused, match="must be a readable file"):
-        start(tmp_path, Placement.SERVER)
+        start(tmp_path, Placement.CENTRAL)
 
 
 def test_a_journal_of_before_this_version_does_not_begin_anew(tmp_path: Path) -> None:
     """With a seed it would draw the noise of its first round again."""
     (tmp_path / "journal-private.json").write_text("{}")
     with pytest.raises(FileRefused, match="Finish the run with the version"):
-        start(tmp_path, Placement.SERVER)
+        start(tmp_path, Placement.CENTRAL)
 
 
 def test_a_journal_has_one_server(tmp_path: Path) -> None:
     """Two that go on from one state would release two different sums with the same noise."""
-    server = start(tmp_path, Placement.SERVER)
+    server = start(tmp_path, Placement.CENTRAL)
     server.open()
     server.close()
     model = make_model()
     for _ in range(2):  # being refused does not let go of anything
         with pytest.raises(InvalidValue, match="held by another"):
-            Server(model, PLAN(), sgd(model), seed=3, placement=Placement.SERVER, journal=tmp_path)
-    again = start(tmp_path, Placement.SERVER)
+            Server(model, PLAN(), sgd(model), seed=3, placement=Placement.CENTRAL, journal=tmp_path)
+    again = start(tmp_path, Placement.CENTRAL)
     assert again.spent == 1
     server.open()
     with pytest.raises(PlanViolation, match="let go"):
@@ -299,7 +299,7 @@ def test_a_simulation_that_fails_may_go_on(tmp_path: Path) -> None:
             PLAN(),
             sgd(model),
             seed=3,
-            placement=Placement.SERVER,
+            placement=Placement.CENTRAL,
             journal=tmp_path,
             callback=callback,
         )
@@ -314,7 +314,7 @@ def test_a_simulation_that_fails_may_go_on(tmp_path: Path) -> None:
 
 
 def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
-    server = start(tmp_path, Placement.SERVER)
+    server = start(tmp_path, Placement.CENTRAL)
     for _ in range(3):
         server.open()
         server.close()
@@ -322,7 +322,7 @@ def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
     assert sorted(file.suffix for file in files) == ["", ".json", ".lock", ".safetensors"]
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
     with pytest.raises(PlanViolation):
-        start(tmp_path, Placement.SERVER).open()
+        start(tmp_path, Placement.CENTRAL).open()
 
 
 def test_an_optimiser_that_cannot_be_written_is_found_out_at_the_start(tmp_path: Path) -> None:
@@ -330,4 +330,4 @@ def test_an_optimiser_that_cannot_be_written_is_found_out_at_the_start(tmp_path:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.param_groups[0]["colour"] = object()
     with pytest.raises(InvalidType, match="state must be made of"):
-        Server(model, PLAN(), optimizer, seed=3, placement=Placement.SERVER, journal=tmp_path)
+        Server(model, PLAN(), optimizer, seed=3, placement=Placement.CENTRAL, journal=tmp_path)

@@ -36,7 +36,7 @@ def simulated(
     before = torch.get_rng_state()
     simulate(
         model, loss, clients, make_plan(), torch.optim.SGD(model.parameters(), lr=0.5), seed=seed,
-        placement=Placement.SERVER, local=local, journal=journal, callback=lambda state: state.step == until,
+        placement=Placement.CENTRAL, local=local, journal=journal, callback=lambda state: state.step == until,
     )  # fmt: skip
     assert torch.equal(torch.get_rng_state(), before)
     return bits(model)

@@ -32,13 +32,13 @@ from decrescendo.federated.summing import ExactSum, norm_of
 from .conftest import NOISE, loss, make_model, make_plan, records, sgd
 from .test_server import make_server
 
-ASKED = Round("ab", 3, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.SHARES, share_std=0.5)
+ASKED = Round("ab", 3, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.DISTRIBUTED, share_std=0.5)
 POLICY = Policy(
     max_clip_norm=1.0,
     min_noise_multiplier=2.0,
     max_rounds=5,
     run="ab",
-    placements=frozenset({Placement.SHARES, Placement.LOCAL}),
+    placements=frozenset({Placement.DISTRIBUTED, Placement.LOCAL}),
     min_share_std=0.5,
 )
 
@@ -56,7 +56,7 @@ def test_a_round_within_all_limits_is_answered() -> None:
         (dataclasses.replace(ASKED, share_std=0.49), Memory(), "share_std must be >= 0.5"),
         (dataclasses.replace(ASKED, run="cd"), Memory(), "the run must be"),
         (
-            dataclasses.replace(ASKED, placement=Placement.SERVER, share_std=0.0),
+            dataclasses.replace(ASKED, placement=Placement.CENTRAL, share_std=0.0),
             Memory(),
             "the placement must be",
         ),
@@ -76,7 +76,7 @@ def test_only_a_round_without_own_noise_may_be_answered_again() -> None:
     policy = Policy(10.0, 0.0, 9)
     once = Memory().after(ASKED)
     assert policy.refusal(ASKED, once) is not None
-    plain = dataclasses.replace(ASKED, placement=Placement.SERVER, share_std=0.0)
+    plain = dataclasses.replace(ASKED, placement=Placement.CENTRAL, share_std=0.0)
     assert policy.refusal(plain, Memory().after(plain)) is None
     assert policy.refusal(dataclasses.replace(plain, number=2), Memory().after(plain)) is not None
 
@@ -110,7 +110,7 @@ def test_a_round_survives_json_bit_for_bit(c: float, z: float, cohort: int, plac
         {"clip_norm": float("nan")},
         {"noise_multiplier": -1.0},
         {"placement": "nowhere"},
-        {"placement": "server"},
+        {"placement": "central"},
         {"placement": "local"},
         {"share_std": 2.1},
         {"share_std": 0.0},
@@ -126,14 +126,14 @@ def test_a_round_that_cannot_be_is_refused(change: dict[str, object]) -> None:
 
 def test_a_run_is_named_by_plan_placement_and_name() -> None:
     names = {
-        run_id(make_plan(), Placement.SERVER),
-        run_id(make_plan(), Placement.SHARES),
-        run_id(make_plan(), Placement.SERVER, "again"),
-        run_id(make_plan([2.0, 1.5, 1.3]), Placement.SERVER),
+        run_id(make_plan(), Placement.CENTRAL),
+        run_id(make_plan(), Placement.DISTRIBUTED),
+        run_id(make_plan(), Placement.CENTRAL, "again"),
+        run_id(make_plan([2.0, 1.5, 1.3]), Placement.CENTRAL),
     }
     assert len(names) == 4
     server = make_server()
-    assert server.open().round.run == run_id(make_plan(), Placement.SERVER) == server.run
+    assert server.open().round.run == run_id(make_plan(), Placement.CENTRAL) == server.run
 
 
 def test_guarantees_against_those_who_see_replies() -> None:
@@ -165,7 +165,7 @@ def test_the_outcome_says_whom_it_protects_against(placement: Placement) -> None
     outcome = server.finish()
     assert isinstance(outcome, Outcome)
     assert placement.threat in outcome.statement()
-    assert (outcome.against_server is not None) == (placement is Placement.SHARES)
+    assert (outcome.against_server is not None) == (placement is Placement.DISTRIBUTED)
     if placement is Placement.LOCAL:
         assert outcome.guarantee == local_guarantee(make_plan())
         assert outcome.ledger == Ledger.of(NOISE, 1.0)

@@ -15,7 +15,7 @@ def simulated(local: LocalSteps | None = None) -> Outcome:
     model = make_model()
     return simulate(
         model, loss, Clients.one_record(records()), make_plan(), torch.optim.SGD(model.parameters(), lr=0.5), seed=0,
-        placement=Placement.SERVER, local=local,
+        placement=Placement.CENTRAL, local=local,
     )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_local_steps_are_not_the_engines() -> None:
 def test_a_server_cannot_prove_what_clients_compute() -> None:
     model = make_model()
     server = Server(
-        model, make_plan(), torch.optim.SGD(model.parameters(), lr=0.5), seed=0, placement=Placement.SERVER
+        model, make_plan(), torch.optim.SGD(model.parameters(), lr=0.5), seed=0, placement=Placement.CENTRAL
     )
     run = server.finish().to_run()
     assert run.assumptions == (REPLIES,)

@@ -19,17 +19,17 @@ def sgd(model: nn.Module) -> torch.optim.SGD:
 def test_a_model_that_hides_something_is_refused_before_the_first_round(name: str) -> None:
     model = HIDING[name]()
     with pytest.raises(UnsupportedModel):
-        Server(model, make_plan(), sgd(model), seed=0, placement=Placement.SERVER)
+        Server(model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL)
     with pytest.raises(UnsupportedModel):
         simulate(
             model, loss, Clients.one_record(records()), make_plan(), sgd(model), seed=0,
-            placement=Placement.SERVER,
+            placement=Placement.CENTRAL,
         )  # fmt: skip
 
 
 def test_what_is_hidden_later_is_neither_sent_nor_published() -> None:
     model = make_model()
-    server = Server(model, make_plan(), sgd(model), seed=0, placement=Placement.SERVER)
+    server = Server(model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL)
     server.open()
     hooked(model)
     for publish in (server.weights, server.finish):

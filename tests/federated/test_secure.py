@@ -25,7 +25,7 @@ SECURE = Secure()
 
 def server_of(folder: Path | None = None, *, seed: int | Secure = SECURE, steps: int = 3) -> Server:
     model, plan = make_model(), make_plan([Z] * steps, [C] * steps)
-    return Server(model, plan, sgd(model), seed=seed, placement=Placement.SERVER, journal=folder)
+    return Server(model, plan, sgd(model), seed=seed, placement=Placement.CENTRAL, journal=folder)
 
 
 def played(server: Server, rounds: int) -> list[tuple[int, ...]]:
@@ -45,14 +45,14 @@ def noise_of(placement: Placement, answers: int) -> tuple[torch.Tensor, int]:
     )
     opened = server.open()
     for client in opened.cohort[:answers]:
-        secret = None if placement is Placement.SERVER else SecureStream.fresh()
+        secret = None if placement is Placement.CENTRAL else SecureStream.fresh()
         part = prepare({"w": torch.zeros(SIZE)}, opened.round, secret)
         assert server.receive(Reply(client, 1, opened.round.run, part)).verdict.taken
     server.close()
     return -server.weights()["w"].double() * COHORT / (Z * C), len(opened.cohort)
 
 
-@pytest.mark.parametrize("placement", [Placement.SERVER, Placement.SHARES])
+@pytest.mark.parametrize("placement", [Placement.CENTRAL, Placement.DISTRIBUTED])
 @pytest.mark.parametrize("answers", [0, 1, 99])
 def test_the_noise_of_a_round_is_the_planned_one(placement: Placement, answers: int) -> None:
     noise, cohort = noise_of(placement, answers)
@@ -68,14 +68,14 @@ def test_two_runs_have_nothing_in_common_and_say_how_they_were_drawn() -> None:
     assert played(first, 3) != played(second, 3)
     outcome = first.finish()
     assert not torch.equal(outcome.weights["0.weight"], second.finish().weights["0.weight"])
-    conduct = outcome.to_run().conduct
-    assert conduct is not None
-    assert conduct.random == "secure"
+    provenance = outcome.to_run().provenance
+    assert provenance is not None
+    assert provenance.random == "secure"
     seeded = server_of(seed=1)
     played(seeded, 1)
-    conduct = seeded.finish().to_run().conduct
-    assert conduct is not None
-    assert conduct.random == "seeded"
+    provenance = seeded.finish().to_run().provenance
+    assert provenance is not None
+    assert provenance.random == "seeded"
 
 
 def test_a_journal_goes_on_with_its_own_streams(tmp_path: Path) -> None:

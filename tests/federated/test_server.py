@@ -28,7 +28,7 @@ BareReply = getattr(Reply, "__wrapped__", Reply)
 
 
 def make_server(
-    placement: Placement = Placement.SERVER, build: Build = sgd, seed: int = 3, **plan: object
+    placement: Placement = Placement.CENTRAL, build: Build = sgd, seed: int = 3, **plan: object
 ) -> Server:
     model = make_model()
     return Server(model, make_plan(**plan), build(model), seed=seed, placement=placement)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def honest(
     inputs, targets = records()
     rows = (scale * inputs[client : client + 1], targets[client : client + 1])
     update = client_update(model_of(server), loss, rows, local)
-    secret = None if server.placement is Placement.SERVER else Streams(7).child(client)
+    secret = None if server.placement is Placement.CENTRAL else Streams(7).child(client)
     return Reply(client, opened.round.number, opened.round.run, prepare(update, opened.round, secret))
 
 
@@ -110,4 +110,4 @@ def test_central_training_refuses_a_plan_for_clients_and_the_server_one_for_exam
     with pytest.raises(InvalidValue, match="must protect examples, got unit=client"):
         Trainer(model, loss, make_plan(), sgd(model), seed=0)
     with pytest.raises(InvalidValue, match="must protect clients, got unit=example"):
-        Server(model, make_plan(unit=Unit.EXAMPLE), sgd(model), seed=0, placement=Placement.SERVER)
+        Server(model, make_plan(unit=Unit.EXAMPLE), sgd(model), seed=0, placement=Placement.CENTRAL)

@@ -24,7 +24,7 @@ PATTERNS = [(k, j) for k in (0, 1, 2, 5, 12) for j in sorted({0, 1, k // 2, k}) 
 bare = getattr(NoisedSum, "__wrapped__", NoisedSum)
 
 
-def total_noise(k: int, j: int, seed: int, placement: Placement = Placement.SHARES) -> torch.Tensor:
+def total_noise(k: int, j: int, seed: int, placement: Placement = Placement.DISTRIBUTED) -> torch.Tensor:
     """Noise of a round of k members of which j replied, all with zero updates, over its planned deviation."""
     share = placement.share_std(Z * C, k)
     asked = Round("run", 1 + seed, 100, C, Z, placement, share)
@@ -71,7 +71,7 @@ def released_noise(
     server = Server(model, plan, torch.optim.SGD(model.parameters(), lr=1.0), seed=seed, placement=placement)
     opened = server.open()
     for client, answer in zip(opened.cohort, itertools.cycle(answers), strict=False):
-        secret = None if placement is Placement.SERVER else client_streams(seed, client)
+        secret = None if placement is Placement.CENTRAL else client_streams(seed, client)
         part = prepare({"w": torch.zeros(SIZE)}, opened.round, secret)["w"]
         changed = {"n": part * math.nan, "w": part[1:], "l": part + 1e9}.get(answer, part)
         if answer == "d":
@@ -87,7 +87,7 @@ def released_noise(
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_whole_round_has_the_planned_noise_whoever_answers(answers: str, seed: int) -> None:
     """A reply that is refused brought no noise: the server adds its share too."""
-    noise, cohort, taken = released_noise(Placement.SHARES, seed, answers)
+    noise, cohort, taken = released_noise(Placement.DISTRIBUTED, seed, answers)
     assert 3 <= cohort <= 16  # a share is 6 % of the variance or more: far beyond what the test can miss
     assert taken == sum(
         answer in "ht" for _, answer in zip(range(cohort), itertools.cycle(answers), strict=False)
@@ -107,7 +107,7 @@ def test_an_empty_cohort_is_released_with_the_planned_noise(placement: Placement
 
 @pytest.mark.parametrize("answers", ["s", "nw", "d"])
 def test_a_trusted_server_adds_all_of_the_noise_whoever_answers(answers: str) -> None:
-    noise, _, taken = released_noise(Placement.SERVER, 5, answers)
+    noise, _, taken = released_noise(Placement.CENTRAL, 5, answers)
     assert taken == 0
     assert p_value(noise) > 1e-4
 

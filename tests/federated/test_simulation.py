@@ -104,7 +104,7 @@ def test_one_record_clients_are_central_training_bit_for_bit() -> None:
     train(central, loss, records(), make_plan(unit=Unit.EXAMPLE), momentum(central), seed=SEED)
     clients = Clients.one_record(records())
     outcome = simulate(
-        federated, loss, clients, make_plan(), momentum(federated), seed=SEED, placement=Placement.SERVER
+        federated, loss, clients, make_plan(), momentum(federated), seed=SEED, placement=Placement.CENTRAL
     )
     for name, weight in central.state_dict().items():
         assert torch.equal(weight, outcome.weights[name])
@@ -120,10 +120,10 @@ def test_many_records_of_a_convolutional_network(local: str) -> None:
     weights: list[torch.Tensor] = []
     steps = LOCAL[local]
     model = digits_cnn(0)
-    simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.SERVER, local=steps)
+    simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.CENTRAL, local=steps)
     weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     model = digits_cnn(0)
-    server = Server(model, plan, sgd(model), seed=SEED, placement=Placement.SERVER)
+    server = Server(model, plan, sgd(model), seed=SEED, placement=Placement.CENTRAL)
     opened = server.open()
     for client in opened.cohort:
         update = client_update(model, loss, clients.take(np.array([client])).rows, steps)
@@ -151,7 +151,7 @@ def test_a_client_that_is_not_finite_touches_nobody_else(local: str) -> None:
             plan,
             sgd(model),
             seed=SEED,
-            placement=Placement.SERVER,
+            placement=Placement.CENTRAL,
             local=LOCAL[local],
             dropouts=dropouts,
         )
@@ -175,7 +175,7 @@ def test_chunks_of_clients_change_nothing() -> None:
             make_plan(),
             sgd(model),
             seed=SEED,
-            placement=Placement.SERVER,
+            placement=Placement.CENTRAL,
             local=LocalSteps(0.3, epochs=2),
             settings=EngineSettings(microbatch_size=size),
         )
@@ -195,7 +195,7 @@ def test_records_are_asked_for_by_cohort_only() -> None:
     model = make_model()
     plan = make_plan(clients=10_000_000, cohort=8)
     clients = Clients.equal(Rows(20_000_000, take), records=2)
-    outcome = simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.SERVER)
+    outcome = simulate(model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.CENTRAL)
     assert sum(asked) == 2 * sum(report.cohort for report in outcome.reports) < 200
 
 
@@ -209,7 +209,7 @@ def test_simulation_is_refused_where_it_must_be() -> None:
             make_plan(),
             sgd(model),
             seed=0,
-            placement=Placement.SERVER,
+            placement=Placement.CENTRAL,
         )
     mixing = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     for local in LOCAL.values():
@@ -221,7 +221,7 @@ def test_simulation_is_refused_where_it_must_be() -> None:
                 make_plan(),
                 sgd(mixing),
                 seed=0,
-                placement=Placement.SERVER,
+                placement=Placement.CENTRAL,
                 local=local,
             )
 
@@ -235,7 +235,7 @@ def test_an_early_end_is_judged_by_the_whole_plan() -> None:
         make_plan(),
         sgd(model),
         seed=SEED,
-        placement=Placement.SERVER,
+        placement=Placement.CENTRAL,
         callback=lambda progress: progress.step == 2,
     )
     assert outcome.steps == 2

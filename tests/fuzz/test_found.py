@@ -12,7 +12,7 @@ import pytest
 from fuzzing import TARGETS, Outcome, judge_files
 from fuzzing.mutations import resigned
 from fuzzing.run_files import STORE
-from fuzzing.seeds import ROWS, plan, terms
+from fuzzing.seeds import ROWS, adaptive_plan, plan
 from typer.testing import CliRunner
 
 from decrescendo.accounting.budget import Budget
@@ -22,11 +22,11 @@ from decrescendo.base import sealed as kept
 from decrescendo.cli import app
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue
 from decrescendo.federated.policy import Memory
+from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.terms import Terms
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.run import Run
@@ -54,7 +54,7 @@ def test_a_number_beyond_all_floats_in_a_signed_plan_or_terms_is_refused(where: 
     name = where.split(":")[0]
     for text, digest, read in (
         (plan().to_json(), sealed.digest, Plan.from_json),
-        (terms().to_json(), sealed.digest, Terms.from_json),
+        (adaptive_plan().to_json(), sealed.digest, AdaptivePlan.from_json),
     ):
         changed = resigned(text.replace(where, f"{name}: 1e999").encode(), digest).decode()
         assert changed != text
@@ -234,6 +234,6 @@ def test_a_file_name_that_is_no_text_is_printed_all_the_same(tmp_path: Path) -> 
 @pytest.mark.parametrize("rule", ["ZcdpFilter", "GdpFilter", "RenyiFilter(order=12)"])
 def test_filters_of_budgets_beyond_all_reason_do_not_overflow(rule: str, epsilon: float) -> None:
     """The square of epsilon is beyond all floats: an OverflowError where a filter or a refusal must be."""
-    asked = Terms(Budget(epsilon, 1e-6), PoissonSampling(ROWS, ROWS), rule, 10, "none")
+    asked = AdaptivePlan(Budget(epsilon, 1e-6), PoissonSampling(ROWS, ROWS), rule, 10, "none")
     with pytest.raises(ImpossibleBudget, match="promises nothing"):
         asked.replay(Ledger())

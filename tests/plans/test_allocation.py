@@ -13,7 +13,7 @@ from scipy.special import logsumexp, ndtr
 
 import decrescendo as dc
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Zcdp, mu_of
-from decrescendo.accounting.pld.prices import Prices
+from decrescendo.accounting.pld.marginal_costs import MarginalCosts
 from decrescendo.errors import ImpossibleBudget, InvalidType, InvalidValue
 from decrescendo.plans.allocation import allocate, noise_cost
 from decrescendo.plans.lagrange import clt, disjoint_epochs, solve, squares
@@ -124,24 +124,24 @@ def best_of_two(eps: float, delta: float, p: float, q: np.ndarray) -> tuple[floa
 def test_two_steps_reach_the_optimum_of_exact_integrals(
     eps: float, delta: float, p: float, q: tuple[float, float]
 ) -> None:
-    weight = np.array(q)
-    best, cost = best_of_two(eps, delta, p, weight)
+    influence = np.array(q)
+    best, cost = best_of_two(eps, delta, p, influence)
     plan = allocate(
         dc.Budget(eps, delta),
         dc.PoissonSampling(10**6, 10**6 * p),
         steps=2,
-        weight=weight,
+        influence=influence,
         clip=dc.curves.constant(1.0),
     )
     z = plan.noise_multiplier
     assert two_steps(eps, z, p) <= delta  # the certificate, by another way
     assert cost(math.log(z[1] / z[0])) - best < 3e-5  # the shape: nothing is left to gain
-    assert math.log(noise_cost(plan, weight)) - best < 2e-3  # the scale: what certifying costs
+    assert math.log(noise_cost(plan, influence)) - best < 2e-3  # the scale: what certifying costs
 
 
-def table(run: np.ndarray, p: float, eps: float, delta: float) -> Prices:
+def table(run: np.ndarray, p: float, eps: float, delta: float) -> MarginalCosts:
     low, high = math.exp(run.min() - 0.5), math.exp(run.max() + 0.5)
-    return Prices.of(dc.Ledger.of(np.exp(-run), p), eps, delta, mu_low=low, mu_high=high)
+    return MarginalCosts.of(dc.Ledger.of(np.exp(-run), p), eps, delta, mu_low=low, mu_high=high)
 
 
 def test_prices_are_the_derivatives_of_the_exact_delta() -> None:
@@ -152,7 +152,9 @@ def test_prices_are_the_derivatives_of_the_exact_delta() -> None:
         return math.log(two_steps(eps, np.exp(-y), p))
 
     run = dc.Ledger.of(np.exp(-x), p)
-    prices = Prices.of(run, eps, math.exp(log_delta(x)), mu_low=1.0, mu_high=1.2)  # both steps are nodes
+    prices = MarginalCosts.of(
+        run, eps, math.exp(log_delta(x)), mu_low=1.0, mu_high=1.2
+    )  # both steps are nodes
     assert max(prices.log_deltas(x)) == pytest.approx(log_delta(x), abs=0.02)
     slopes = prices.slopes(x, 1.0)[[0, -1]]
     for t in range(2):
@@ -179,10 +181,10 @@ def test_a_schedule_that_stands_has_equal_rates_of_exchange() -> None:
 
 def test_full_batches_are_in_closed_form_for_every_accountant_of_them() -> None:
     sampling = dc.PoissonSampling(100, 100)
-    clip, weight = dc.curves.sensitivity_decay(2.0, rho_c=3.0), dc.curves.linear(1.0, 9.0)
-    shape = dc.curves.curvature(clip, weight)(np.arange(1, 8) / 7)
+    clip, influence = dc.curves.sensitivity_decay(2.0, rho_c=3.0), dc.curves.linear(1.0, 9.0)
+    shape = dc.curves.curvature(clip, influence)(np.arange(1, 8) / 7)
     for judge in (Pld(), Gaussian(), Zcdp()):
-        plan = allocate(BUDGET, sampling, steps=7, weight=weight, clip=clip, accountant=judge)
+        plan = allocate(BUDGET, sampling, steps=7, influence=influence, clip=clip, accountant=judge)
         z = plan.noise_multiplier
         assert z * shape == pytest.approx(np.full(7, z[0] * shape[0]), rel=1e-12)
         assert plan.guarantee.accountant == judge.name
@@ -191,11 +193,11 @@ def test_full_batches_are_in_closed_form_for_every_accountant_of_them() -> None:
 
 def test_the_clt_is_asked_for_its_own_optimum_and_stays_an_estimate() -> None:
     sampling = dc.PoissonSampling(1000, 20)
-    weight = np.array([1.0, 40.0, 7.0])
+    influence = np.array([1.0, 40.0, 7.0])
     plan = allocate(
-        BUDGET, sampling, steps=3, weight=weight, clip=dc.curves.constant(1.0), accountant=GdpClt()
+        BUDGET, sampling, steps=3, influence=influence, clip=dc.curves.constant(1.0), accountant=GdpClt()
     )
-    mu = clt(weight, (mu_of(1.0, 1e-5) / 0.02) ** 2)
+    mu = clt(influence, (mu_of(1.0, 1e-5) / 0.02) ** 2)
     assert 1 / plan.noise_multiplier == pytest.approx(mu, rel=1e-3)
     assert plan.guarantee.kind == "estimate"
 
@@ -205,7 +207,7 @@ def test_a_search_gone_wrong_costs_utility_and_never_privacy(monkeypatch: pytest
     wild = [np.array([2.0, 1.0, 0.7]), np.array([0.3, 0.3, 1.0])]
     monkeypatch.setattr("decrescendo.plans.allocation._contenders", lambda *_: wild)
     sampling = dc.PoissonSampling(1000, 50)
-    plan = allocate(BUDGET, sampling, steps=3, weight=[1.0, 2.0, 3.0], clip=dc.curves.constant(1.0))
+    plan = allocate(BUDGET, sampling, steps=3, influence=[1.0, 2.0, 3.0], clip=dc.curves.constant(1.0))
     lower, upper = Pld().bracket(plan.ledger, BUDGET.delta)
     assert (plan.guarantee.epsilon_lower, plan.guarantee.epsilon) == (lower, upper)
     assert 0.999 < upper <= 1.0
@@ -213,31 +215,31 @@ def test_a_search_gone_wrong_costs_utility_and_never_privacy(monkeypatch: pytest
     assert any(mu / mu[0] == pytest.approx(shape / shape[0]) for shape in wild)
 
 
-def test_weights_that_cancel_the_clip_curve_give_even_noise() -> None:
+def test_influences_that_cancel_the_clip_curve_give_even_noise() -> None:
     clip = dc.curves.sensitivity_decay(1.0, rho_c=4.0)
-    weight = lambda u: 1 / clip(u) ** 2  # noqa: E731
-    plan = allocate(BUDGET, dc.PoissonSampling(1000, 50), steps=12, weight=weight, clip=clip)
+    influence = lambda u: 1 / clip(u) ** 2  # noqa: E731
+    plan = allocate(BUDGET, dc.PoissonSampling(1000, 50), steps=12, influence=influence, clip=clip)
     assert np.ptp(plan.noise_multiplier) == 0
 
 
-def test_nearly_even_weights_give_nearly_even_noise() -> None:
-    weight = 1 + 1e-3 * np.linspace(0, 1, 12)
+def test_nearly_even_influences_give_nearly_even_noise() -> None:
+    influence = 1 + 1e-3 * np.linspace(0, 1, 12)
     plan = allocate(
-        BUDGET, dc.PoissonSampling(1000, 50), steps=12, weight=weight, clip=dc.curves.constant(1.0)
+        BUDGET, dc.PoissonSampling(1000, 50), steps=12, influence=influence, clip=dc.curves.constant(1.0)
     )
     assert np.ptp(np.log(plan.noise_multiplier)) < 5e-4
 
 
 def test_one_step_has_nothing_to_divide() -> None:
     sampling = dc.PoissonSampling(1000, 50)
-    plan = allocate(BUDGET, sampling, steps=1, weight=[3.0], clip=[2.0])
+    plan = allocate(BUDGET, sampling, steps=1, influence=[3.0], clip=[2.0])
     assert plan == dc.calibrate(BUDGET, sampling, steps=1, privacy=[1.0], clip=[2.0])
 
 
-def test_only_ratios_of_weights_matter() -> None:
-    sampling, weight = dc.PoissonSampling(1000, 50), np.array([1.0, 5.0, 2.0])
+def test_only_ratios_of_influences_matter() -> None:
+    sampling, influence = dc.PoissonSampling(1000, 50), np.array([1.0, 5.0, 2.0])
     plans = [
-        allocate(BUDGET, sampling, steps=3, weight=factor * weight, clip=dc.curves.constant(1.0))
+        allocate(BUDGET, sampling, steps=3, influence=factor * influence, clip=dc.curves.constant(1.0))
         for factor in (1.0, 1e200)
     ]
     for plan in plans[1:]:
@@ -245,18 +247,20 @@ def test_only_ratios_of_weights_matter() -> None:
 
 
 @pytest.mark.slow
-def test_weights_twelve_orders_apart() -> None:
+def test_influences_twelve_orders_apart() -> None:
     sampling = dc.PoissonSampling(1000, 50)
-    weight = np.geomspace(1e-12, 1.0, 5)
-    plan = allocate(BUDGET, sampling, steps=5, weight=weight, clip=dc.curves.constant(1.0))
+    influence = np.geomspace(1e-12, 1.0, 5)
+    plan = allocate(BUDGET, sampling, steps=5, influence=influence, clip=dc.curves.constant(1.0))
     assert np.all(np.diff(plan.noise_multiplier) <= 0)
     even = dc.calibrate(
         BUDGET, sampling, steps=5, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0)
     )
-    assert noise_cost(plan, weight) < 0.8 * noise_cost(even, weight)
+    assert noise_cost(plan, influence) < 0.8 * noise_cost(even, influence)
 
 
-def rivals(plan: dc.Plan, weight: np.ndarray, rho: float, *, without: str | None = None) -> dict[str, float]:
+def rivals(
+    plan: dc.Plan, influence: np.ndarray, rho: float, *, without: str | None = None
+) -> dict[str, float]:
     """Their sums over the plan's, each calibrated to the plan's own budget."""
     clip = plan.clip_norm
     shapes = {
@@ -266,9 +270,9 @@ def rivals(plan: dc.Plan, weight: np.ndarray, rho: float, *, without: str | None
     }
     return {
         name: noise_cost(
-            dc.calibrate(plan.budget, plan.sampling, steps=plan.steps, privacy=shape, clip=clip), weight
+            dc.calibrate(plan.budget, plan.sampling, steps=plan.steps, privacy=shape, clip=clip), influence
         )
-        / noise_cost(plan, weight)
+        / noise_cost(plan, influence)
         for name, shape in shapes.items()
         if name != without
     }
@@ -284,17 +288,17 @@ def drawn(seed: int, most: int, rarest: float = 1e-3) -> tuple[dc.Plan, np.ndarr
     u = np.arange(1, steps + 1) / steps
     before = u - 1 / steps
     rate = [np.ones(steps), 1 - before, (1 + np.cos(math.pi * before)) / 2][rng.integers(3)]
-    weight = rate**2 * np.exp(rng.uniform(-6, 6) * u)
+    influence = rate**2 * np.exp(rng.uniform(-6, 6) * u)
     if rng.random() < 0.3:
-        weight = np.exp(rng.uniform(-4, 4, steps))
+        influence = np.exp(rng.uniform(-4, 4, steps))
     clip = np.exp(-rng.uniform(-1, 2) * u)
     p = math.exp(rng.uniform(math.log(rarest), math.log(0.9)))
     budget = dc.Budget(math.exp(rng.uniform(math.log(0.2), math.log(8.0))), 10 ** rng.uniform(-8, -4))
-    plan = allocate(budget, dc.PoissonSampling(10**6, 10**6 * p), steps=steps, weight=weight, clip=clip)
+    plan = allocate(budget, dc.PoissonSampling(10**6, 10**6 * p), steps=steps, influence=influence, clip=clip)
     rho = math.exp(rng.uniform(-1.5, 1.5))
     if seed % 2:
         rho = math.exp(-np.polyfit(u, np.log(plan.noise_multiplier), 1)[0])
-    return plan, weight, rho
+    return plan, influence, rho
 
 
 # Certified epsilons end within 1e-4 of the budget: equal epsilon means equal up to this, as noise variance.
@@ -309,7 +313,7 @@ def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float)
         clip=dc.curves.constant(1.0),
     )  # fmt: skip
     mu = 1 / plan.noise_multiplier
-    prices = Prices.of(plan.ledger, epsilon, 1e-8, mu_low=0.9 * float(mu.min()), mu_high=12.0)
+    prices = MarginalCosts.of(plan.ledger, epsilon, 1e-8, mu_low=0.9 * float(mu.min()), mu_high=12.0)
     for direction in prices.directions:
         assert np.isfinite(direction.log_phi).all()
         assert np.isfinite(direction.change).all()
@@ -321,20 +325,20 @@ def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float)
 
 @pytest.mark.parametrize("seed", range(2))  # two hundred more: below, slow
 def test_never_worse_than_the_usual_schedules(seed: int) -> None:
-    plan, weight, rho = drawn(seed, most=8, rarest=0.02)  # accounting of rare records is slow
+    plan, influence, rho = drawn(seed, most=8, rarest=0.02)  # accounting of rare records is slow
     assert 0.999 * plan.budget.epsilon < plan.guarantee.epsilon <= plan.budget.epsilon
     left_out = (
         "sqrt(C)" if seed % 2 else "growing mu"
     )  # odd seeds have the growing mu that is hardest to beat
-    for name, ratio in rivals(plan, weight, rho, without=left_out).items():
+    for name, ratio in rivals(plan, influence, rho, without=left_out).items():
         assert ratio > 1 - TOLERANCE, name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 300))
 def test_never_worse_than_the_usual_schedules_at_length(seed: int) -> None:
-    plan, weight, rho = drawn(seed, most=400)
-    for name, ratio in rivals(plan, weight, rho).items():
+    plan, influence, rho = drawn(seed, most=400)
+    for name, ratio in rivals(plan, influence, rho).items():
         assert ratio > 1 - TOLERANCE, name
 
 
@@ -344,7 +348,7 @@ def test_five_thousand_steps_in_half_a_minute() -> None:
     rate = (1 + np.cos(math.pi * np.arange(steps) / steps)) / 2
     started = time.process_time()
     budget, sampling = dc.Budget(1.2, 1e-6), dc.PoissonSampling(60_000, 250)
-    plan = allocate(budget, sampling, steps=steps, weight=rate**2, clip=dc.curves.constant(1.0))
+    plan = allocate(budget, sampling, steps=steps, influence=rate**2, clip=dc.curves.constant(1.0))
     assert time.process_time() - started < 30
     even = dc.calibrate(
         budget, sampling, steps=steps, privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0)
@@ -354,28 +358,28 @@ def test_five_thousand_steps_in_half_a_minute() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(WEIGHTS)
-def test_noise_cost_is_the_sum_it_says(weight: np.ndarray) -> None:
+def test_noise_cost_is_the_sum_it_says(influence: np.ndarray) -> None:
     plan = dc.calibrate(
         BUDGET,
         dc.PoissonSampling(10, 10),
-        steps=weight.size,
-        privacy=weight,
-        clip=1 / weight,
+        steps=influence.size,
+        privacy=influence,
+        clip=1 / influence,
         accountant=Gaussian(),
     )
     by_hand = sum(
-        q * c**2 * z**2 for q, c, z in zip(weight, plan.clip_norm, plan.noise_multiplier, strict=True)
+        q * c**2 * z**2 for q, c, z in zip(influence, plan.clip_norm, plan.noise_multiplier, strict=True)
     )
-    assert noise_cost(plan, weight) == pytest.approx(by_hand, rel=1e-12)
+    assert noise_cost(plan, influence) == pytest.approx(by_hand, rel=1e-12)
 
 
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
         ({"accountant": Rdp()}, InvalidType, "Take the shape from Pld"),
-        ({"weight": [1.0, 0.0]}, InvalidValue, r"must be > 0 at every step, got values\[1\]=0.0"),
-        ({"weight": [1.0, math.inf]}, InvalidValue, "must be > 0"),
-        ({"weight": [1.0]}, InvalidValue, "one value a step"),
+        ({"influence": [1.0, 0.0]}, InvalidValue, r"must be > 0 at every step, got values\[1\]=0.0"),
+        ({"influence": [1.0, math.inf]}, InvalidValue, "must be > 0"),
+        ({"influence": [1.0]}, InvalidValue, "one value a step"),
         ({"clip": [1.0, -1.0]}, InvalidValue, "must be > 0"),
         ({"steps": 0}, InvalidValue, "steps must be >= 1"),
         (
@@ -387,7 +391,7 @@ def test_noise_cost_is_the_sum_it_says(weight: np.ndarray) -> None:
 )
 def test_what_cannot_be_divided_is_refused(changes: dict[str, Any], error: type, words: str) -> None:
     given_: dict[str, Any] = {
-        "budget": BUDGET, "sampling": dc.PoissonSampling(1000, 50), "steps": 2, "weight": [1.0, 2.0],
+        "budget": BUDGET, "sampling": dc.PoissonSampling(1000, 50), "steps": 2, "influence": [1.0, 2.0],
         "clip": [1.0, 1.0],
     }  # fmt: skip
     with pytest.raises(error, match=words):

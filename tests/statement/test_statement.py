@@ -25,7 +25,7 @@ from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.run import Run
-from decrescendo.training.statement import Conduct, Declaration
+from decrescendo.training.statement import Declaration, Provenance
 from decrescendo.training.statement.declaration import NOT_STATED
 from decrescendo.training.statement.prose import LABELS
 from decrescendo.training.steering import Adaptive, FromSchedule
@@ -74,8 +74,8 @@ def test_the_facts_are_those_of_the_run(run: Run) -> None:
     assert schedule["sha256"] == hashlib.sha256(plan.to_json().encode()).hexdigest()
     assert [point["step"] for point in facts["spent"]] == [2, 4, 6]
     assert facts["spent"][-1]["epsilon"] == upper
-    assert facts["conduct"]["optimizer"] == "SGD(lr=0.1, momentum=0.5)"
-    assert facts["conduct"]["model"] == "Linear, 3 trained parameters"
+    assert facts["provenance"]["optimizer"] == "SGD(lr=0.1, momentum=0.5)"
+    assert facts["provenance"]["model"] == "Linear, 3 trained parameters"
 
 
 def test_the_page_says_it_on_the_safe_side_and_never_calls_an_estimate_a_bound(run: Run) -> None:
@@ -102,14 +102,14 @@ def test_every_run_that_is_saved_has_a_statement_in_its_folder(run: Run, tmp_pat
         facts["schedule"]["sha256"] == hashlib.sha256((tmp_path / "run/plan.json").read_bytes()).hexdigest()
     )
     again = Run.load(tmp_path / "run")
-    assert again.conduct == run.conduct
+    assert again.provenance == run.provenance
     assert again.statement().to_json() == run.statement().to_json()
 
 
 def test_what_was_not_recorded_is_said(run: Run, tmp_path: Path) -> None:
-    before = dataclasses.replace(run, conduct=None)
+    before = dataclasses.replace(run, provenance=None)
     before.save(tmp_path / "old")
-    assert Run.load(tmp_path / "old").conduct is None
+    assert Run.load(tmp_path / "old").provenance is None
     assert "how the training was run: nobody recorded it" in before.statement().to_markdown()
 
 
@@ -118,7 +118,7 @@ def test_a_damaged_conduct_is_refused(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "run/run.json"
     facts = json.loads(path.read_text())
     del facts["sha256"]
-    facts["conduct"]["random"] = "dice"
+    facts["provenance"]["random"] = "dice"
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
     path.write_text(json.dumps({**facts, "sha256": hashlib.sha256(canonical).hexdigest()}))
     with pytest.raises(FileRefused, match="random must be seeded or secure"):
@@ -153,12 +153,12 @@ def test_a_run_in_a_store_names_it_and_resumed_runs_say_where(tmp_path: Path) ->
     for batch in second.batches(ROWS):
         second.step(batch)
     statement = second.finish().statement()
-    assert statement.facts["conduct"]["resumed"] == [4]
+    assert statement.facts["provenance"]["resumed"] == [4]
     assert "patients, run " in statement.to_markdown()
     assert not any("in no ledger" in text for text in statement.facts["not_covered"])
     third = trainer(True)  # of a finished run: from the last checkpoint, after step 6
     assert third.ledger.steps == 6
-    assert third.finish().statement().facts["conduct"]["resumed"] == [4, 6]
+    assert third.finish().statement().facts["provenance"]["resumed"] == [4, 6]
 
 
 def test_a_run_that_ended_early_is_said_to_cover_its_plan() -> None:
@@ -170,7 +170,7 @@ def test_a_run_that_ended_early_is_said_to_cover_its_plan() -> None:
     assert (facts["schedule"]["steps_run"], facts["schedule"]["steps_planned"]) == (2, 6)
     assert len(facts["schedule"]["clip_norm"]) == len(facts["schedule"]["noise_multiplier"]) == 2
     assert "the whole plan" in facts["ended"]
-    assert "the whole plan" in facts["accounting"]["judged"]
+    assert "the whole plan" in facts["accounting"]["certified"]
     assert facts["accounting"]["clt"]["epsilon"] == GdpClt().epsilon(plan.ledger, 1e-3).value
 
 
@@ -231,9 +231,9 @@ def test_an_audit_of_another_plan_is_not_taken_for_one_of_this(run: Run) -> None
 
 def test_conduct_is_checked() -> None:
     with pytest.raises(InvalidValue, match="random must be"):
-        Conduct(random="")
+        Provenance(random="")
     with pytest.raises(InvalidValue, match="resumed must be"):
-        Conduct(random="seeded", resumed=(-1,))
+        Provenance(random="seeded", resumed=(-1,))
 
 
 @given(st.floats(0, 1e6), st.floats(1e-12, 0.5), st.none() | st.floats(0, 1), st.floats(0, 1e9))

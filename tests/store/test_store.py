@@ -19,8 +19,8 @@ from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.filters import RenyiFilter
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.errors import DecrescendoError, FileRefused, ImpossibleBudget, InvalidValue, PlanViolation
+from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.terms import Terms
 from decrescendo.training.store import Account, Store, schema
 
 from .conftest import ROWS, make, plan
@@ -134,17 +134,19 @@ def test_declared_runs_cannot_come_after_a_release(path: Path) -> None:
 
 
 def test_adaptive_runs_take_their_whole_budget(path: Path) -> None:
-    terms = Terms(Budget(1.0, 1e-6), plan().sampling, "RenyiFilter(order=12)", 10, "validation decay")
+    adaptive = AdaptivePlan(
+        Budget(1.0, 1e-6), plan().sampling, "RenyiFilter(order=12)", 10, "validation decay"
+    )
     store = make(path, 1.5)
-    account = store.start(terms)
+    account = store.start(adaptive)
     account.record(0, Release(0.02, 3.3), b"x")
     with pytest.raises(PlanViolation):
         account.record(10, Release(0.02, 3.3), b"x")
     with pytest.raises(ImpossibleBudget):
-        store.start(terms)
+        store.start(adaptive)
     for rule in ("renyi:12", "declared"):
         with pytest.raises(InvalidValue, match="decided on the way"):
-            make(path.with_name(rule[:5]), composition=rule).start(terms)
+            make(path.with_name(rule[:5]), composition=rule).start(adaptive)
 
 
 def test_releases_are_those_of_the_plan_in_order_and_once(path: Path) -> None:

@@ -28,12 +28,12 @@ from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
-from decrescendo.training.run import Run, judged
+from decrescendo.training.run import Run, certify
 
 NAN, INF = float("nan"), float("inf")
 BUDGET, SAMPLING = dc.Budget(5.0, 1e-3), dc.PoissonSampling(40, 10)
 SCHEDULE = Schedule([3.0, 2.5, 2.0], [1.0, 1.0, 0.5])
-GUARANTEE = judged(Ledger.of(SCHEDULE.noise_multiplier, SAMPLING.sample_rate), BUDGET)
+GUARANTEE = certify(Ledger.of(SCHEDULE.noise_multiplier, SAMPLING.sample_rate), BUDGET)
 LIE = replace(GUARANTEE, epsilon=0.1, epsilon_lower=None)
 ONE = dc.curves.constant(1.0)
 RUN = Ledger.of([2.0, 1.0], 0.1)

@@ -13,17 +13,17 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo.training.run import judged
+from decrescendo.training.run import certify
 
 ROWS = 40
 
 # Judging costs much more than the tiny trainings here, and these share a few ledgers: each is judged once.
-judged_once = cache(judged)
+certify_once = cache(certify)
 
 
 @pytest.fixture(autouse=True)
 def _judge_each_ledger_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.training.source.judged", judged_once)
+    monkeypatch.setattr("decrescendo.training.source.certify", certify_once)
 
 
 def make_plan(
@@ -39,7 +39,7 @@ def make_plan(
     schedule = Schedule(np.asarray(noise, dtype=float), np.asarray(clip, dtype=float))
     ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
     stand_in = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
-    guarantee = judged_once(ledger, Budget(1.0, 1e-5)) if judge else stand_in
+    guarantee = certify_once(ledger, Budget(1.0, 1e-5)) if judge else stand_in
     return Plan(Budget(guarantee.epsilon, 1e-5), sampling, schedule, guarantee)
 
 

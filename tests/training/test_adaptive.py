@@ -27,13 +27,13 @@ from decrescendo.errors import (
     UnsupportedModel,
 )
 from decrescendo.optim.noise import privatise
+from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo.plans.terms import Terms
 from decrescendo.training import Trainer, train
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import Run
-from decrescendo.training.steering import Adaptive, FromSchedule, Seen, Settings, ValidationDecay
+from decrescendo.training.steering import Adaptive, FromSchedule, PolicyContext, Settings, ValidationDecay
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -50,8 +50,8 @@ def renyi() -> RenyiFilter:
     return RenyiFilter(BUDGET, 4)
 
 
-def constant(z: float, clip: float = 1.0) -> Callable[[Seen], Settings]:
-    return lambda seen: Settings(z, clip)
+def constant(z: float, clip: float = 1.0) -> Callable[[PolicyContext], Settings]:
+    return lambda context: Settings(z, clip)
 
 
 def adaptive(
@@ -94,7 +94,7 @@ def test_a_fixed_schedule_under_a_filter_is_the_plan_bit_for_bit(
     plan = make_plan(noise, clip, batch=batch, judge=False)
     planned, steered = make_model(), make_model()
     with pytest.MonkeyPatch.context() as patch:  # judging costs more than the rest
-        patch.setattr("decrescendo.training.source.judged", lambda *_: plan.guarantee)
+        patch.setattr("decrescendo.training.source.certify", lambda *_: plan.guarantee)
         trainer = trainer_for(plan, planned, seed)
     for drawn in trainer.batches(data):
         trainer.step(drawn)
@@ -119,8 +119,8 @@ def test_every_step_has_the_noise_that_was_decided_on_the_way() -> None:
         model = nn.Linear(200, 100)
         zero = lambda model, batch: model(batch).sum(dim=1) * 0.0  # noqa: E731
         # Noise that depends on what was released: a function of the noisy weights themselves.
-        policy = lambda seen: Settings(  # noqa: E731
-            1.0 + float(seen.model.weight.detach()[0, 0]) % 1.0, 2.0 * 0.9**seen.step
+        policy = lambda context: Settings(  # noqa: E731
+            1.0 + float(context.model.weight.detach()[0, 0]) % 1.0, 2.0 * 0.9**context.step
         )
         plan = Adaptive(PoissonSampling(ROWS, 0.5), RenyiFilter(Budget(1e4, 1e-5), 2), policy, 10)
         trainer = Trainer(model, zero, plan, torch.optim.SGD(model.parameters(), lr=1.0), seed=5)
@@ -156,10 +156,10 @@ def test_no_policy_releases_more_than_the_budget(data: st.DataObject, kind: str)
     )
     batch = ROWS if kind != "renyi" else data.draw(st.sampled_from([4.0, ROWS]))
 
-    def policy(seen: Seen) -> Settings | None:
-        assert 0 <= seen.share_left <= 1
-        smallest = min(seen.smallest_noise_multiplier(), 1e6)
-        looked = 1 + float(weights(seen.model).square().sum()) % 1.0
+    def policy(context: PolicyContext) -> Settings | None:
+        assert 0 <= context.share_left <= 1
+        smallest = min(context.smallest_noise_multiplier(), 1e6)
+        looked = 1 + float(weights(context.model).square().sum()) % 1.0
         move = data.draw(st.sampled_from(["smallest", "share", "weights", "any", "stop"]))
         if move == "stop":
             return None
@@ -190,7 +190,7 @@ def test_no_policy_releases_more_than_the_budget(data: st.DataObject, kind: str)
 
 def test_a_refusal_ends_the_training_without_a_trace(data: Pair) -> None:
     filter, model = renyi(), make_model()
-    policy = lambda seen: Settings(2.0 if seen.step < 2 else 0.1, 1.0)  # noqa: E731
+    policy = lambda context: Settings(2.0 if context.step < 2 else 0.1, 1.0)  # noqa: E731
     trainer = trainer_for(adaptive(policy, filter=filter), model)
     batches = trainer.batches(data)
     for _ in range(2):
@@ -231,7 +231,7 @@ def test_a_refusal_is_final_even_if_a_smaller_wish_would_fit(data: Pair) -> None
         make := make_model(),
         loss,
         data,
-        adaptive(lambda seen: Settings(next(wishes), 1.0)),
+        adaptive(lambda context: Settings(next(wishes), 1.0)),
         sgd(make),
         seed=0,
     )
@@ -305,7 +305,7 @@ def test_an_error_after_the_grant_leaves_it_spent(
 
 
 def test_an_error_in_the_policy_spends_nothing(data: Pair) -> None:
-    def broken(seen: Seen) -> Settings:
+    def broken(context: PolicyContext) -> Settings:
         raise KeyError("policy")
 
     filter = renyi()
@@ -370,26 +370,26 @@ def test_the_callback_may_end_the_run_and_sees_the_whole_budget(data: Pair) -> N
 
 
 def test_a_policy_is_shown_releases_and_weights_and_nothing_of_the_data(data: Pair) -> None:
-    shown: list[Seen] = []
+    shown: list[PolicyContext] = []
 
-    def policy(seen: Seen) -> Settings:
-        shown.append(seen)
-        return Settings(2.0 + seen.step, 1.0)
+    def policy(context: PolicyContext) -> Settings:
+        shown.append(context)
+        return Settings(2.0 + context.step, 1.0)
 
     model = make_model()
     trainer = trainer_for(adaptive(policy, steps=3), model)
     for batch in trainer.batches(data):
         trainer.step(batch)
         assert all(parameter.grad is None for parameter in model.parameters())
-    assert [seen.step for seen in shown] == [0, 1, 2]
+    assert [context.step for context in shown] == [0, 1, 2]
     assert shown[2].past == (Settings(2.0, 1.0), Settings(3.0, 1.0))
     assert shown[0].share_left == 1 > shown[1].share_left > shown[2].share_left
-    assert set(Seen.__dataclass_fields__) == {"past", "model", "share_left", "_smallest"}
+    assert set(PolicyContext.__dataclass_fields__) == {"past", "model", "share_left", "_smallest"}
 
 
 def test_the_rest_of_a_budget_can_be_spent_exactly(data: Pair) -> None:
     filter = renyi()
-    policy = lambda seen: Settings(seen.smallest_noise_multiplier(5 - seen.step), 1.0)  # noqa: E731
+    policy = lambda context: Settings(context.smallest_noise_multiplier(5 - context.step), 1.0)  # noqa: E731
     model = make_model()
     run = train(model, loss, data, adaptive(policy, filter=filter, steps=5), sgd(model), seed=0)
     assert run.steps == 5
@@ -409,7 +409,7 @@ def decays(
     )  # fmt: skip
     past: tuple[Settings, ...] = ()
     for _ in range(steps):
-        past += (policy(Seen(past, nn.Linear(1, 1), 1.0)),)
+        past += (policy(PolicyContext(past, nn.Linear(1, 1), 1.0)),)
     return [settings.noise_multiplier for settings in past]
 
 
@@ -501,7 +501,7 @@ from decrescendo.training.steering import Adaptive, Settings
 from decrescendo.accounting import RenyiFilter
 from decrescendo.training import train
 
-policy = lambda seen: Settings(1.0, 1.0)
+policy = lambda context: Settings(1.0, 1.0)
 sampling, filter = PoissonSampling(40, 8), RenyiFilter(Budget(8.0, 1e-5), 4)
 model = torch.nn.Linear(3, 2)
 sgd = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -513,7 +513,7 @@ cases = [
     lambda: Adaptive(sampling, 8.0, policy, 5),
     lambda: Adaptive(sampling, filter, 2.0, 5),
     lambda: train(model, loss, data, Pld(), sgd, seed=0),
-    lambda: train(model, loss, data, Adaptive(sampling, filter, lambda seen: (1.0, 1.0), 5), sgd, seed=0),
+    lambda: train(model, loss, data, Adaptive(sampling, filter, lambda context: (1.0, 1.0), 5), sgd, seed=0),
 ]
 for case in cases:
     try:
@@ -532,7 +532,9 @@ def test_wrong_types_teach_without_the_test_hook() -> None:
     )
     assert lines[1].startswith("filter must be a Filter, got GdpClt. GdpClt composition needs")
     assert lines[2] == "filter must be a Filter, got float. RenyiFilter(budget, order) is one"
-    assert lines[3].startswith("policy must be a function from Seen to Settings (or None to stop), got float")
+    assert lines[3].startswith(
+        "policy must be a function from PolicyContext to Settings (or None to stop), got float"
+    )
     assert lines[4].startswith("plan must be a Plan, got Pld")
     assert "give an Adaptive" in lines[4]
     assert lines[5].startswith("policy's answer must be a Settings, got tuple")
@@ -571,7 +573,7 @@ def finished(data: Pair) -> Run:
 def test_an_adaptive_run_is_loaded_as_it_was_saved(finished: Run, tmp_path: Path) -> None:
     finished.save(tmp_path / "run", include_diagnostics=True)
     back = Run.load(tmp_path / "run")
-    assert isinstance(back.plan, Terms)
+    assert isinstance(back.plan, AdaptivePlan)
     assert (back.plan, back.ledger, back.guarantee) == (finished.plan, finished.ledger, finished.guarantee)
     assert (back.clip_norm, back.stopped) == ((1.0, 0.9, 0.8), finished.stopped)
     assert (back.metrics, back.diagnostics) == (finished.metrics, finished.diagnostics)
@@ -579,7 +581,7 @@ def test_an_adaptive_run_is_loaded_as_it_was_saved(finished: Run, tmp_path: Path
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == sorted(
         [
             "run.json",
-            "terms.json",
+            "adaptive_plan.json",
             "weights.safetensors",
             "diagnostics-private.json",
             "statement.json",
@@ -601,7 +603,7 @@ def rewrite(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
     ("change", "words"),
     [
         (lambda c: c["ledger"]["noise_multiplier"].__setitem__(0, 0.05), "within its budget"),
-        (lambda c: c["ledger"]["sample_rate"].__setitem__(0, 0.01), "keep to its terms"),
+        (lambda c: c["ledger"]["sample_rate"].__setitem__(0, 0.01), "keep to its plan"),
         (lambda c: c["guarantee"].update(epsilon=0.1), "its filter's budget"),
         (lambda c: c["guarantee"].update(accountant="Pld"), "its filter's budget"),
         (lambda c: c["clip_norm"].pop(), "clip_norm"),
@@ -620,9 +622,9 @@ def test_a_file_that_does_not_fit_its_filter_is_refused(
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "missing"])
-def test_damaged_terms_are_refused(finished: Run, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_plan_is_refused(finished: Run, tmp_path: Path, damage: str) -> None:
     finished.save(tmp_path / "run")
-    path = tmp_path / "run" / "terms.json"
+    path = tmp_path / "run" / "adaptive_plan.json"
     content = path.read_bytes()
     if damage == "missing":
         path.unlink()
@@ -635,21 +637,21 @@ def test_damaged_terms_are_refused(finished: Run, tmp_path: Path, damage: str) -
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: t.replace("decrescendo-terms", "another"), "foreign"),
+        (lambda t: t.replace("decrescendo-adaptive-plan", "another"), "foreign"),
         (lambda t: t.replace('"version": 1', '"version": 2'), "newer"),
         (lambda t: t.replace('"steps": 50', '"steps": 51'), "checksum"),
         (lambda t: t.replace('"steps"', '"stairs"'), "difference in"),
         (lambda t: t[:-9], "JSON"),
     ],
 )  # fmt: skip
-def test_terms_are_checked_on_their_own(finished: Run, change: Any, words: str) -> None:
-    assert isinstance(finished.plan, Terms)
+def test_an_adaptive_plan_is_checked_on_its_own(finished: Run, change: Any, words: str) -> None:
+    assert isinstance(finished.plan, AdaptivePlan)
     with pytest.raises(FileRefused, match=words):
-        Terms.from_json(change(finished.plan.to_json()))
+        AdaptivePlan.from_json(change(finished.plan.to_json()))
 
 
 def test_a_filter_of_ones_own_is_kept_by_name(finished: Run) -> None:
-    terms = Terms(BUDGET, SAMPLING, "MyFilter", 5, "mine")
-    assert terms.replay(finished.ledger) is None
+    plan = AdaptivePlan(BUDGET, SAMPLING, "MyFilter", 5, "mine")
+    assert plan.replay(finished.ledger) is None
     with pytest.raises(AccountingError, match="must grant every release"):
-        Terms(Budget(0.1, 1e-5), SAMPLING, "ZcdpFilter", 5, "mine").replay(finished.ledger)
+        AdaptivePlan(Budget(0.1, 1e-5), SAMPLING, "ZcdpFilter", 5, "mine").replay(finished.ledger)

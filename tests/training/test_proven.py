@@ -14,7 +14,7 @@ from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.training import Trainer, train
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.run import Run
-from decrescendo.training.statement import UNRECORDED, Conduct
+from decrescendo.training.statement import UNRECORDED, Provenance
 
 from .conftest import loss, make_model, make_plan, sgd
 
@@ -38,14 +38,14 @@ def page(run: Run) -> str:
 
 
 def rewritten(folder: Path, **change: Any) -> None:
-    """run.json with other entries in its conduct (``None`` takes one out), and the checksum that fits."""
+    """run.json with other entries in its provenance (``None`` takes one out), and the checksum that fits."""
     path = folder / "run.json"
     facts = json.loads(path.read_text())
     del facts["sha256"]
     for name, value in change.items():
-        facts["conduct"][name] = value
+        facts["provenance"][name] = value
         if value is None:
-            del facts["conduct"][name]
+            del facts["provenance"][name]
     canonical = json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()
     path.write_text(json.dumps({**facts, "sha256": hashlib.sha256(canonical).hexdigest()}))
 
@@ -55,7 +55,7 @@ def test_a_run_of_which_everything_was_proven_says_so(data: Data, tmp_path: Path
     assert (run.proven, run.assumptions) == (True, ())
     run.save(tmp_path / "run")
     again = Run.load(tmp_path / "run")
-    assert (again.proven, again.conduct) == (True, run.conduct)
+    assert (again.proven, again.provenance) == (True, run.provenance)
     for one in (run, again):
         assert "- Examples were proven apart at every step." in page(one)
         assert "not proven" not in page(one).lower()
@@ -74,7 +74,7 @@ def test_what_was_declared_is_in_the_run_its_file_and_its_page(data: Data, tmp_p
         assert "proven apart" not in page(one)
         assert any("taken on trust" in text for text in one.statement().facts["not_covered"])
         assert DECLARED[0] in one.describe()
-    facts = json.loads((tmp_path / "run" / "statement.json").read_text())["conduct"]
+    facts = json.loads((tmp_path / "run" / "statement.json").read_text())["provenance"]
     assert (facts["proven"], facts["assumptions"]) == (False, list(DECLARED))
 
 
@@ -115,8 +115,8 @@ def test_a_run_that_nobody_recorded_it_of_is_not_proven(data: Data, tmp_path: Pa
     run.save(tmp_path / "old")
     rewritten(tmp_path / "old", assumptions=None)
     old = Run.load(tmp_path / "old")
-    by_hand = dataclasses.replace(run, conduct=None)
-    for one in (old, by_hand, dataclasses.replace(run, conduct=Conduct(random="secure"))):
+    by_hand = dataclasses.replace(run, provenance=None)
+    for one in (old, by_hand, dataclasses.replace(run, provenance=Provenance(random="secure"))):
         assert (one.proven, one.assumptions) == (False, (UNRECORDED,))
     assert "not recorded, by the version" in page(old)
     assert "nobody recorded it" in page(by_hand)
@@ -135,10 +135,10 @@ def test_assumptions_that_are_no_sentences_are_refused(data: Data, tmp_path: Pat
 
 def test_an_assumption_is_a_sentence() -> None:
     with pytest.raises(InvalidValue, match="must be a sentence"):
-        Conduct(random="secure", assumptions=(" ",))
+        Provenance(random="secure", assumptions=(" ",))
 
 
 def test_a_sentence_cannot_look_like_another_part_of_the_page(data: Data) -> None:
-    conduct = Conduct(random="secure", assumptions=("mine.\n\n## Audit\n\nNothing was found",))
-    lines = page(dataclasses.replace(a_run(data), conduct=conduct)).splitlines()
+    provenance = Provenance(random="secure", assumptions=("mine.\n\n## Audit\n\nNothing was found",))
+    lines = page(dataclasses.replace(a_run(data), provenance=provenance)).splitlines()
     assert lines.count("## Audit") == 1

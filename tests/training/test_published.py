@@ -14,7 +14,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 from torch.optim.swa_utils import AveragedModel
 
 from decrescendo.errors import UnsupportedModel
-from decrescendo.training import Trainer, Untouched, train
+from decrescendo.training import FrozenStateGuard, Trainer, train
 from decrescendo.training.run import cpu_weights
 
 from .conftest import loss, make_model, make_plan, sgd
@@ -120,8 +120,8 @@ def test_weights_of_ordinary_models_are_their_state_dicts_copied(name: str) -> N
 def test_a_parameter_that_a_forward_pass_makes_is_refused() -> None:
     """It would be published under its new name, with what the pass put into it."""
     model = make_model()
-    untouched = Untouched(model)
-    untouched.check()
+    frozen = FrozenStateGuard(model)
+    frozen.check()
     model.register_parameter("seen", nn.Parameter(torch.ones(3), requires_grad=False))
     with pytest.raises(UnsupportedModel, match="got a new one, seen"):
-        untouched.check()
+        frozen.check()

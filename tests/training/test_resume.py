@@ -185,7 +185,7 @@ def test_adaptive_runs_have_no_checkpoints(tmp_path: Path) -> None:
         the_plan().sampling,
         RenyiFilter(Budget(2.0, 1e-5), order=8),
         steps=3,
-        policy=lambda seen: Settings(3.0, 1.0),
+        policy=lambda context: Settings(3.0, 1.0),
     )
     with pytest.raises(InvalidValue, match="what a policy remembers"):
         Trainer(model, loss, adaptive, optimizer, seed=5, checkpoints=Checkpoints(tmp_path / "run"))

@@ -85,7 +85,7 @@ def test_it_is_dp_sgd_for_every_schedule_batch_size_and_seed(
     plan = make_plan(noise, clip, batch=batch, judge=False)
     model, expected = make_model(), make_model()
     with mock.patch(
-        "decrescendo.training.source.judged", return_value=plan.guarantee
+        "decrescendo.training.source.certify", return_value=plan.guarantee
     ):  # it costs more than the rest
         trainer = Trainer(model, loss, plan, sgd(model), seed=seed)
     for drawn in trainer.batches(data):
@@ -101,7 +101,7 @@ def test_a_plan_that_cannot_be_judged_is_refused_before_the_training(
     def refuse(*_: Any) -> None:
         raise AccountingError("cannot")
 
-    monkeypatch.setattr("decrescendo.training.source.judged", refuse)
+    monkeypatch.setattr("decrescendo.training.source.certify", refuse)
     model = make_model()
     before = weights(model)
     with pytest.raises(AccountingError, match="cannot"):

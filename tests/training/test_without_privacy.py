@@ -133,7 +133,7 @@ ONE = dc.curves.constant(1.0)
         lambda: allocate(UNLIMITED, SAMPLING, steps=3, weight=ONE, clip=ONE),
         lambda: RenyiFilter(UNLIMITED, 16),
         lambda: ZcdpFilter(UNLIMITED),
-        lambda: dc.plans.Terms(UNLIMITED, SAMPLING, "ZcdpFilter", 3, "fixed"),
+        lambda: dc.plans.AdaptivePlan(UNLIMITED, SAMPLING, "ZcdpFilter", 3, "fixed"),
         lambda: Store.create("/nowhere/ledger.db", UNLIMITED, dataset="patients", rows=ROWS),
         lambda: Budget(math.inf, 1e-6),
         lambda: audited(Plan.without_privacy(SAMPLING, steps=3)),

@@ -40,14 +40,15 @@ def test_they_are_run_with_seeds_that_no_search_used(strong: Strong) -> None:
         strong.specs([0], only=["imdb/*"])
 
 
-def test_the_page_tells_reached_from_missed_and_unfinished(strong: Strong) -> None:
+def test_the_page_tells_reached_from_not_reached_and_unfinished(strong: Strong) -> None:
     target = TARGETS["mnist", 0.4, "paper"]
-    assert "missed" not in recipes_page(strong, Archive([]))
-    assert "- no run yet (17): mnist 0.4 paper, " in recipes_page(strong, Archive([]))
-    assert recipes_in_brief(strong, Archive([])) == "Of 17 targets: no run yet 17."
+    page = recipes_page(strong, Archive([]))
+    assert "- no run yet (1): mnist-0.4-paper\n" in page
+    assert "- not reached (16): mnist-0.6-paper (no recipe), " in page
+    assert recipes_in_brief(strong, Archive([])) == "Of 17 targets: not reached 16, no run yet 1."
     for gap, words in (
         (0.5, "- reached (1): mnist-0.4-paper\n"),
-        (-0.5, "- missed (1): mnist-0.4-paper (-0.50)\n"),
+        (-0.5, "- not reached (17): mnist-0.4-paper (-0.50), mnist-0.6-paper (no recipe), "),
     ):
         runs = [_result(spec, target + gap) for spec in strong.specs([0, 1, 2])]
         page = recipes_page(strong, Archive(runs))
@@ -73,8 +74,8 @@ def test_a_target_reached_from_public_weights_only_says_so(tmp_path: Path, stron
     words = "- reached from weights pre-trained on public data only (1): mnist-0.4-paper-start\n"
     assert words in page(-1.0, 0.5)
     assert "- reached (1): mnist-0.4-paper\n" in page(0.2, 0.5)
-    assert "- missed (1): mnist-0.4-paper-start (-0.50)\n" in page(-1.0, -0.5)
-    assert "- missed (1): mnist-0.4-paper (-0.20)\n" in page(-0.2, -0.5)
+    assert "- not reached (17): mnist-0.4-paper-start (-0.50), " in page(-1.0, -0.5)
+    assert "- not reached (17): mnist-0.4-paper (-0.20), " in page(-0.2, -0.5)
     measured = [
         dataclasses.replace(run, metrics={**run.metrics, "start_accuracy": 0.7 + 0.02 * (run.spec.seed % 2)})
         for run in (_result(spec, 95.0) for spec in both.specs([0, 1]) if spec.start)

@@ -17,6 +17,7 @@ They judge noise that was fixed in advance. For noise that is decided as the run
 
 from decrescendo.accounting.budget import Bound, Budget, Guarantee, Unit, rounded
 from decrescendo.accounting.concentrated import Tcdp, Zcdp, rho_of
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.filters import (
     Filter,
     GdpFilter,
@@ -33,10 +34,9 @@ from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp
 from decrescendo.accounting.selection import Selection, Trials
-from decrescendo.accounting.spent import Spent
 
 __all__ = [
-    "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "Spent", "Accountant", "Pld", "Gaussian",
-    "Rdp", "Zcdp", "Tcdp", "GdpClt", "Selection", "Trials", "Filter", "Granted", "Refused", "RenyiFilter", "GdpFilter",
-    "ZcdpFilter", "best_order", "clt_mu", "constant_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
+    "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "EpsilonCurve", "Accountant", "Pld",
+    "Gaussian", "Rdp", "Zcdp", "Tcdp", "GdpClt", "Selection", "Trials", "Filter", "Granted", "Refused", "RenyiFilter",
+    "GdpFilter", "ZcdpFilter", "best_order", "clt_mu", "constant_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
 ]  # fmt: skip

@@ -132,5 +132,5 @@ def one_run(
         noise_p_value=noise_p_value(squares, int(left_out.sum())),
         tests=_TESTS,
         plan_sha256=plan.sha256,
-        store="" if run.conduct is None else run.conduct.account,
+        store="" if run.provenance is None else run.provenance.account,
     )

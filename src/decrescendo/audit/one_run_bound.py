@@ -60,9 +60,9 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
         return 1.0
     chance = 1 / (1 + np.exp(-e))
     # Of W at v - 1, v - 2, .., 0, and what it costs to lift each to v.
-    masses, prices = binom.pmf(np.arange(v - 1, -1, -1), r, chance), np.arange(1, v + 1)
-    before = np.concatenate([[0.0], np.cumsum(masses * prices)[:-1]])
-    bought = np.clip((m * d - before) / prices, 0.0, masses)
+    masses, costs = binom.pmf(np.arange(v - 1, -1, -1), r, chance), np.arange(1, v + 1)
+    before = np.concatenate([[0.0], np.cumsum(masses * costs)[:-1]])
+    bought = np.clip((m * d - before) / costs, 0.0, masses)
     return min(1.0, float(binom.sf(v - 1, r, chance)) + float(bought.sum()))
 
 

@@ -5,6 +5,7 @@ Commands import what they need when they are called: `--help`, `plan`, `account`
 
 from decrescendo.cli import options
 from decrescendo.cli.app import app, err, listen, make_app, one_line_errors, out, print_json, say
+from decrescendo.cli.asked import judge_of
 from decrescendo.cli.audit import audit_command
 from decrescendo.cli.demo_command import demo_command
 from decrescendo.cli.ledger import ledger_command
@@ -14,8 +15,8 @@ from decrescendo.cli.train import train_command
 from decrescendo.cli.tune import tune_command
 
 __all__ = [
-    "COMMANDS", "app", "err", "listen", "main", "make_app", "one_line_errors", "options", "out", "plan_facts",
-    "print_json", "say",
+    "COMMANDS", "app", "err", "judge_of", "listen", "main", "make_app", "one_line_errors", "options", "out",
+    "plan_facts", "print_json", "say",
 ]  # fmt: skip
 
 # In the order of the help.

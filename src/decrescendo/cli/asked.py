@@ -3,10 +3,10 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from decrescendo.cli.app import err
-from decrescendo.cli.options import RHO_C, RHO_MU, AccountantName, Schedule
+from decrescendo.cli.options import RHO_C, RHO_MU, AccountantName, Schedule, UnitName
 from decrescendo.errors import InvalidValue, check_real
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Asked:
     rho_mu: float = RHO_MU
     rho_c: float = RHO_C
     accountant: AccountantName | None = None
+    unit: UnitName = UnitName.EXAMPLE
 
     def given(self) -> list[str]:
         """The options that were given, of those without a default."""
@@ -74,14 +75,15 @@ class Asked:
 
     def setting(self, dataset_size: int) -> "tuple[Budget, PoissonSampling, int]":
         """Budget, sampling and number of steps that they describe."""
-        from decrescendo.accounting.budget import Budget
+        from decrescendo.accounting.budget import Budget, Unit
         from decrescendo.plans.sampling import PoissonSampling
         from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
 
         if self.epsilon is None or self.batch is None:
             raise InvalidValue("--epsilon and --batch must be given, got less. A budget has no default")
         sampling = PoissonSampling(dataset_size, self.batch)
-        budget = Budget(self.epsilon, 1 / (10 * dataset_size) if self.delta is None else self.delta)
+        delta = 1 / (10 * dataset_size) if self.delta is None else self.delta
+        budget = Budget(self.epsilon, delta, Unit(self.unit.value))
         if self.steps is not None and self.epochs is None:
             return budget, sampling, check_steps(self.steps)
         if self.epochs is not None and self.steps is None:
@@ -93,13 +95,43 @@ class Asked:
         raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
 
 
+def population(
+    unit: UnitName,
+    dataset_size: int | None,
+    batch: float | None,
+    clients: int | None,
+    clients_per_round: float | None,
+) -> tuple[int, float]:
+    """(N, B) of the unit: how many there are, and how many a step is expected to have.
+
+    Raises:
+        InvalidValue: one is missing, or counts the other unit: a plan never is for another unit than was meant.
+    """
+    counts = {
+        UnitName.EXAMPLE: {"--dataset-size": dataset_size, "--batch": batch},
+        UnitName.CLIENT: {"--clients": clients, "--clients-per-round": clients_per_round},
+    }
+    own, (meant, others) = counts.pop(unit), counts.popitem()
+    names = " and ".join(own)
+    if surplus := [name for name, value in others.items() if value is not None]:
+        raise InvalidValue(
+            f"--unit {unit} must come with {names}, got {', '.join(surplus)} for {meant}s. Give what there is of "
+            f"{unit}s, or --unit {meant}"
+        )
+    if missing := [name for name, value in own.items() if value is None]:
+        raise InvalidValue(f"--unit {unit} must come with {names}, got no {' and no '.join(missing)}")
+    many, few = own.values()
+    return cast(int, many), cast(float, few)
+
+
 def agreed_plan(task: "Task | None", file: Path | None, asked: Asked) -> "Plan":
     """The plan in ``file``, or the one that the options of `train` and `audit` describe: what is not given is the
     task's own.
 
     Raises:
-        InvalidValue: both, or neither.
+        InvalidValue: both, or neither, or a plan for clients: these commands train on examples.
     """
+    from decrescendo.accounting.budget import Unit
     from decrescendo.plans.plan import Plan
 
     if file is not None and asked.given():
@@ -107,7 +139,13 @@ def agreed_plan(task: "Task | None", file: Path | None, asked: Asked) -> "Plan":
             f"a plan file says it all, got --plan and {', '.join(asked.given())}. Give one or the other"
         )
     if file is not None:
-        return Plan.load(file)
+        found = Plan.load(file)
+        if found.budget.unit is not Unit.EXAMPLE:
+            raise InvalidValue(
+                f"a plan for training must protect examples, got unit={found.budget.unit} in {file}: here each row is "
+                "clipped, not each client. Use decrescendo.federated, or plan with --unit example"
+            )
+        return found
     if asked.epsilon is None or task is None:
         raise InvalidValue("--plan or --epsilon must be given, got neither. A budget has no default")
     whole = dataclasses.replace(

@@ -58,11 +58,11 @@ class Known:
                 f"{'--lr' if self.curvature is None else '--curvature'}"
             )
 
-    def weights(self, steps: int) -> "Float[np.ndarray, ' steps']":
+    def influences(self, steps: int) -> "Float[np.ndarray, ' steps']":
         """q_t on the variance of the noise on the sum."""
         import numpy as np
 
-        from decrescendo.plans.weights import noise_weights
+        from decrescendo.plans.noise_influence import noise_influence
 
         if self.influence is not None:
             return _read(self.influence, steps)
@@ -76,7 +76,7 @@ class Known:
             Decay.COSINE: (1 + np.cos(np.pi * before)) / 2,
         }
         rate = check_real("lr", 1.0 if self.lr is None else self.lr, above=0)
-        return noise_weights(
+        return noise_influence(
             rate * shapes[self.lr_schedule or Decay.NONE],
             curvature=0.0 if self.curvature is None else self.curvature,
             momentum=0.0 if self.momentum is None else self.momentum,
@@ -86,7 +86,7 @@ class Known:
         """One sentence: which influence, and what is assumed of the loss."""
         if self.influence is not None:
             return (
-                f"rests on the weights in {self.influence}, taken as the influence of each step's noise variance: "
+                f"rests on the influences in {self.influence}, of the variance of each step's noise: "
                 "nothing else is assumed of the loss"
             )
         if self.influence_growth is not None:
@@ -146,20 +146,20 @@ def advise(
 
     count = check_steps(steps)
     norms = curves.sensitivity_decay(check_real("clip", clip, above=0), check_real("rho_c", rho_c, above=0))
-    weight = known.weights(count)
+    influence = known.influences(count)
     with err.status("searching"):
-        plan = allocate(budget, sampling, steps=count, weight=weight, clip=norms, accountant=judge)
+        plan = allocate(budget, sampling, steps=count, influence=influence, clip=norms, accountant=judge)
         even = calibrate(
             budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge
         )
-    return Advice(plan, even, noise_cost(plan, weight) / noise_cost(even, weight), known.rests_on())
+    return Advice(plan, even, noise_cost(plan, influence) / noise_cost(even, influence), known.rests_on())
 
 
 def say_optimal(plan: "Plan", advice: Advice | None) -> None:
     """The noise curve as text, and the sentence."""
-    from decrescendo.report.sketch import sketch
+    from decrescendo.report.text_plot import text_plot
 
-    for line in sketch(plan.noise_multiplier, title="noise multiplier z_t"):
+    for line in text_plot(plan.noise_multiplier, title="noise multiplier z_t"):
         say(line)
     if advice is None:
         say(
@@ -169,8 +169,8 @@ def say_optimal(plan: "Plan", advice: Advice | None) -> None:
         return
     say(advice.rests_on)
     say(
-        f"noise felt at the end, by these weights: {1 - advice.left:.1%} below uniform noise in the same budget. "
-        "That is a term of a bound, no promise of accuracy; the guarantee holds whatever the weights"
+        f"noise felt at the end, by these influences: {1 - advice.left:.1%} below uniform noise in the same budget. "
+        "That is a term of a bound, no promise of accuracy; the guarantee holds whatever the influences"
     )
 
 
@@ -183,5 +183,5 @@ def _read(path: Path, steps: int) -> "Float[np.ndarray, ' steps']":
         raise FileRefused(
             f"{path} must be a JSON list of numbers or one number a line, got {error}"
         ) from None
-    hint = f"{path} must have a weight for each of the {steps} steps"
+    hint = f"{path} must have an influence for each of the {steps} steps"
     return check_array("influence", values, above=0, length=steps, hint=hint)

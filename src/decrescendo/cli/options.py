@@ -61,9 +61,15 @@ class AccountantName(StrEnum):
     CLT = "clt"
 
 
+class UnitName(StrEnum):
+    """Names of accounting.Unit."""
+
+    EXAMPLE = "example"
+    CLIENT = "client"
+
+
 # Some commands need what others have a default for.
 _EPSILON = typer.Option(help="Budget: epsilon > 0 of the whole run.")
-_BATCH = typer.Option(help="Expected batch size; Poisson sampling.")
 
 TaskName = Annotated[
     str,
@@ -99,9 +105,17 @@ SavePlan = Annotated[Path | None, typer.Option(help="Write the plan to this JSON
 EpsilonNeeded = Annotated[float, _EPSILON]
 Epsilon = Annotated[float | None, _EPSILON]
 Delta = Annotated[float | None, typer.Option(help="Budget: delta in (0, 1). Default 1 / (10 N).")]
-BatchNeeded = Annotated[float, _BATCH]
-Batch = Annotated[float | None, _BATCH]
-Steps = Annotated[int | None, typer.Option(help="Number of steps.")]
+Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson sampling.")]
+DatasetSize = Annotated[int | None, typer.Option(help="Number of examples N; public.")]
+UnitOf = Annotated[
+    UnitName,
+    typer.Option("--unit", help="Who is protected: an example, or a client with all of its records."),
+]
+Clients = Annotated[int | None, typer.Option(help="With --unit client: number of clients N; public.")]
+ClientsPerRound = Annotated[
+    float | None, typer.Option(help="With --unit client: expected clients of a round; Poisson sampling.")
+]
+Steps = Annotated[int | None, typer.Option(help="Number of steps (rounds, over clients).")]
 Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
 ScheduleName = Annotated[
     Schedule | None,
@@ -126,7 +140,7 @@ Momentum = Annotated[float | None, typer.Option(help="optimal: momentum in [0, 1
 Influence = Annotated[
     Path | None,
     typer.Option(
-        help="optimal: file of weights, one a step, on the variance of the noise; JSON list or lines."
+        help="optimal: file of influences, one a step, of the variance of the noise; JSON list or lines."
     ),
 ]
 InfluenceGrowth = Annotated[

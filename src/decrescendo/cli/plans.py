@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decrescendo.cli.app import err, one_line_errors, out, print_json, say
-from decrescendo.cli.asked import Asked, judge_of
+from decrescendo.cli.asked import Asked, judge_of, population
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
 from decrescendo.cli.options import (
     RHO_C,
     RHO_MU,
     Accountant,
     AsJson,
-    BatchNeeded,
+    Batch,
+    Clients,
+    ClientsPerRound,
     Clip,
     Curvature,
+    DatasetSize,
     Delta,
     Epochs,
     EpsilonNeeded,
@@ -31,6 +34,8 @@ from decrescendo.cli.options import (
     Schedule,
     ScheduleName,
     Steps,
+    UnitName,
+    UnitOf,
 )
 from decrescendo.errors import InvalidValue
 
@@ -41,8 +46,11 @@ if TYPE_CHECKING:
 @one_line_errors
 def plan_command(
     epsilon: EpsilonNeeded,
-    dataset_size: Annotated[int, typer.Option(help="Number of examples N; public.")],
-    batch: BatchNeeded,
+    dataset_size: DatasetSize = None,
+    batch: Batch = None,
+    unit: UnitOf = UnitName.EXAMPLE,
+    clients: Clients = None,
+    clients_per_round: ClientsPerRound = None,
     delta: Delta = None,
     steps: Steps = None,
     epochs: Epochs = None,
@@ -67,21 +75,25 @@ def plan_command(
     --schedule dynamic --clip 1.5 --save plan.json
 
     With --schedule optimal the noise follows from what is known of the training: --lr-schedule, --curvature with --lr,
-    --momentum, or weights of your own.
+    --momentum, or influences of your own.
+
+    Over clients: decrescendo plan --epsilon 4 --delta 1e-4 --unit client --clients 2000 --clients-per-round 200
+    --steps 30 --save plan.json
     """
     for option, path in (("--save", save), ("--plot", plot)):
         if path is not None and not path.parent.is_dir():  # asked before the work, not after it
             raise InvalidValue(f"{option} must name a file in a folder that exists, got {str(path)!r}")
     known = Known(lr_schedule, lr, curvature, momentum, influence, influence_growth)
     known.check(schedule)
+    size, expected = population(unit, dataset_size, batch, clients, clients_per_round)
     asked = Asked(
-        epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
-        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+        epsilon=epsilon, delta=delta, batch=expected, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
+        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
     )  # fmt: skip
     advice: Advice | None = None
     if known.anything:
         advice = advise(
-            *asked.setting(dataset_size),
+            *asked.setting(size),
             known,
             clip=1.0 if clip is None else clip,
             rho_c=rho_c,
@@ -89,7 +101,7 @@ def plan_command(
         )
         made = advice.plan
     else:
-        made = asked.plan(dataset_size)
+        made = asked.plan(size)
     if save is not None:
         made.save(save)
     if plot is not None:

@@ -23,7 +23,7 @@ def run_id(plan: Plan, placement: Placement, name: str = "") -> str:
 
     >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
-    >>> run_id(plan, Placement.SERVER)[:8] == run_id(plan, Placement.SERVER, "second")[:8]
+    >>> run_id(plan, Placement.CENTRAL)[:8] == run_id(plan, Placement.CENTRAL, "second")[:8]
     False
     """
     text = f"decrescendo:run\n{plan.to_json()}\n{Placement(placement)}\n{name}"
@@ -42,12 +42,12 @@ class Round:
         noise_multiplier: z_t >= 0.
         placement: who adds the noise.
         share_std: >= 0, standard deviation of the noise that the client adds to every coordinate: 0, s_t / sqrt(k),
-            or s_t = z_t C_t. In SHARES it tells the cohort's size k to its members.
+            or s_t = z_t C_t. In DISTRIBUTED it tells the cohort's size k to its members.
 
     Raises:
         InvalidValue: a number outside its range, or a share that does not fit the placement.
 
-    >>> r = Round("ab", 1, 10, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.SHARES, share_std=0.5)
+    >>> r = Round("ab", 1, 10, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.DISTRIBUTED, share_std=0.5)
     >>> Round.from_config(r.to_config()) == r
     True
     """
@@ -71,7 +71,7 @@ class Round:
         share = check_real("share_std", self.share_std, at_least=0)
         object.__setattr__(self, "share_std", share)
         least = self.noise_std if self.placement is Placement.LOCAL else 0.0
-        most = 0.0 if self.placement is Placement.SERVER else self.noise_std
+        most = 0.0 if self.placement is Placement.CENTRAL else self.noise_std
         if not least <= share <= most or (share == 0 and most > 0):
             raise InvalidValue(
                 f"share_std must fit the placement {self.placement} of noise {self.noise_std:g}, "
@@ -122,7 +122,7 @@ class Opened:
         cohort: client numbers, ascending; may be empty. Private to the server: amplification by sampling holds
             against those who do not know it.
 
-    >>> asked = Round("ab", 1, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.SERVER, share_std=0.0)
+    >>> asked = Round("ab", 1, 9, clip_norm=1.0, noise_multiplier=2.0, placement=Placement.CENTRAL, share_std=0.0)
     >>> Opened(asked, (3, 17)).cohort
     (3, 17)
     """

@@ -11,7 +11,7 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.verdict import RoundReport
 from decrescendo.plans.plan import Plan
 from decrescendo.training.run import Run
-from decrescendo.training.statement import SEEDED, UNRECORDED, Conduct
+from decrescendo.training.statement import SEEDED, UNRECORDED, Provenance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,10 +22,10 @@ class Outcome:
         plan: what was decided before the start.
         placement: who added the noise.
         ledger: what was spent, aborted rounds included. In LOCAL the releases have sample rate 1.
-        guarantee: of the weights, a client: the plan's accountant-checked one in SERVER and SHARES; in LOCAL that of
-            a client that answered every round. See `Placement` for whom it protects against.
-        against_server: SHARES only: what a curious server learned of a client that answered every round, at worst.
-        secure_sum: whether the server saw only the sum of a round's replies; matters in SHARES.
+        guarantee: of the weights, a client: the plan's accountant-checked one in CENTRAL and DISTRIBUTED; in LOCAL
+            that of a client that answered every round. See `Placement` for whom it protects against.
+        against_server: DISTRIBUTED only: what a curious server learned of a client that answered every round, at worst.
+        secure_sum: whether the server saw only the sum of a round's replies; matters in DISTRIBUTED.
         weights: the trained parameters and the persistent buffers, by name, on the CPU.
         assumptions: what the guarantee takes on trust of clients being apart; see `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
@@ -34,7 +34,7 @@ class Outcome:
 
     >>> from decrescendo.plans.plan import _EXAMPLE
     >>> plan = Plan.from_json(_EXAMPLE)
-    >>> outcome = Outcome(plan, Placement.SERVER, plan.ledger, plan.guarantee, None, {})
+    >>> outcome = Outcome(plan, Placement.CENTRAL, plan.ledger, plan.guarantee, None, {})
     >>> print(outcome.statement().splitlines()[1])
     The server is trusted with every reply; the guarantee holds against whoever sees the models it releases.
     """
@@ -59,7 +59,7 @@ class Outcome:
     def statement(self) -> str:
         """What is promised, and against whom."""
         lines = [str(self.guarantee), self.placement.threat]
-        if self.placement is Placement.SHARES and not self.secure_sum:
+        if self.placement is Placement.DISTRIBUTED and not self.secure_sum:
             lines.append("There was no secure aggregation here: the server saw every reply by itself.")
         if self.against_server is not None:
             lines.append(f"Against the server, for a client that answers every round: {self.against_server}")
@@ -82,7 +82,7 @@ class Outcome:
                 "a Run must keep its plan's promise, got the placement local, which promises something else. "
                 "Save its weights with the text of statement()"
             )
-        conduct = Conduct(random=self.random, trust=self.placement.threat, assumptions=self.assumptions)
+        provenance = Provenance(random=self.random, trust=self.placement.threat, assumptions=self.assumptions)
         return Run(
-            self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, conduct=conduct
+            self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, provenance=provenance
         )

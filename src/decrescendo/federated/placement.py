@@ -9,34 +9,34 @@ from decrescendo.errors import InvalidValue
 class Placement(StrEnum):
     """Who adds the noise N(0, s_t^2), s_t = z_t C_t, of a round. Source: Du et al., Algorithm 5, made right.
 
-    ========  ===========================  ================================  =======================================
-    value     who adds                     trusted                           protects
-    ========  ===========================  ================================  =======================================
-    SERVER    the server, all of it        the server                        against whoever sees the models: the
-                                                                             plan's (epsilon, delta) for a client
-    SHARES    each of the k cohort         the server to add what is         against whoever sees the models: the same;
-              members N(0, s_t^2 / k),     missing; a secure sum, so that    against a curious server: only the noise
-              the server what is missing   it sees no single reply           of the members that replied, and no
-                                                                             amplification, for it knows the cohort
-    LOCAL     each member all of it        nobody                            each client's reply against everybody:
-                                                                             Gaussian, no amplification
-    ========  ===========================  ================================  =======================================
+    ===========  =========================  ==============================  =======================================
+    value        who adds                   trusted                         protects
+    ===========  =========================  ==============================  =======================================
+    CENTRAL      the server, all of it      the server                      against whoever sees the models: the
+                                                                            plan's (epsilon, delta) for a client
+    DISTRIBUTED  each of the k cohort       the server to add what is       against whoever sees the models: the same;
+                 members N(0, s_t^2 / k),   missing; a secure sum, so that  against a curious server: only the noise
+                 the server what is         it sees no single reply         of the members that replied, and no
+                 missing                                                    amplification, for it knows the cohort
+    LOCAL        each member all of it      nobody                          each client's reply against everybody:
+                                                                            Gaussian, no amplification
+    ===========  =========================  ==============================  =======================================
 
-    SERVER and SHARES hide whether a client is in the population at all (add or remove one). LOCAL, and SHARES
-    against a curious server, hide what a client's records are (its update against a zero update), not that it took
-    part: the server has asked it.
+    CENTRAL and DISTRIBUTED hide whether a client is in the population at all (add or remove one). LOCAL, and
+    DISTRIBUTED against a curious server, hide what a client's records are (its update against a zero update), not that
+    it took part: the server has asked it.
 
-    In SHARES the members learn k (their share says it), which only the server should know: a member that works
+    In DISTRIBUTED the members learn k (their share says it), which only the server should know: a member that works
     together with a reader of the models weakens the amplification. And each share counts only while its owner is
     honest: with h members that leave their share out, or tell it to others, k - h of k shares protect against those
     who see the models, and of j that replied j - h of k against the server.
 
-    >>> Placement("shares") is Placement.SHARES
+    >>> Placement("distributed") is Placement.DISTRIBUTED
     True
     """
 
-    SERVER = "server"
-    SHARES = "shares"
+    CENTRAL = "central"
+    DISTRIBUTED = "distributed"
     LOCAL = "local"
 
     @classmethod
@@ -48,16 +48,16 @@ class Placement(StrEnum):
     def shows_replies(self) -> bool:
         """Whether the replies of a round leave the clients' noise behind even if the round is never finished.
 
-        Then a round is spent when it is opened: its replies may have been seen. With SERVER a round that was not
+        Then a round is spent when it is opened: its replies may have been seen. With CENTRAL a round that was not
         released was seen by nobody but the trusted server, and may be done again.
         """
-        return self is not Placement.SERVER
+        return self is not Placement.CENTRAL
 
     @property
     def threat(self) -> str:
         """One sentence for statements: who is trusted, and who is not.
 
-        >>> print(Placement.SERVER.threat)
+        >>> print(Placement.CENTRAL.threat)
         The server is trusted with every reply; the guarantee holds against whoever sees the models it releases.
         """
         return _THREATS[self]
@@ -68,16 +68,16 @@ class Placement(StrEnum):
         >>> [placement.share_std(2.0, 4) for placement in Placement]
         [0.0, 1.0, 2.0]
         """
-        if self is Placement.SERVER:
+        if self is Placement.CENTRAL:
             return 0.0
         return noise_std if self is Placement.LOCAL else noise_std / max(cohort, 1) ** 0.5
 
 
 _THREATS = {
-    Placement.SERVER: (
+    Placement.CENTRAL: (
         "The server is trusted with every reply; the guarantee holds against whoever sees the models it releases."
     ),
-    Placement.SHARES: (
+    Placement.DISTRIBUTED: (
         "The server is trusted to add the noise that is missing, and to see only the sum of the replies (secure "
         "aggregation); the guarantee holds against whoever sees the models. Against the server itself only the "
         "noise of those who replied counts, without amplification."

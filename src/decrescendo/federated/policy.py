@@ -21,7 +21,7 @@ class Memory:
         taken: how many rounds were answered, of all runs, >= 0.
         last: the number of the last round answered, by run.
 
-    >>> memory = Memory().after(Round("ab", 3, 9, 1.0, 2.0, Placement.SERVER, 0.0))
+    >>> memory = Memory().after(Round("ab", 3, 9, 1.0, 2.0, Placement.CENTRAL, 0.0))
     >>> Memory.from_json(memory.to_json()) == memory
     True
     """
@@ -54,15 +54,15 @@ class Policy:
 
     Args:
         max_clip_norm: > 0, C_t may not be above it.
-        min_noise_multiplier: >= 0, z_t may not be below it. In SERVER and SHARES the client takes the server's word
-            for the noise that others add; what it can see for itself is ``share_std``.
+        min_noise_multiplier: >= 0, z_t may not be below it. In CENTRAL and DISTRIBUTED the client takes the server's
+            word for the noise that others add; what it can see for itself is ``share_std``.
         max_rounds: >= 1, how many rounds it answers in its life (of all runs; `Memory` counts).
         run: the run it agreed to (`run_id` of a plan it has seen); ``None`` for any.
         placements: the placements it agrees to.
-        min_share_std: >= 0, of the noise it adds itself; above 0 this refuses SERVER.
+        min_share_std: >= 0, of the noise it adds itself; above 0 this refuses CENTRAL.
 
     >>> policy = Policy(max_clip_norm=1.0, min_noise_multiplier=1.0, max_rounds=2)
-    >>> asked = Round("ab", 1, 9, clip_norm=4.0, noise_multiplier=2.0, placement=Placement.SERVER, share_std=0.0)
+    >>> asked = Round("ab", 1, 9, clip_norm=4.0, noise_multiplier=2.0, placement=Placement.CENTRAL, share_std=0.0)
     >>> policy.refusal(asked, Memory())
     'clip_norm must be <= 1, got 4'
     """
@@ -84,7 +84,7 @@ class Policy:
     def refusal(self, asked: Round, memory: Memory) -> str | None:
         """Why ``asked`` is refused; ``None`` where it may be answered.
 
-        A server that trusts nobody else may do a round of SERVER again after it was restarted, with the same number:
+        A server that trusts nobody else may do a round of CENTRAL again after it was restarted, with the same number:
         allowed, and counted again. Rounds with noise of the client's own are answered once.
         """
         last = memory.last.get(asked.run, 0)

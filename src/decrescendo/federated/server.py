@@ -30,7 +30,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training import check_promise
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
-from decrescendo.training.run import check_published, cpu_weights, judged
+from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
 
 REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
@@ -42,7 +42,7 @@ class Server:
 
     ::
 
-        server = Server(model, plan, optimizer, seed=seed, placement=Placement.SERVER, journal="run")
+        server = Server(model, plan, optimizer, seed=seed, placement=Placement.CENTRAL, journal="run")
         while not server.done:
             opened = server.open()                 # send opened.round and server.weights() to opened.cohort
             for reply in ...:                      # whatever comes, in any order
@@ -66,15 +66,15 @@ class Server:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
         whom `Placement` says. The ledger holds a round before the weights move by it and before `close` returns,
         also on disk; a kill at any moment may waste a round, never hide one.
-        In SERVER a client, whatever it sends, moves the sum of a round by at most C_t: replies are clipped
+        In CENTRAL a client, whatever it sends, moves the sum of a round by at most C_t: replies are clipped
         again here, in float64, and added in whole numbers, without rounding.
 
     What is written when, if there is a journal:
 
-    - SERVER: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
+    - CENTRAL: a round is written when it is released, *before* the optimiser moves: ledger, noisy mean and streams
       together. Killed before that, the server has shown nobody anything of the round, and it is done again with the
       same cohort and the same noise. Killed after it, the written noisy mean is applied on the next start.
-    - SHARES, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
+    - DISTRIBUTED, LOCAL: a round is written as spent when it is *opened*, because replies that were sent may have been
       seen. Killed after that, the round is lost: the next start goes on with the next round of the plan, so the run has
       one effective round less and the ledger the same length.
     - An abort counts the round as spent in every placement: that it happened may depend on who took part.
@@ -82,7 +82,7 @@ class Server:
     Edge cases:
         an empty cohort, or one of which nobody answers, is released with all of its noise; a reply that is missing
         or refused is a zero update; the sum is divided by the plan's expected cohort, never by the realised one;
-        in SHARES and LOCAL replies carry noise and cannot be clipped again: an honest one is never longer than
+        in DISTRIBUTED and LOCAL replies carry noise and cannot be clipped again: an honest one is never longer than
         C_t + share_std (sqrt(d) + 40), and what is longer is refused.
 
     Raises:
@@ -96,7 +96,7 @@ class Server:
     >>> plan = dc.calibrate(budget, sampling, steps=2, privacy=[1.0, 1.0], clip=[1.0, 1.0])
     >>> model = nn.Linear(1, 1)
     >>> server = Server(model, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0,
-    ...     placement=Placement.SERVER)
+    ...     placement=Placement.CENTRAL)
     >>> loss = lambda model, batch: (model(batch) - 1).square().sum(dim=1)
     >>> while not server.done:
     ...     opened = server.open()
@@ -144,7 +144,7 @@ class Server:
         self._reports: list[RoundReport] = []
         self._start = time.monotonic()
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
-        self._planned = judged(plan.ledger, plan.budget)
+        self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
         pack(optimizer.state_dict(), {})  # what cannot be written must be found out before the first round
         self._journal = None if journal is None else Journal(journal)
@@ -227,8 +227,8 @@ class Server:
         a second one of a client                        refused; one that was refused may be mended and sent again
         names, shapes or types of tensors that differ   refused
         infinite or not a number anywhere               refused
-        longer than C_t (SERVER)                        shortened to C_t and added
-        longer than any honest one (SHARES, LOCAL)      refused
+        longer than C_t (CENTRAL)                       shortened to C_t and added
+        longer than any honest one (others)             refused
         ==============================================  =====================================================
         """
         check_instance("reply", reply, Reply)
@@ -274,7 +274,7 @@ class Server:
         """
         opened, _ = self._require_open()
         asked, sampling = opened.round, self.plan.sampling
-        if self.placement is Placement.SERVER:
+        if self.placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
             noisy = privatise(clipped, asked.noise_multiplier, sampling, self._noise)
             self._releases.append(noisy.release)
@@ -298,7 +298,7 @@ class Server:
     def abort(self) -> RoundReport:
         """End the round without output. It counts as spent: that it was aborted may depend on who took part."""
         opened, _ = self._require_open()
-        if self.placement is Placement.SERVER:
+        if self.placement is Placement.CENTRAL:
             self._releases.append(self._release_of(self.spent))
         self._opened = None
         self._write(None)
@@ -314,11 +314,12 @@ class Server:
         plan, as in `Trainer.finish`.
 
         Args:
-            secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In SHARES
-                `Outcome.against_server` depends on it: without, each reply was hidden by its own share alone.
+            secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In
+                DISTRIBUTED `Outcome.against_server` depends on it: without, each reply was hidden by its own share
+                alone.
         """
         against = None
-        if self.placement is Placement.SHARES:
+        if self.placement is Placement.DISTRIBUTED:
             # A reply that is seen by itself has one share of noise, as a sum of which one member is left.
             seen = [
                 (members, replies if secure_sum else min(replies, 1)) for members, replies in self._attendance

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.accounting.spent import Spent
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss
 from decrescendo.errors import InvalidValue, check_instance
@@ -21,7 +21,7 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.server import Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training import Untouched
+from decrescendo.training import FrozenStateGuard
 from decrescendo.training.progress import Callback, Progress
 
 # Who of a cohort does not answer, from the round's number and the cohort.
@@ -77,8 +77,8 @@ def simulate(
         seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
             (`client_streams`), and the model's own (`round_stream`; torch's global generators are neither read nor
             moved). Who knows it knows all noise.
-        placement: in SHARES and LOCAL each member's noise is drawn from its own stream, as a deployed client would;
-            that is slow. The models of SHARES have the same law as those of SERVER, so simulate SERVER to study
+        placement: in DISTRIBUTED and LOCAL each member's noise is drawn from its own stream, as a deployed client
+            would; that is slow. The models of DISTRIBUTED have the same law as those of CENTRAL, so simulate CENTRAL to study
             them; what LOCAL costs cannot be had cheaper.
         local: ``None`` for one gradient a client (FedSGD), else several steps of local SGD.
         dropouts: who of a cohort does not answer; ``None`` for nobody. May depend on anything but the updates: then
@@ -102,7 +102,7 @@ def simulate(
     >>> loss = lambda model, batch: (model(batch) - 1).square().sum(dim=1)
     >>> clients = Clients.equal(torch.ones(100, 1), records=2)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    >>> outcome = simulate(model, loss, clients, plan, optimizer, seed=0, placement=Placement.SERVER)
+    >>> outcome = simulate(model, loss, clients, plan, optimizer, seed=0, placement=Placement.CENTRAL)
     >>> outcome.ledger == plan.ledger
     True
     """
@@ -117,8 +117,8 @@ def simulate(
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     server = Server(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
-    untouched = Untouched(model)
-    spent, start = Spent(plan.ledger, plan.budget.delta), time.monotonic()
+    frozen = FrozenStateGuard(model)
+    spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
             opened = server.open()
@@ -127,9 +127,9 @@ def simulate(
             present = [client for client in opened.cohort if client not in away]
             records = clients.take(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
-            untouched.thawed(clipped.gradients)
+            frozen.unfreeze(clipped.gradients)
             if present and not server.reports:  # comparing large buffers in every round would cost
-                untouched.check()
+                frozen.check()
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
             if callback is not None:
@@ -138,7 +138,7 @@ def simulate(
                     break
     finally:
         server.stop()  # whatever ends this, the next call may go on
-    untouched.check()
+    frozen.check()
     return replace(server.finish(), assumptions=cohorts.assumptions)
 
 

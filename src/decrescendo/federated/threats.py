@@ -34,7 +34,7 @@ def local_guarantee(plan: Plan, rounds: int | None = None) -> Guarantee:
 def server_guarantee(
     plan: Plan, attendance: Sequence[tuple[int, int]], rounds: int | None = None
 ) -> Guarantee:
-    """SHARES: what a curious server that knows the cohort learns of a client's records, exact.
+    """DISTRIBUTED: what a curious server that knows the cohort learns of a client's records, exact.
 
     In a round with k members of which j replied, the sum that the server sees holds the noise of j shares:
     N(0, s_t^2 j / k), its own top-up protects nobody against itself, and it knows who took part. That is one

@@ -50,12 +50,12 @@ def group_epsilon(
     were drawn, is binomial(m, p): each client is drawn on its own. So a round is dominated by the mixture
     sum_j P(J = j) N(j, z^2) against N(0, z^2) (Choquette-Choo, Ganesh, Steinke and Thakurta, "Privacy Amplification
     for Matrix Mechanisms", 2023: the mixture of Gaussians with known sensitivities dominates vectors of such norms),
-    which composes like any dominating pair. Each is discretised pessimistically (connecting the dots) and composed by
+    which composes like any dominating pair. Each is discretised pessimistically and composed by
     dp-accounting, each direction on its own, with the noise multipliers rounded down onto ``values`` values: every
     rounding is upwards. For m = 1 it is the guarantee for a client, up to both methods' rounding.
 
     Args:
-        ledger: of a SERVER or SHARES run.
+        ledger: of a CENTRAL or DISTRIBUTED run.
         delta: in (0, 1).
         clients: m >= 1, see `most_clients`.
         replaced: the person leaves, and the m clients stay with other updates (they hold other people's records

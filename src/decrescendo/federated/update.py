@@ -171,7 +171,7 @@ def prepare(
         update: from `client_update`.
         asked: the round, accepted by the client's `Policy` and noted in its `Memory`.
         secret: the client's own, kept as long as it lives: a `SecureStream` of a key that it drew once
-            (`SecureStream.fresh`), or `Streams` of a seed for experiments; ``None`` where it adds no noise (SERVER).
+            (`SecureStream.fresh`), or `Streams` of a seed for experiments; ``None`` where it adds no noise (CENTRAL).
 
     Returns:
         tensors for `messages.Reply`, on the CPU: in the dtypes of ``update`` without noise, in float64 with it.
@@ -180,7 +180,7 @@ def prepare(
         InvalidValue: noise is asked for, and there is no stream for it.
 
     >>> from decrescendo.federated.placement import Placement
-    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.SERVER, 0.0)
+    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.CENTRAL, 0.0)
     >>> prepare({"w": torch.tensor([3.0, 4.0])}, asked, None)["w"]
     tensor([0.6000, 0.8000])
     """

@@ -20,11 +20,11 @@ class MomentumBC(torch.optim.Optimizer):
         w_{t+1} = w_t - lr v_{t+1} / (1 - beta^t)
 
     which is Hong et al. Eq. (3), m_{t+1} = [beta (1 - beta^(t-1)) m_t + (1 - beta) g_t] / (1 - beta^t), without m.
-    The weights of all gradients so far add up to one from the first step on: the first step is as long as one of plain
-    gradient descent, and ``momentum=0`` is plain gradient descent. (``torch.optim.SGD`` adds gradients up instead: its
-    steps grow by up to 1 / (1 - beta).)
+    The coefficients of all gradients so far add up to one from the first step on: the first step is as long as one of
+    plain gradient descent, and ``momentum=0`` is plain gradient descent. (``torch.optim.SGD`` adds gradients up
+    instead: its steps grow by up to 1 / (1 - beta).)
 
-    Averaging also averages the noise: of T steps with noise z_t, step i's goes into all later steps, with the weights
+    Averaging also averages the noise: of T steps with noise z_t, step i's goes into all later steps, with the factors
     that Hong et al. call the influence under momentum.
 
     Args:

@@ -5,25 +5,25 @@
 `Plan`               the frozen outcome: schedule, guarantee, and a file of both
 `PoissonSampling`    how batches are drawn
 `curves`             shapes of noise and clip norms; `schedule_curves` has the papers' by name
-`allocate`           the noise that is felt least, for weights that say how much each step's noise matters
-`Agreement`          what `Plan` (the fixed form) and `Terms` (the adaptive form) have in common
-`Terms`              the agreement of a run that decides on the way: a filter's whole budget as its price
+`allocate`           the noise that is felt least, given how much of each step's noise matters (`noise_influence`)
+`Agreement`          what `Plan` (the fixed form) and `AdaptivePlan` (the adaptive form) have in common
+`AdaptivePlan`       the agreement of a run that decides on the way: a filter's whole budget as its price
 ===================  ==============================================================================================
 """
 
 from decrescendo.plans import curves
+from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.allocation import allocate, noise_cost
 from decrescendo.plans.calibration import calibrate, calibrate_selection
 from decrescendo.plans.curves import Curve, CurveOrValues
 from decrescendo.plans.named import SCHEDULES, schedule_curves
+from decrescendo.plans.noise_influence import noise_influence
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo.plans.terms import Terms
-from decrescendo.plans.weights import noise_weights
 
 __all__ = [
-    "Agreement", "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES", "Schedule", "Terms", "allocate",
-    "calibrate", "calibrate_selection", "curves", "noise_cost", "noise_weights", "schedule_curves",
+    "AdaptivePlan", "Agreement", "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES", "Schedule",
+    "allocate", "calibrate", "calibrate_selection", "curves", "noise_cost", "noise_influence", "schedule_curves",
 ]  # fmt: skip

@@ -1,12 +1,12 @@
 """`Agreement`: what is decided before a run starts, in one of two forms; what comes after never asks which one it is.
 
-=========  ============  =======================================  =====================================
-form       class         noise of each step                       price
-=========  ============  =======================================  =====================================
-fixed      `plans.Plan`  in the plan                              what an accountant certifies of it
-adaptive   `Terms`       decided on the way, asked of a filter    the filter's whole budget, whatever is
-                                                                  spent of it
-=========  ============  =======================================  =====================================
+========  ==============  =====================================  =====================================
+form      class           noise of each step                     price
+========  ==============  =====================================  =====================================
+fixed     `Plan`          in the plan                            what an accountant certifies of it
+adaptive  `AdaptivePlan`  decided on the way, asked of a filter  the filter's whole budget, whatever is
+                                                                 spent of it
+========  ==============  =====================================  =====================================
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,16 @@ from typing import Literal, Protocol, runtime_checkable
 from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.protocol import Accountant
+from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.terms import Terms
 
-Kind = Literal["plan", "terms"]
+Kind = Literal["plan", "adaptive_plan"]
 
 
 @runtime_checkable
 class Agreement(Protocol):
-    """What was decided before a run: frozen, public, one small file; `Plan` and `Terms` are its two forms."""
+    """What was decided before a run: frozen, public, one small file; `Plan` and `AdaptivePlan` are its two forms."""
 
     @property
     def kind(self) -> Kind:
@@ -109,4 +109,4 @@ def read_agreement(kind: str, text: str, *, source: str) -> Agreement:
     Raises:
         FileRefused: damaged, foreign, newer, or of the other form.
     """
-    return (Plan if kind == "plan" else Terms).from_json(text, source=source)
+    return (Plan if kind == "plan" else AdaptivePlan).from_json(text, source=source)

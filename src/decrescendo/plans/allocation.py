@@ -1,4 +1,4 @@
-"""`allocate`: the noise that reaches the weights least, for given weights on every step, within a real budget."""
+"""`allocate`: the noise that reaches the weights least, for given influences of every step, within a real budget."""
 
 import math
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from jaxtyping import Float
 from decrescendo.accounting import Accountant, Gaussian, GdpClt, Pld, Zcdp, mu_of
 from decrescendo.accounting.budget import Budget, check_budget
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.pld.prices import Prices
-from decrescendo.accounting.pld.sandwich import LARGEST_MU
+from decrescendo.accounting.pld.discretisation import LARGEST_MU
+from decrescendo.accounting.pld.marginal_costs import MarginalCosts
 from decrescendo.errors import AccountingError, InvalidType, check_instance
 from decrescendo.plans import curves
 from decrescendo.plans.calibration import calibrate
@@ -29,7 +29,7 @@ _TIE = 1e-3
 _SAME = 0.01  # shapes that differ by less than this in log mu count as one
 _NEAR = 0.05  # a solution this close (in log mu) to the run its table was made for stands
 _TABLES = 6
-_MARGIN = 0.7  # how far beyond the first guess the price table reaches in log mu
+_MARGIN = 0.7  # how far beyond the first guess the cost table reaches in log mu
 
 
 def allocate(
@@ -37,7 +37,7 @@ def allocate(
     sampling: PoissonSampling,
     *,
     steps: int,
-    weight: CurveOrValues,
+    influence: CurveOrValues,
     clip: CurveOrValues,
     accountant: Accountant | None = None,
 ) -> Plan:
@@ -53,7 +53,7 @@ def allocate(
     `Pld`                   marginal delta a step costs over what it buys equal at all steps, numerically; in
                             closed form for sample_rate 1, as `Gaussian`
     `GdpClt`                mu_t^2 = 2 W(lambda sqrt(a_t)), W the Lambert function; an estimate, as all it says
-    `Gaussian`, `Zcdp`      mu_t^2 proportional to sqrt(a_t), ``curves.curvature(clip, weight)``: Hong Lemma 4.3
+    `Gaussian`, `Zcdp`      mu_t^2 proportional to sqrt(a_t), ``curves.curvature(clip, influence)``: Hong Lemma 4.3
     ``Zcdp(batches)``       the same with a summed over each epoch
     ======================  =============================================================================
 
@@ -61,7 +61,7 @@ def allocate(
         budget: what the whole run may spend.
         sampling: how batches are drawn.
         steps: number of steps T >= 1.
-        weight: curve (or array) of q_t > 0; only ratios matter. Hong's influences weight z_t^2 at a fixed clip norm;
+        influence: curve (or array) of q_t > 0; only ratios matter. Hong's are those of z_t^2 at a fixed clip norm;
             with C_t that moves, those of the noise on the sum are what is meant here.
         clip: curve (or array) of C_t > 0; it is taken as given.
         accountant: `Pld` by default.
@@ -70,7 +70,7 @@ def allocate(
         The calibrated plan. With `Pld` the search is by estimates; uniform noise, mu_t ~ sqrt(C_t), the small-mu closed
         form and the best-fitting growing mu are compared with its result, and the plan of the smallest sum is kept.
 
-    Guarantee: that of `calibrate`, whatever the weights are. A smaller sum is a smaller noise term in a bound on the
+    Guarantee: that of `calibrate`, whatever the influences are. A smaller sum is a smaller noise term in a bound on the
         loss, not a promise about accuracy.
 
     Raises:
@@ -78,7 +78,7 @@ def allocate(
         ImpossibleBudget, InvalidValue: as `calibrate`.
 
     >>> budget, sampling = Budget(1.0, 1e-5), PoissonSampling(1_000, 1_000)
-    >>> plan = allocate(budget, sampling, steps=3, weight=[1.0, 16.0, 81.0], clip=curves.constant(1.0))
+    >>> plan = allocate(budget, sampling, steps=3, influence=[1.0, 16.0, 81.0], clip=curves.constant(1.0))
     >>> (plan.noise_multiplier[0] / plan.noise_multiplier).round(6)
     array([1., 2., 3.])
     """
@@ -87,7 +87,7 @@ def allocate(
     count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
-    clips, q = evaluate("clip", clip, count), evaluate("weight", weight, count)
+    clips, q = evaluate("clip", clip, count), evaluate("influence", influence, count)
     root = np.sqrt(q / q.max()) * (clips / clips.max())
     a = np.maximum(root, 1e-150) ** 2
 
@@ -99,12 +99,12 @@ def allocate(
     return min(plans, key=lambda plan: noise_cost(plan, q))
 
 
-def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
-    """sum_t q_t C_t^2 z_t^2: the noise of a plan on the clipped sum, weighted by how much of it is felt at the end.
+def noise_cost(plan: Plan, influence: CurveOrValues) -> float:
+    """sum_t q_t C_t^2 z_t^2: the noise of a plan on the clipped sum, times how much of it is felt at the end.
 
     Args:
         plan: any plan.
-        weight: curve (or array) of q_t > 0, as for `allocate`. Compare plans by ratios: its unit is that of q.
+        influence: curve (or array) of q_t > 0, as for `allocate`. Compare plans by ratios: its unit is that of q.
 
     >>> from decrescendo.accounting.budget import Guarantee, Unit, check_budget
     >>> from decrescendo.plans.schedule import Schedule
@@ -114,7 +114,7 @@ def noise_cost(plan: Plan, weight: CurveOrValues) -> float:
     40.0
     """
     check_instance("plan", plan, Plan)
-    return float(np.sum(evaluate("weight", weight, plan.steps) * plan.schedule.noise_std**2))
+    return float(np.sum(evaluate("influence", influence, plan.steps) * plan.schedule.noise_std**2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +172,9 @@ def _contenders(
     a: Float[np.ndarray, " steps"],
     clips: Float[np.ndarray, " steps"],
 ) -> list[Float[np.ndarray, " steps"]]:
-    """The best mu_t by the price table, and those of its simple rivals that are too close for estimates to tell."""
-    found, prices = _search(budget, sampling, a)
-    goal, (low, high) = math.log(budget.delta), prices.log_mu[[0, -1]]
+    """The best mu_t by the cost table, and those of its simple rivals that are too close for estimates to tell."""
+    found, costs = _search(budget, sampling, a)
+    goal, (low, high) = math.log(budget.delta), costs.log_mu[[0, -1]]
     best = float(np.sum(a * np.exp(-2 * found)))
     kept = [found]
     u = curves.progress(a.size)
@@ -183,7 +183,7 @@ def _contenders(
         middle = shape - shape.mean() + found.mean()
         x = at_limit(
             lambda shift, middle=middle: np.clip(middle + shift, low, high),
-            prices,
+            costs,
             goal,
             low - high,
             high - low,
@@ -196,8 +196,8 @@ def _contenders(
 
 def _search(
     budget: Budget, sampling: PoissonSampling, a: Float[np.ndarray, " steps"]
-) -> tuple[Float[np.ndarray, " steps"], Prices]:
-    """log mu_t of the smallest sum by estimates, and the price table that says so, made for a run close to it."""
+) -> tuple[Float[np.ndarray, " steps"], MarginalCosts]:
+    """log mu_t of the smallest sum by estimates, and the cost table that says so, made for a run close to it."""
     rate, goal = sampling.sample_rate, math.log(budget.delta)
     total = (mu_of(budget.epsilon, budget.delta) / rate) ** 2
     least = math.sqrt(_LEAST_SHARE * math.log1p(total / a.size))
@@ -210,15 +210,17 @@ def _search(
         low, high = min(low, ceiling - 0.5), min(high, ceiling)
         start = np.clip(found, low, high)
         ledger = Ledger.of(np.exp(-found), rate)
-        prices = Prices.of(ledger, budget.epsilon, budget.delta, mu_low=math.exp(low), mu_high=math.exp(high))
-        found = solve(a, start, prices, goal)
+        costs = MarginalCosts.of(
+            ledger, budget.epsilon, budget.delta, mu_low=math.exp(low), mu_high=math.exp(high)
+        )
+        found = solve(a, start, costs, goal)
         tables += 1
         short_below = found.min() < low + 1e-6 and low > floor
         short_above = found.max() > high - 1e-6 and high < ceiling
         # A table is exact near the run that it was made for.
         stands = not short_below and not short_above and float(np.abs(found - start).max()) < _NEAR
         if stands or tables == _TABLES:
-            return found, prices
+            return found, costs
         below, above = below * (2 if short_below else 1), above * (2 if short_above else 1)
 
 

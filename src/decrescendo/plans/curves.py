@@ -197,25 +197,25 @@ def from_clip(clip: CurveOrValues) -> Curve:
     return curvature(clip, constant(1.0))
 
 
-def curvature(clip: CurveOrValues, weight: CurveOrValues) -> Curve:
-    """Privacy curve sqrt(C_t) Q_t^(1/4) for weights Q_t on the noise variance of the sum, Du Eq. (59)-(62).
+def curvature(clip: CurveOrValues, influence: CurveOrValues) -> Curve:
+    """Privacy curve sqrt(C_t) Q_t^(1/4) for influences Q_t of the noise variance of the sum, Du Eq. (59)-(62).
 
     Their section 5 prints the noise as sqrt(C_t) Q_t^(1/4); Eq. (61), sqrt(C_t)/Q_t^(1/4), is right.
 
     >>> curvature(constant(4.0), from_array([1.0, 16.0]))(progress(2))
     array([2., 4.])
     """
-    c, q = as_curve("clip", clip), as_curve("weight", weight)
+    c, q = as_curve("clip", clip), as_curve("influence", influence)
     return lambda u: np.sqrt(c(u)) * q(u) ** 0.25
 
 
-def influence(weight: CurveOrValues) -> Curve:
+def influence(each: CurveOrValues) -> Curve:
     """Privacy curve q_t^(1/4) for influences q_t on z_t^2: Hong Lemma 4.3, z_t^2 proportional to q_t^(-1/2).
 
     >>> influence([1.0, 16.0, 81.0])(progress(3))
     array([1., 2., 3.])
     """
-    q = as_curve("weight", weight)
+    q = as_curve("each", each)
     return lambda u: q(u) ** 0.25
 
 

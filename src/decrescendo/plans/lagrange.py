@@ -5,7 +5,7 @@ all steps. Where the accountant adds up a cost g(mu_t), that is a_t = lambda mu_
 
     g = mu^2 (Gaussian DP, zCDP):  mu_t^2 proportional to sqrt(a_t),
     g = expm1(mu^2) (the CLT, Du Eq. (7)):  mu_t^2 = 2 W(lambda sqrt(a_t)), W the Lambert function,
-    `Pld`:  g is the price curve of `accounting.pld.prices`, which moves with the solution: solved until it stands.
+    `Pld`:  g is the curve of `accounting.pld.marginal_costs`, which moves with the solution: solved until it stands.
 """
 
 import math
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from scipy.optimize import brentq
 from scipy.special import lambertw
 
-from decrescendo.accounting.pld.prices import Prices
+from decrescendo.accounting.pld.marginal_costs import MarginalCosts
 
 _ROUNDS = 60
 _STANDS = 1e-11  # relative gain of a round below which the solution stands
@@ -70,7 +70,7 @@ def clt(a: Float[np.ndarray, " steps"], total: float) -> Float[np.ndarray, " ste
 
 def at_limit(
     x: Callable[[float], Float[np.ndarray, " steps"]],
-    prices: Prices,
+    costs: MarginalCosts,
     log_delta: float,
     low: float,
     high: float,
@@ -78,7 +78,7 @@ def at_limit(
     """log mu_t = x(r) for the r in [low, high], which mu rises with, at which the run spends exactly ``delta``."""
 
     def gap(rate: float) -> float:
-        return max(prices.log_deltas(x(rate))) - log_delta
+        return max(costs.log_deltas(x(rate))) - log_delta
 
     if gap(low) >= 0:
         return x(low)
@@ -88,35 +88,35 @@ def at_limit(
 
 
 def solve(
-    a: Float[np.ndarray, " steps"], start: Float[np.ndarray, " steps"], prices: Prices, log_delta: float
+    a: Float[np.ndarray, " steps"], start: Float[np.ndarray, " steps"], costs: MarginalCosts, log_delta: float
 ) -> Float[np.ndarray, " steps"]:
     """log mu_t that minimise the sum of a_t / mu_t^2 where both directions of a run keep to ``log_delta``.
 
     Args:
         a: a_t > 0.
         start: log mu_t of any schedule within the table; it is scaled to the budget first.
-        prices: the accountant's table.
-        log_delta: log of the budget's delta; ``prices`` knows its epsilon.
+        costs: the accountant's table.
+        log_delta: log of the budget's delta; ``costs`` knows its epsilon.
     """
-    first = _one_mixture(a, start, prices, log_delta, share=1.0)
-    if _lead(prices, first) >= -_EDGE:
+    first = _one_mixture(a, start, costs, log_delta, share=1.0)
+    if _lead(costs, first) >= -_EDGE:
         return first  # adding a record costs no more than removing one
-    second = _one_mixture(a, start, prices, log_delta, share=0.0)
-    if _lead(prices, second) <= _EDGE:
+    second = _one_mixture(a, start, costs, log_delta, share=0.0)
+    if _lead(costs, second) <= _EDGE:
         return second
     best, cheapest = first, _utility(a, first)
     low, high = 0.0, 1.0
-    for _ in range(12):  # both bind: mix their prices until they cost the same
+    for _ in range(12):  # both bind: mix them until both cost the same
         share = (low + high) / 2
-        found = _one_mixture(a, best, prices, log_delta, share=share)
+        found = _one_mixture(a, best, costs, log_delta, share=share)
         if _utility(a, found) < cheapest:
             best, cheapest = found, _utility(a, found)
-        low, high = (low, share) if _lead(prices, found) > 0 else (share, high)
+        low, high = (low, share) if _lead(costs, found) > 0 else (share, high)
     return best
 
 
-def _lead(prices: Prices, x: Float[np.ndarray, " steps"]) -> float:
-    remove, add = prices.log_deltas(x)
+def _lead(costs: MarginalCosts, x: Float[np.ndarray, " steps"]) -> float:
+    remove, add = costs.log_deltas(x)
     return remove - add
 
 
@@ -127,23 +127,23 @@ def _utility(a: Float[np.ndarray, " steps"], x: Float[np.ndarray, " steps"]) -> 
 def _one_mixture(
     a: Float[np.ndarray, " steps"],
     start: Float[np.ndarray, " steps"],
-    prices: Prices,
+    costs: MarginalCosts,
     log_delta: float,
     *,
     share: float,
 ) -> Float[np.ndarray, " steps"]:
-    """A fixed point of prices and answers; each round is accepted only if it lowers the sum.
+    """A fixed point of costs and answers; each round is accepted only if it lowers the sum.
 
-    Where the price is not convex in 1/mu^2 an answer may lie beyond a hill. Then mu_t goes up the logarithm of the
+    Where the cost is not convex in 1/mu^2 an answer may lie beyond a hill. Then mu_t goes up the logarithm of the
     rate of exchange instead: the sum falls that way unless the rates are equal.
     """
-    nodes = prices.log_mu
+    nodes = costs.log_mu
     log_a = np.log(a)
     reach = float(nodes[-1] - nodes[0])
 
     def scaled(x: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
         return at_limit(
-            lambda shift: np.clip(x + shift, nodes[0], nodes[-1]), prices, log_delta, -reach, reach
+            lambda shift: np.clip(x + shift, nodes[0], nodes[-1]), costs, log_delta, -reach, reach
         )
 
     def moved(
@@ -161,11 +161,11 @@ def _one_mixture(
     x = scaled(start)
     for _ in range(_ROUNDS):
         before = _utility(a, x)
-        slopes = prices.slopes(x, share)
+        slopes = costs.slopes(x, share)
         answer = _answers(nodes, slopes)
         low, high = float(answer[0][0] - log_a.max()), float(answer[0][-1] - log_a.min())
         y = at_limit(
-            lambda rate, answer=answer: np.interp(log_a + rate, *answer), prices, log_delta, low, high
+            lambda rate, answer=answer: np.interp(log_a + rate, *answer), costs, log_delta, low, high
         )
         if _utility(a, y) >= before:
             y = moved(x, y - x, least=0.1)
@@ -183,9 +183,9 @@ def _one_mixture(
 def _answers(
     nodes: Float[np.ndarray, " k"], slopes: Float[np.ndarray, " k"]
 ) -> tuple[Float[np.ndarray, " knots"], Float[np.ndarray, " knots"]]:
-    """(log a, log mu): what minimises a/mu^2 + price(mu), which rises with a; knots for interpolation.
+    """(log a, log mu): what minimises a/mu^2 + cost(mu), which rises with a; knots for interpolation.
 
-    Where the price is not convex in 1/mu^2 the left side would fall: it is held, and the answer jumps there.
+    Where the cost is not convex in 1/mu^2 the left side would fall: it is held, and the answer jumps there.
     """
     level = np.exp(2 * nodes) * np.maximum(slopes, 0.0) / 2
     log_level = np.log(np.maximum(level, 1e-300))

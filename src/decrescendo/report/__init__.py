@@ -5,9 +5,9 @@ from decrescendo.report.figure import Scores, draw_schedules, draw_scores
 from decrescendo.report.judge import verdict_table, verdicts
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.report.paired import SAME, Paired, largest, paired
-from decrescendo.report.sketch import sketch
+from decrescendo.report.text_plot import text_plot
 
 __all__ = [
-    "SAME", "Paired", "Scores", "canvas", "draw_schedules", "draw_scores", "largest", "paired", "read_ledger", "sketch",
-    "verdict_table", "verdicts",
+    "SAME", "Paired", "Scores", "canvas", "draw_schedules", "draw_scores", "largest", "paired", "read_ledger",
+    "text_plot", "verdict_table", "verdicts",
 ]  # fmt: skip

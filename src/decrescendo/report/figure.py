@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.spent import Spent
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.errors import InvalidValue
 from decrescendo.plans.plan import Plan
 from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save
@@ -63,7 +63,7 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
         steps = np.arange(1, plan.steps + 1)
         panels[0].plot(steps, plan.schedule.clip_norm, **style)
         panels[1].plot(steps, plan.schedule.noise_multiplier, **style)
-        spent = Spent(plan.ledger, plan.budget.delta, checkpoints=checkpoints)
+        spent = EpsilonCurve(plan.ledger, plan.budget.delta, checkpoints=checkpoints)
         panels[2].plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], marker="o", markersize=2.5, **style)
     for epsilon, _ in sorted(budgets):
         panels[2].axhline(epsilon, color="0.45", linewidth=0.9)

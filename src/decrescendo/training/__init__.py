@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         make_optimizer,
         train_task,
     )
+    from decrescendo.training.frozen_state import FrozenStateGuard
     from decrescendo.training.loop import train
     from decrescendo.training.private_tuning import PrivateSearch, parse_trials, save_winner, search_privately
     from decrescendo.training.progress import Callback, Progress
@@ -38,13 +39,12 @@ if TYPE_CHECKING:
     from decrescendo.training.settings import Settings
     from decrescendo.training.source import check_promise
     from decrescendo.training.space import Among, Between, Space, default_space, free_space
-    from decrescendo.training.statement import Conduct, Declaration, Statement
+    from decrescendo.training.statement import Declaration, Provenance, Statement
     from decrescendo.training.steering import Adaptive
     from decrescendo.training.store import Store
     from decrescendo.training.task import Task, find_task
     from decrescendo.training.trainer import StepResult, Trainer
     from decrescendo.training.tuning import Recipe, tune
-    from decrescendo.training.untouched import Untouched
 
 _HOMES = {
     "checkpoint": ("Checkpoint", "Checkpoints", "Releases", "Stateful"),
@@ -61,21 +61,21 @@ _HOMES = {
     "space": ("Among", "Between", "Space", "default_space", "free_space"),
     "tuning": ("Recipe", "tune"),
     "source": ("check_promise",),
-    "statement": ("Conduct", "Declaration", "Statement"),
+    "statement": ("Provenance", "Declaration", "Statement"),
     "steering": ("Adaptive",),
     "store": ("Store",),
     "task": ("Task", "find_task"),
     "trainer": ("StepResult", "Trainer"),
-    "untouched": ("Untouched",),
+    "frozen_state": ("FrozenStateGuard",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = ("digits", "steering")
 
 __all__ = [
     "train", "Trainer", "StepResult", "Progress", "Callback", "Run", "Store", "Checkpoint", "Checkpoints", "Releases",
-    "Stateful", "Statement", "Conduct", "Declaration", "Adaptive", "steering", "Task", "find_task", "fit", "train_task",
-    "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy", "digits", "Rows",
-    "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "Untouched", "check_promise",
+    "Stateful", "Statement", "Provenance", "Declaration", "Adaptive", "steering", "Task", "find_task", "fit",
+    "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy", "digits",
+    "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
     "Settings", "Space", "Between", "Among", "default_space", "free_space", "tune", "Recipe", "PrivateSearch",
     "search_privately", "save_winner", "parse_trials",
 ]  # fmt: skip

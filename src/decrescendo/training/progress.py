@@ -17,9 +17,9 @@ from decrescendo.clipping import Diagnostics
 
 @runtime_checkable
 class Spending(Protocol):
-    """Answers what was spent; `accounting.spent.Spent` is one."""
+    """Answers what was spent; `accounting.epsilon_curve.EpsilonCurve` is one."""
 
-    def after(self, step: int) -> float:
+    def at_step(self, step: int) -> float:
         """Upper bound on the epsilon of the first ``step`` steps."""
         ...
 
@@ -49,7 +49,7 @@ class Progress:
         Computed when asked for, about a tenth of a second for each of the 20 checkpoints. Of an adaptive training it is
         the whole budget.
         """
-        return self.spent.after(self.step)
+        return self.spent.at_step(self.step)
 
 
 Callback = Callable[[Progress], "bool | None"]

@@ -6,17 +6,17 @@ from typing import Protocol, final, runtime_checkable
 from torch import nn
 
 from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.spent import Spent
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training.progress import Spending
-from decrescendo.training.run import judged
+from decrescendo.training.run import certify
 from decrescendo.training.steering import Adaptive, Settings
-from decrescendo.training.steering.steered import Steered
+from decrescendo.training.steering.adaptive_run import AdaptiveRun
 
 
 @runtime_checkable
@@ -83,9 +83,9 @@ class Planned:
         self.agreed = plan
         self.sampling, self.steps = plan.sampling, plan.steps
         # Before any data are touched: a plan that cannot be judged must not be found out at the end.
-        self._planned = judged(plan.ledger, plan.budget)
+        self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
-        self.spent = Spent(plan.ledger, plan.budget.delta)
+        self.spent = EpsilonCurve(plan.ledger, plan.budget.delta)
 
     def following(self, taken: int) -> Settings | None:
         """The schedule's next step."""
@@ -96,12 +96,12 @@ class Planned:
 
     def epsilon_spent(self, ledger: Ledger) -> float:
         """Of a number of steps fixed in advance."""
-        return judged(ledger, self.agreed.budget).epsilon
+        return certify(ledger, self.agreed.budget).epsilon
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
         """Of the ledger, or of the whole plan if the run ended early."""
         as_planned = ledger.steps < self.steps or ledger == self.agreed.ledger
-        return self._planned if as_planned else judged(ledger, self.agreed.budget)
+        return self._planned if as_planned else certify(ledger, self.agreed.budget)
 
     @property
     def decided_clip_norm(self) -> tuple[float, ...]:
@@ -140,4 +140,4 @@ def _of_plan(plan: Plan, model: nn.Module) -> Source:
 
 @source_of.register(Adaptive)
 def _of_adaptive(plan: Adaptive, model: nn.Module) -> Source:
-    return Steered(plan, model)
+    return AdaptiveRun(plan, model)

@@ -31,13 +31,13 @@ from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows, rows
+from decrescendo.training.frozen_state import FrozenStateGuard
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
-from decrescendo.training.statement import SECURE, SEEDED, Conduct
+from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, Settings
 from decrescendo.training.store import Store, new_id
-from decrescendo.training.untouched import Untouched
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Trainer:
         self._sampling, self._noise = sampling_and_noise(seed)
         self._seeds = Seeds.of(seed)
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._seeds)
-        self._precise = settings is not None and settings.wide
+        self._accumulate = "float64" if settings is not None and settings.wide else "float32"
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
         self._start = time.monotonic()
@@ -152,7 +152,7 @@ class Trainer:
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
         self._account = None if store is None else store.start(self._source.agreed, id=self._run_id)
-        self._untouched, self._looked = Untouched(model), False
+        self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._drawn: int | None = None
         self._settings: Settings | None = None
         self.spent = self._source.spent
@@ -213,9 +213,9 @@ class Trainer:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
         settings = self._check_batch(batch)
         clipped = self._engine.clipped_sum(batch, settings.clip_norm)
-        self._untouched.thawed(clipped.gradients)
+        self._frozen_state.unfreeze(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
-            self._untouched.check()
+            self._frozen_state.check()
             self._looked = True
         noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
         # A crash may waste a release, never hide one. One that was recorded before is compared: the same noise on
@@ -270,7 +270,7 @@ class Trainer:
             UnsupportedModel: buffers or frozen parameters have changed, or there is more in the model's state dict than
                 its parameters and buffers.
         """
-        self._untouched.check()
+        self._frozen_state.check()
         weights = cpu_weights(self._model)
         if self._account is not None:
             self._account.finish()
@@ -289,21 +289,21 @@ class Trainer:
             ),
             clip_norm=self._source.decided_clip_norm[: ledger.steps],
             stopped=self._source.ended,
-            conduct=self._conduct(),
+            provenance=self._provenance(),
         )
 
-    def _conduct(self) -> Conduct:
+    def _provenance(self) -> Provenance:
         optimizer = self._optimizer
         numbers = {key: value for key, value in optimizer.defaults.items() if isinstance(value, int | float)}
         shown = ", ".join(f"{key}={value:g}" for key, value in numbers.items() if value)
         count = sum(parameter.numel() for parameter in trainable(self._model).values())
-        return Conduct(
+        return Provenance(
             random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
             resumed=self._resumed,
             model=f"{type(self._model).__name__}, {count} trained parameters",
             optimizer=f"{type(optimizer).__name__}({shown})",
             device=str(self._device),
-            precise=self._precise,
+            accumulate=self._accumulate,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
             assumptions=self._assumptions(),
         )

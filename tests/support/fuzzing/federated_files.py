@@ -23,7 +23,7 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.policy import Memory, Policy
 from decrescendo.federated.server import Server
 from decrescendo.plans.plan import Plan
-from decrescendo.training.run import judged
+from decrescendo.training.run import certify
 from fuzzing.judging import found
 from fuzzing.run_files import sign_checkpoint
 from fuzzing.seeds import plan
@@ -32,14 +32,14 @@ from fuzzing.target import Files, Target
 FILE = "file.json"
 
 
-_judged = cache(judged)
+_certify = cache(certify)
 
 
 def _clients() -> Plan:
     return plan(Unit.CLIENT)
 
 
-def _round(placement: Placement = Placement.SERVER, share: float = 0.0) -> Round:
+def _round(placement: Placement = Placement.CENTRAL, share: float = 0.0) -> Round:
     return Round(run_id(_clients(), placement), 1, 4, 1.0, 2.0, placement, share)
 
 
@@ -52,7 +52,7 @@ def _json(path: Path) -> Any:
 
 @cache
 def _messages() -> list[Files]:
-    rounds = [_round(), _round(Placement.LOCAL, 2.0), _round(Placement.SHARES, 0.5)]
+    rounds = [_round(), _round(Placement.LOCAL, 2.0), _round(Placement.DISTRIBUTED, 0.5)]
     return [
         *(
             {FILE: json.dumps(asked.to_config()).encode(), "memory": Memory().after(asked).to_json().encode()}
@@ -82,7 +82,7 @@ def _server(folder: Path) -> Server:
     model = torch.nn.Linear(2, 1)
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return Server(model, _clients(), optimizer, seed=0, placement=Placement.SERVER, journal=folder)
+    return Server(model, _clients(), optimizer, seed=0, placement=Placement.CENTRAL, journal=folder)
 
 
 @cache
@@ -96,7 +96,7 @@ def _journals() -> list[Files]:
 
 
 def _read_journal(folder: Path) -> Any:
-    with patch.object(servers, "judged", _judged):  # a second, for the same plan each time
+    with patch.object(servers, "certify", _certify):  # a second, for the same plan each time
         server = _server(folder)
     try:
         return server.ledger
@@ -108,7 +108,7 @@ def _read_journal(folder: Path) -> Any:
 def _keepers() -> list[Files]:
     with tempfile.TemporaryDirectory() as name:
         keeper = Keeper(name, range(5), Policy(1.0, 0.5, max_rounds=9), seed=3)
-        keeper.agree(Proposal(_clients(), Placement.SERVER, ""))
+        keeper.agree(Proposal(_clients(), Placement.CENTRAL, ""))
         keeper.admit(_round(), [0, 1])
         return [found(Path(name))]
 
@@ -128,7 +128,7 @@ def _wires() -> list[Files]:
     contents = [
         Ask(_round(), (3, 5), zeros).to_content(),
         Answer("ab", 1, ((3, zeros), (4, zeros)), ((5, "no"),)).to_content(),
-        Proposal(_clients(), Placement.SERVER, "first").to_content(),
+        Proposal(_clients(), Placement.CENTRAL, "first").to_content(),
         Agreement("ab", ((0, 5), (8, 9))).to_content(),
     ]
     return [_described(content) for content in contents]

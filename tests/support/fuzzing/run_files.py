@@ -1,4 +1,4 @@
-"""Plans, terms, ledgers, runs, stores and checkpoints."""
+"""Plans, adaptive plans, ledgers, runs, stores and checkpoints."""
 
 import hashlib
 import json
@@ -16,8 +16,8 @@ from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base import sealed
 from decrescendo.base.rng import SecureStream
+from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.terms import Terms
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.checkpoint import checkpoints as kept
@@ -25,15 +25,15 @@ from decrescendo.training.checkpoint import releases as listed
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.run import History, Run
 from decrescendo.training.run import record as runs
-from decrescendo.training.statement import Conduct, Declaration
+from decrescendo.training.statement import Declaration, Provenance
 from decrescendo.training.store import Store
 from fuzzing.decisions import Decisions
 from fuzzing.judging import found
 from fuzzing.mutations import VALUES, resigned
-from fuzzing.seeds import ROWS, plain, plan, terms
+from fuzzing.seeds import ROWS, adaptive_plan, plain, plan
 from fuzzing.target import Files, Target
 
-PLAN, TERMS, LEDGER, STORE = "plan.json", "terms.json", "ledger", "ledger.db"
+PLAN, ADAPTIVE, LEDGER, STORE = "plan.json", "adaptive_plan.json", "ledger", "ledger.db"
 TOML = "declaration.toml"
 
 
@@ -54,11 +54,11 @@ def _sign_plan(files: Files) -> Files:
     return {name: resigned(content, sealed.digest) for name, content in files.items()}
 
 
-def _read_terms(folder: Path) -> Terms:
+def _read_adaptive(folder: Path) -> AdaptivePlan:
     read = (
-        Terms.from_json((folder / TERMS).read_bytes().decode("utf-8", errors="replace"))
-        if (folder / TERMS).exists()
-        else terms()
+        AdaptivePlan.from_json((folder / ADAPTIVE).read_bytes().decode("utf-8", errors="replace"))
+        if (folder / ADAPTIVE).exists()
+        else adaptive_plan()
     )
     str(read).encode()
     read.replay(Ledger.of([4.0] * 3, sample_rate=0.02).first(0))
@@ -98,7 +98,7 @@ class _Same:
         }
         self.key = (
             run.plan, run.ledger, run.guarantee, dict(run.metrics), run.seconds, dict(run.versions), run.clip_norm,
-            run.stopped, repr(run.diagnostics), weights, run.conduct,
+            run.stopped, repr(run.diagnostics), weights, run.provenance,
         )  # fmt: skip
 
     def __eq__(self, other: object) -> bool:
@@ -132,13 +132,13 @@ def _runs() -> list[Files]:
         1.5,
         versions,
         history,
-        conduct=Conduct(random="seeded", resumed=(1,), model="Linear", device="cpu"),
+        provenance=Provenance(random="seeded", resumed=(1,), model="Linear", device="cpu"),
     )
     ledger = Ledger([Release(0.02, 8.0, 1), Release(0.02, 9.0, 1)])
     moving = Run(
-        terms(),
+        adaptive_plan(),
         ledger,
-        terms().guarantee,
+        adaptive_plan().guarantee,
         weights,
         versions=versions,
         clip_norm=(1.0, 0.5),
@@ -156,7 +156,7 @@ def _runs() -> list[Files]:
 def _sign_run(files: Files) -> Files:
     """The plan's own checksum, those of the files, and the run's."""
     out = dict(files)
-    for name, digest in ((runs.PLAN, sealed.digest), (runs.TERMS, sealed.digest)):
+    for name, digest in ((runs.PLAN, sealed.digest), (runs.ADAPTIVE, sealed.digest)):
         if name in out:
             out[name] = resigned(out[name], digest)
     if runs.RUN not in out:
@@ -165,7 +165,7 @@ def _sign_run(files: Files) -> Files:
         body: Any = json.loads(out[runs.RUN])
         for name, key in (
             (runs.PLAN, "plan_sha256"),
-            (runs.TERMS, "plan_sha256"),
+            (runs.ADAPTIVE, "plan_sha256"),
             (runs.WEIGHTS, "weights_sha256"),
         ):
             if name in out and files.get(name) is not None and key in body:
@@ -193,7 +193,7 @@ def _stores() -> list[Files]:
                     b"x",
                 )
             if rule == "sum":
-                store.start(terms(), label="second", id="b" * 32)
+                store.start(adaptive_plan(), label="second", id="b" * 32)
             store.close()
             with sqlite3.connect(path) as connection:
                 connection.execute("UPDATE runs SET who = 'someone', started = '2026-01-01T00:00:00+00:00'")
@@ -413,9 +413,12 @@ RUNS = (
         _sign_plan,
     ),
     Target(
-        "terms",
-        lambda: [{TERMS: terms(r).to_json().encode()} for r in ("RenyiFilter(order=12)", "ZcdpFilter", "GdpFilter")],
-        _read_terms, lambda value, _: Terms.from_json(value.to_json()),
+        "adaptive plan",
+        lambda: [
+            {ADAPTIVE: adaptive_plan(rule).to_json().encode()}
+            for rule in ("RenyiFilter(order=12)", "ZcdpFilter", "GdpFilter")
+        ],
+        _read_adaptive, lambda value, _: AdaptivePlan.from_json(value.to_json()),
         lambda files: {name: resigned(content, sealed.digest) for name, content in files.items()},
     ),
     Target("ledger", _ledgers, _read_ledger, _ledger_again),

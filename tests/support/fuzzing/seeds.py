@@ -1,14 +1,14 @@
-"""A small plan, adaptive terms, and other values that files are made of; nothing is calibrated."""
+"""A small plan, an adaptive plan, and other values that files are made of; nothing is calibrated."""
 
 from functools import cache
 
 from decrescendo.accounting import Pld
 from decrescendo.accounting.budget import Budget, Guarantee, Unit
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
-from decrescendo.plans.terms import Terms
 
 ROWS = 500
 
@@ -31,6 +31,6 @@ def plain() -> Plan:
 
 
 @cache
-def terms(rule: str = "RenyiFilter(order=12)") -> Terms:
+def adaptive_plan(rule: str = "RenyiFilter(order=12)") -> AdaptivePlan:
     """Of a run whose noise is decided on the way."""
-    return Terms(Budget(2.0, 1e-6), PoissonSampling(ROWS, 10), rule, 10, "halve at a plateau")
+    return AdaptivePlan(Budget(2.0, 1e-6), PoissonSampling(ROWS, 10), rule, 10, "halve at a plateau")

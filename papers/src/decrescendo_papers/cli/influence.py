@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from decrescendo.cli import err, one_line_errors, plan_facts, print_json, say
+from decrescendo.cli import err, judge_of, one_line_errors, plan_facts, print_json, say
 from decrescendo.cli.options import (
+    Accountant,
     AsJson,
     Batch,
     Clip,
@@ -39,6 +40,7 @@ def influence_command(
     optimizer: OptimizerOption = None,
     momentum: MomentumOf = None,
     lr_decay: LrDecay = None,
+    accountant: Accountant = None,
     points: Annotated[int, typer.Option(help="At how many steps the noise is changed.", min=3)] = 6,
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0.", min=2)] = 5,
     out: SavePlan = None,
@@ -88,7 +90,9 @@ def influence_command(
     if threads is not None:
         torch.set_num_threads(threads)
     kept = Study(spec, spread(spec.steps, points)).path(results)
-    found = influence_plan(course_of(spec), seeds=seeds, points=points, path=kept, console=err)
+    found = influence_plan(
+        course_of(spec), seeds=seeds, points=points, path=kept, accountant=judge_of(accountant), console=err
+    )
     if out is not None:
         found.plan.save(out)
     drawn = [] if plot is None else draw_influence(found.influence, found.fit, plot)

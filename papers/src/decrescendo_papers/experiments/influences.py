@@ -143,5 +143,5 @@ def draw_influence(influence: Influence, fit: Exponential, path: Path) -> list[P
         ),
         f"fit, times {np.exp(fit.rate):.3f} a step": Scores(every.tolist(), [fit.at(every).tolist()]),
     }
-    panel = Panel(lines, "influence of $z_t^2$ on the final loss", dots=True, from_zero=False)
+    panel = Panel(lines, "influence of $z_t^2$ on the final loss", markers=True, from_zero=False)
     return draw_panels([panel], path.with_suffix(""))

@@ -37,6 +37,6 @@ def fit_clients(
 
     outcome = simulate(
         model, cross_entropy, Clients.equal(data.train, spec.records), plan, optimizer, seed=spec.seed,
-        placement=Placement.SERVER, callback=after_round,
+        placement=Placement.CENTRAL, callback=after_round,
     )  # fmt: skip
     return outcome.to_run(), model if average is None else average.module

@@ -22,7 +22,7 @@ class Panel:
         y: the label of the axis.
         title: above the panel; empty for none.
         level: a horizontal line, with what it is called.
-        dots: mark the points that were computed.
+        markers: mark the points that were computed.
         from_zero: the axis starts at zero, so that heights compare.
         x: the label of the horizontal axis.
         top: the axis holds at least this; for panels that are to be compared.
@@ -32,7 +32,7 @@ class Panel:
     y: str
     title: str = ""
     level: tuple[float, str] | None = None
-    dots: bool = False
+    markers: bool = False
     from_zero: bool = True
     top: float | None = None
     x: str = "step"
@@ -58,7 +58,7 @@ def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
             colour, (low, high) = COLOURS[i % len(COLOURS)], scores.spread
             axis.plot(
                 scores.steps, scores.mean, color=colour, linestyle=LINES[i % len(LINES)], label=name,
-                marker="o" if panel.dots and len(scores.steps) <= DOTS else None, markersize=2.5,
+                marker="o" if panel.markers and len(scores.steps) <= DOTS else None, markersize=2.5,
             )  # fmt: skip
             axis.fill_between(scores.steps, low, high, color=colour, alpha=0.18, linewidth=0)
         if panel.level is not None:

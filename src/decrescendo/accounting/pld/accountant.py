@@ -13,9 +13,9 @@ from scipy.special import erf, ndtri
 from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import Gaussian, check_delta
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.pld.discretisation import losses
+from decrescendo.accounting.pld.interpolation import Nodes, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
-from decrescendo.accounting.pld.sandwich import losses
-from decrescendo.accounting.pld.segments import Nodes, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
 from decrescendo.errors import AccountingError, check_instance, check_real
@@ -23,7 +23,7 @@ from decrescendo.errors import AccountingError, check_instance, check_real
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """What a bracket costs: nodes a sample rate, dots (kappa), and the relative epsilon that smoothing may cost."""
+    """What a bracket costs: nodes a sample rate, grid (kappa), and the relative epsilon that smoothing may cost."""
 
     nodes: int
     kappa: float
@@ -50,13 +50,17 @@ class _Group:
     def above(self) -> Part:
         """What dominates the steps."""
         return Part(
-            losses(self.nodes.dots, self.rate), mixtures_above(self.nodes, self.mu, self.count), self.rate
+            losses(self.nodes.loss_grid, self.rate),
+            mixtures_above(self.nodes, self.mu, self.count),
+            self.rate,
         )
 
     def below(self) -> Part:
         """What the steps dominate."""
         return Part(
-            losses(self.nodes.dots, self.rate), mixtures_below(self.nodes, self.mu, self.count), self.rate
+            losses(self.nodes.loss_grid, self.rate),
+            mixtures_below(self.nodes, self.mu, self.count),
+            self.rate,
         )
 
 
@@ -147,8 +151,8 @@ class Pld:
 
     The exact privacy loss distribution is composed between two discrete bounds, in both neighbour directions, each on
     its own; `bracket` gives both ends of epsilon, `epsilon` the upper one. How it works and why both ends are bounds:
-    `sandwich` (one step), `segments` (thousands of different steps), `transform` (composition), `inversion` (back to
-    delta). Cost: about a quarter of a second a sample rate, hardly depending on the number of steps.
+    `discretisation` (one step), `interpolation` (thousands of different steps), `transform` (composition), `inversion`
+    (back to delta). Cost: about a quarter of a second a sample rate, hardly depending on the number of steps.
 
     Args:
         rtol: the bracket is at most ``rtol`` times epsilon wide (1e-7 where that is less); 1e-5 to 0.1.

@@ -146,8 +146,8 @@ def choose_grid(
         found.append((smoother, count, excess, c, window))
     if not found:
         raise AccountingError("no contour gives a finite sum; this is a bug, please report it")
-    # Where delta is far below what the dots reach (all finite losses are below epsilon) nothing is affordable: then
-    # what floating point loses least with. It is in the bound as ever.
+    # Where delta is far below what the loss grid reaches (all finite losses are below epsilon) nothing is affordable:
+    # then what floating point loses least with. It is in the bound as ever.
     cheap = [one for one in found if one[2] <= affordable] or [min(found, key=lambda one: one[2])]
     smoother, count, _, c, window = min(cheap, key=lambda one: one[:2])
     return Grid(c, smoother, 2 * math.pi / window * np.arange(count), window, tuple(tilts))

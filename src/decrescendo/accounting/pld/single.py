@@ -1,6 +1,6 @@
 """One subsampled Gaussian step alone: its privacy curve is known in closed form, so no composition is needed.
 
-With D the excess of the Gaussian mechanism (`sandwich`) and f(e) = log(1 + expm1(e)/p):
+With D the excess of the Gaussian mechanism (`discretisation`) and f(e) = log(1 + expm1(e)/p):
 
     remove: delta(e) = p delta_Gauss(f(e)),        add: delta(e) = exp(e) p D(f(-e)), 0 where exp(-e) <= 1 - p.
 

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Complex, Float
 from scipy.special import log1p  # NumPy's loses small complex arguments
 
-from decrescendo.accounting.pld.segments import ORDER, Mixtures
+from decrescendo.accounting.pld.interpolation import ORDER, Mixtures
 
 Direction = Literal["remove", "add"]
 DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
@@ -29,7 +29,7 @@ _BLOCK = 1 << 22  # numbers held at once in a table of phases
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """All steps at one sample rate: their losses at the dots, and their masses (dominating or dominated)."""
+    """All steps at one sample rate: their losses at grid points, and their masses (dominating or dominated)."""
 
     losses: Float[np.ndarray, " n"]
     mixtures: Mixtures
@@ -121,14 +121,14 @@ def _transform(
 class Waves:
     """exp(s l_j) - 1 at the losses (times y_j where P is the first law), split so that nothing cancels.
 
-    With the weight exp(a) at v = 0 and the phase x = v l: exp(a + ix) - 1 = expm1(a) - exp(a) (2 sin^2(x/2) - i sin x).
-    Where the loss is infinite, or counted so, the weight is 0: the term is -1.
+    With the tilt exp(a) at v = 0 and the phase x = v l: exp(a + ix) - 1 = expm1(a) - exp(a) (2 sin^2(x/2) - i sin x).
+    Where the loss is infinite, or counted so, the tilt is 0: the term is -1.
     """
 
     v: Float[np.ndarray, " f"]
     power: float
-    weight: Float[np.ndarray, " n"]
-    weight_less_1: Float[np.ndarray, " n"]
+    tilt: Float[np.ndarray, " n"]
+    tilt_less_1: Float[np.ndarray, " n"]
     loss: Float[np.ndarray, " n"]
     versine: Float[np.ndarray, "n f"]
     sine: Float[np.ndarray, "n f"]
@@ -143,24 +143,24 @@ class Waves:
         half = np.outer(loss, v / 2)
         sine, cosine = np.sin(half), np.cos(half)
         with np.errstate(over="ignore"):  # an overflow makes a search turn back; no bound is made of it
-            weight = np.where(finite, np.exp(power * loss), 0.0)
-            weight_less_1 = np.where(finite, np.expm1(power * loss), -1.0)
-        return cls(v, power, weight, weight_less_1, loss, 2 * sine**2, 2 * sine * cosine)
+            tilt = np.where(finite, np.exp(power * loss), 0.0)
+            tilt_less_1 = np.where(finite, np.expm1(power * loss), -1.0)
+        return cls(v, power, tilt, tilt_less_1, loss, 2 * sine**2, 2 * sine * cosine)
 
     def sums(self, q: Float[np.ndarray, "g n"]) -> Complex[np.ndarray, "g f"]:
         """sum_j q_j (exp(a_j + i v l_j) - 1)."""
-        weighted = q * self.weight
-        return ((q @ self.weight_less_1)[:, None] - weighted @ self.versine) + 1j * (weighted @ self.sine)
+        tilted = q * self.tilt
+        return ((q @ self.tilt_less_1)[:, None] - tilted @ self.versine) + 1j * (tilted @ self.sine)
 
     def rounding(
         self, q: Float[np.ndarray, "g n"], scale: Float[np.ndarray, "g m"]
     ) -> Float[np.ndarray, "g f"]:
         """How far such a sum may be off for masses |q|: products and sums; and slopes, whose errors telescope."""
-        weighted = q * self.weight
-        mass, moment = weighted.sum(axis=1)[:, None], (weighted @ np.abs(self.loss))[:, None]
-        real = (q @ np.abs(self.weight_less_1))[:, None]
+        tilted = q * self.tilt
+        mass, moment = tilted.sum(axis=1)[:, None], (tilted @ np.abs(self.loss))[:, None]
+        real = (q @ np.abs(self.tilt_less_1))[:, None]
         waves = np.minimum(3 * mass, 2 * np.abs(self.v) * moment)
-        rise = (self.weight[1:] + self.weight[:-1]) * np.abs(np.diff(self.loss))
+        rise = (self.tilt[1:] + self.tilt[:-1]) * np.abs(np.diff(self.loss))
         slopes = np.abs(self.power) + np.abs(self.v)
         return UNIT * ((self.loss.size + 64) * (real + waves) + 8 * slopes * (scale @ rise)[:, None])
 
@@ -194,10 +194,10 @@ class Cumulants:
             with np.errstate(
                 over="ignore", invalid="ignore", divide="ignore"
             ):  # far beyond the saddle: turned back
-                m0 = masses @ waves.weight_less_1
+                m0 = masses @ waves.tilt_less_1
                 m1, m2 = (
-                    (masses @ (waves.weight * loss)) / (1 + m0),
-                    (masses @ (waves.weight * loss**2)) / (1 + m0),
+                    (masses @ (waves.tilt * loss)) / (1 + m0),
+                    (masses @ (waves.tilt * loss**2)) / (1 + m0),
                 )
                 totals += [counts @ np.log1p(m0), counts @ m1, counts @ (m2 - m1**2)]
         return float(totals[0]), float(totals[1]), float(totals[2])

@@ -60,7 +60,7 @@ class Keeper:
 
     Edge cases:
         a node that was killed after it noted a round and before it answered has wasted that round.
-        a round without the client's own noise (SERVER) may be answered again under the same number: a restarted server
+        a round without the client's own noise (CENTRAL) may be answered again under the same number: a restarted server
         does it again; it counts again.
 
     Raises:
@@ -70,7 +70,7 @@ class Keeper:
     >>> import tempfile
     >>> from decrescendo.federated import Placement, Policy
     >>> keeper = Keeper(tempfile.mkdtemp(), range(5), Policy(1.0, 0.5, max_rounds=9))
-    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.SERVER, 0.0)
+    >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.CENTRAL, 0.0)
     >>> keeper.admit(asked, [0]).declined
     ((0, 'the plan of run ab was never shown to this node'),)
     """
@@ -118,14 +118,14 @@ class Keeper:
     def agree(self, proposal: Proposal) -> Agreement:
         """Look at a whole plan before its first round; note it if every round of it can be allowed.
 
-        Of SHARES the client's own share is not known yet: it is looked at in each round.
+        Of DISTRIBUTED the client's own share is not known yet: it is looked at in each round.
         """
         plan, policy = proposal.plan, self._policy
         run = run_id(plan, proposal.placement, proposal.name)
         if self._spans[-1][1] > plan.sampling.dataset_size:
             return Agreement(run, (), f"the plan has {plan.sampling.dataset_size} clients, more live here")
         for index in {int(plan.clip_norm.argmax()), int(plan.noise_multiplier.argmin())}:
-            # The largest share that SHARES can ask for is all of the noise; of the actual one each round tells.
+            # The largest share that DISTRIBUTED can ask for is all of the noise; of the actual one each round tells.
             asked = Round.of(plan, proposal.placement, run, index, 1)
             reason = policy.refusal(asked, Memory())
             if reason is not None:

@@ -42,7 +42,7 @@ class Ask:
     def to_content(self) -> RecordDict:
         """As records.
 
-        >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.SERVER, 0.0)
+        >>> asked = Round("ab", 1, 9, 1.0, 2.0, Placement.CENTRAL, 0.0)
         >>> Ask.from_content(Ask(asked, (3, 5), {"w": torch.zeros(1)}).to_content()).clients
         (3, 5)
         """
@@ -141,7 +141,7 @@ class Proposal:
         """As records; the plan as its own JSON.
 
         >>> from decrescendo.plans.plan import _EXAMPLE
-        >>> proposal = Proposal(Plan.from_json(_EXAMPLE), Placement.SERVER, "first")
+        >>> proposal = Proposal(Plan.from_json(_EXAMPLE), Placement.CENTRAL, "first")
         >>> Proposal.from_content(proposal.to_content()) == proposal
         True
         """

@@ -1,9 +1,9 @@
 """Runs: what was planned, what happened, what it cost, and the weights; in memory and as a folder."""
 
+from decrescendo.training.run.certify import certify
 from decrescendo.training.run.history import History
-from decrescendo.training.run.judged import judged
 from decrescendo.training.run.record import PLAN, Run, check_free
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import check_published, cpu_weights
 
-__all__ = ["PLAN", "History", "Run", "check_free", "check_published", "cpu_weights", "judged", "versions"]
+__all__ = ["PLAN", "History", "Run", "check_free", "check_published", "cpu_weights", "certify", "versions"]

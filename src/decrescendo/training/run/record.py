@@ -35,15 +35,15 @@ from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import separate
-from decrescendo.training.statement import UNRECORDED, Conduct, Declaration, Statement, state
+from decrescendo.training.statement import UNRECORDED, Declaration, Provenance, Statement, state
 
 FORMAT, VERSION = "decrescendo-run", 1
-# A run whose noise was decided on the way has terms in place of a plan, and says more of itself.
+# A run whose noise was decided on the way has an adaptive plan, and says more of itself.
 ADAPTIVE_VERSION = 2
 RUN, PLAN, TERMS, WEIGHTS, DIAGNOSTICS = (
     "run.json",
     "plan.json",
-    "terms.json",
+    "adaptive_plan.json",
     "weights.safetensors",
     "diagnostics-private.json",
 )
@@ -52,7 +52,7 @@ KEYS = {
 }  # fmt: skip
 ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
 # In runs since it was recorded.
-CONDUCT = "conduct"
+PROVENANCE = "provenance"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,7 +70,7 @@ class Run:
         It supposes that `assumptions` hold. A run is `proven` if there are none.
 
     Args:
-        plan: what was decided before the start: a plan, or the `Terms` of an adaptive run.
+        plan: what was decided before the start: a `Plan` or an `AdaptivePlan`.
         ledger: what was released; shorter than the plan's if training ended early.
         guarantee: what was spent at the budget's delta.
         weights: the trained parameters and the persistent buffers, by their names in the state dict, on the CPU;
@@ -81,7 +81,7 @@ class Run:
         diagnostics: private; see `History`.
         clip_norm: C_t of the steps taken, where they were decided on the way; else empty, for the plan says them.
         stopped: why an adaptive run ended, in words.
-        conduct: how it was run, as far as the library saw it.
+        provenance: how it was run, as far as the library saw it.
 
     >>> from decrescendo import Budget, PoissonSampling, calibrate, constant
     >>> one = constant(1.0)
@@ -101,7 +101,7 @@ class Run:
     diagnostics: History | None = None
     clip_norm: tuple[float, ...] = ()
     stopped: str = ""
-    conduct: Conduct | None = None
+    provenance: Provenance | None = None
 
     def __post_init__(self) -> None:
         self.plan.clip_norms(self.clip_norm, self.ledger.steps)  # one a step, wherever they come from
@@ -126,7 +126,7 @@ class Run:
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee takes on trust because the engine could not prove it, and the user declared it: sentences,
         sorted. Empty: nothing."""
-        return (UNRECORDED,) if self.conduct is None else self.conduct.assumptions
+        return (UNRECORDED,) if self.provenance is None else self.provenance.assumptions
 
     @property
     def proven(self) -> bool:
@@ -172,13 +172,13 @@ class Run:
             spent: at how many points the budget's way is shown; each costs up to a second; 0: none.
         """
         return state(
-            self.plan, self.ledger, self.guarantee, conduct=self.conduct, clip_norm=self.clip_norm,
+            self.plan, self.ledger, self.guarantee, provenance=self.provenance, clip_norm=self.clip_norm,
             stopped=self.stopped, metrics=self.metrics, versions=self.versions,
             declaration=declaration, audit=audit, spent=spent,
         )  # fmt: skip
 
     def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
-        """Write ``run.json``, ``plan.json`` (an adaptive run: ``terms.json``), ``weights.safetensors`` and the
+        """Write ``run.json``, ``plan.json`` (an adaptive run: ``adaptive_plan.json``), ``weights.safetensors`` and the
         privacy statement (``statement.md``, ``statement.json``) into a new ``folder``, all or nothing.
 
         Args:
@@ -216,7 +216,7 @@ class Run:
         """
         source = Path(folder)
         content = _checked_content(source / RUN)
-        kind = "terms" if content["version"] == ADAPTIVE_VERSION else "plan"
+        kind = "adaptive_plan" if content["version"] == ADAPTIVE_VERSION else "plan"
         agreed = source / f"{kind}.json"
         for name, key in ((agreed.name, "plan_sha256"), (WEIGHTS, "weights_sha256")):
             if _sha256(read_whole(source / name)) != content[key]:
@@ -237,7 +237,7 @@ class Run:
                 diagnostics=_diagnostics(source / DIAGNOSTICS),
                 clip_norm=tuple(check_array("clip_norm", content.get("clip_norm", ()), above=0).tolist()),
                 stopped=_texts({"stopped": content.get("stopped", "")})["stopped"],
-                conduct=_conduct(content[CONDUCT]) if CONDUCT in content else None,
+                provenance=_provenance(content[PROVENANCE]) if PROVENANCE in content else None,
             )
         except FileRefused:
             raise
@@ -287,8 +287,8 @@ def _to_json(run: Run, staging: Path) -> str:
         "seconds": run.seconds,
         "versions": dict(run.versions),
     }
-    if run.conduct is not None:
-        content[CONDUCT] = asdict(run.conduct)
+    if run.provenance is not None:
+        content[PROVENANCE] = asdict(run.provenance)
     if adaptive:
         content |= {"clip_norm": list(run.clip_norm), "stopped": run.stopped}
     return sealed.seal(content, indent=1, finite=False)
@@ -310,7 +310,9 @@ def _guarantee(found: Mapping[str, Any]) -> Guarantee:
 
 def _checked_content(path: Path) -> dict[str, Any]:
     keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
-    return sealed.opened(read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={CONDUCT})
+    return sealed.opened(
+        read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={PROVENANCE}
+    )
 
 
 def _ledger(columns: Mapping[str, Any]) -> Ledger:
@@ -324,8 +326,8 @@ def _ledger(columns: Mapping[str, Any]) -> Ledger:
     return Ledger(Release(rate, multiplier, count) for rate, multiplier, count in rows)
 
 
-def _conduct(facts: Mapping[str, Any]) -> Conduct:
-    """As it was recorded; by versions before `Conduct.assumptions`, without them: then nothing is proven."""
+def _provenance(facts: Mapping[str, Any]) -> Provenance:
+    """As it was recorded; by versions before `Provenance.assumptions`, without them: then nothing is proven."""
     assumed: Any = facts.get("assumptions", [UNRECORDED])
     if not isinstance(assumed, list):
         raise TypeError("something else than a list of assumptions")
@@ -333,7 +335,7 @@ def _conduct(facts: Mapping[str, Any]) -> Conduct:
         "resumed": tuple(facts["resumed"]),
         "assumptions": tuple(cast("list[Any]", assumed)),
     }
-    return Conduct(**dict(facts) | lists)
+    return Provenance(**dict(facts) | lists)
 
 
 def _texts(values: Any) -> dict[str, str]:

@@ -37,7 +37,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
         _schedule(facts["schedule"]),
         *_spent(facts["spent"]),
         "## How it was run",
-        "\n".join(f"- {line}" for line in _conduct(facts)),
+        "\n".join(f"- {line}" for line in _provenance(facts)),
         "## Audit",
         _audit(facts["audit"]),
         "## Declared by the owner of the data",
@@ -97,7 +97,7 @@ def _reading(reading: Mapping[str, Any]) -> str:
 
 def _accounting(accounting: Mapping[str, Any]) -> str:
     lines = [
-        f"By {accounting['accountant']}, of {accounting['judged']}.",
+        f"By {accounting['accountant']}, of {accounting['certified']}.",
         f"Assumed: {accounting['assumption']}.",
     ]
     if accounting["error_budget"] is not None:
@@ -153,28 +153,28 @@ def _spent(spent: list[dict[str, float]]) -> list[str]:
     return ["Epsilon of the first so many steps, upper ends:", table(["step", "epsilon"], rows, "rr")]
 
 
-def _conduct(facts: Mapping[str, Any]) -> list[str]:
+def _provenance(facts: Mapping[str, Any]) -> list[str]:
     lines = [f"Ended: {facts['ended']}."]
-    if facts["conduct"] is None:
+    if facts["provenance"] is None:
         lines.append("Nothing else was recorded.")
     else:
-        conduct = facts["conduct"]
+        provenance = facts["provenance"]
         random = {
             "secure": "unpredictable (a cipher keyed by the operating system), rounded to a public grid",
             "seeded": "from a SEED: repeatable by whoever knows it",
         }
-        resumed = ", ".join(str(step) for step in conduct["resumed"]) or "never"
+        resumed = ", ".join(str(step) for step in provenance["resumed"]) or "never"
         lines += [
-            _apart(conduct["assumptions"], facts["promise"]["unit"]),
-            f"Random numbers: {random[conduct['random']]}.",
+            _apart(provenance["assumptions"], facts["promise"]["unit"]),
+            f"Random numbers: {random[provenance['random']]}.",
             f"Resumed after a stop, after step: {resumed}. A step that is done again has the same batch and the same "
             "noise, is the same release, and counts once.",
-            f"Trust: {conduct['trust'] or 'whoever runs the training sees the raw data.'}",
-            f"Ledger of the data set: {conduct['account'] or 'none'}.",
+            f"Trust: {provenance['trust'] or 'whoever runs the training sees the raw data.'}",
+            f"Ledger of the data set: {provenance['account'] or 'none'}.",
             *(
-                f"{name.capitalize()}: {conduct[name]}."
+                f"{name.capitalize()}: {provenance[name]}."
                 for name in ("model", "optimizer", "device")
-                if conduct[name]
+                if provenance[name]
             ),
         ]
     if facts["public_metrics"]:

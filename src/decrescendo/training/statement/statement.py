@@ -7,14 +7,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from decrescendo.accounting import GdpClt, Guarantee, Ledger, Spent
+from decrescendo.accounting import GdpClt
+from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError
 from decrescendo.plans.agreement import Agreement
-from decrescendo.training.statement.conduct import SECURE, Conduct
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
+from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
 from decrescendo.training.statement.risk import most_advantage, most_power
 
 FORMAT, VERSION = "decrescendo-statement", 1
@@ -45,7 +48,7 @@ class Statement:
 
     >>> from decrescendo.plans.plan import _EXAMPLE, Plan
     >>> plan = Plan.from_json(_EXAMPLE)
-    >>> state(plan, plan.ledger, plan.guarantee, conduct=None).facts["promise"]["epsilon"]
+    >>> state(plan, plan.ledger, plan.guarantee, provenance=None).facts["promise"]["epsilon"]
     0.99
     """
 
@@ -71,7 +74,7 @@ def state(
     ledger: Ledger,
     guarantee: Guarantee,
     *,
-    conduct: Conduct | None,
+    provenance: Provenance | None,
     clip_norm: tuple[float, ...] = (),
     stopped: str = "",
     metrics: Mapping[str, float] | None = None,
@@ -88,19 +91,19 @@ def state(
         agreed: what was decided before the start.
         ledger: what was released.
         guarantee: what was proved.
-        conduct: how it was run; ``None`` where nobody recorded it.
+        provenance: how it was run; ``None`` where nobody recorded it.
         clip_norm: C_t where they were decided on the way.
         stopped: why an adaptive run ended.
         metrics: on public data.
         versions: of the packages.
         declaration: what only the owner can say.
         audit: the facts of an empirical lower bound.
-        spent: at how many points the budget's way is shown, each computed by `Spent`; 0: none. Of an adaptive run
-            nothing is shown: its filter's whole budget is spent from the beginning.
+        spent: at how many points the budget's way is shown, each computed by `EpsilonCurve`; 0: none. Of an adaptive
+            run nothing is shown: its filter's whole budget is spent from the beginning.
 
     >>> from decrescendo.plans.plan import _EXAMPLE, Plan
     >>> plan = Plan.from_json(_EXAMPLE)
-    >>> statement = state(plan, plan.ledger, plan.guarantee, conduct=Conduct(random="secure"))
+    >>> statement = state(plan, plan.ledger, plan.guarantee, provenance=Provenance(random="secure"))
     >>> print(statement.to_markdown().splitlines()[2])
     **(0.99, 1e-05)-differential privacy for one example**, an upper bound by Pld.
     """
@@ -134,7 +137,7 @@ def state(
             "clip_norm": [_plain(clip) for clip in clips],
             "noise_std_of_mean": [z * c / batch if z else 0.0 for z, c in zip(noise, clips, strict=True)],
         },
-        "conduct": None if conduct is None else _facts(conduct),
+        "provenance": None if provenance is None else _facts(provenance),
         "ended": _ended(agreed, ledger, stopped),
         "versions": dict(versions or {}),
         "public_metrics": dict(metrics or {}),
@@ -143,16 +146,16 @@ def state(
         "declared": (declaration or Declaration()).stated(),
         "not_covered": [
             *(text.format(unit=unit) for text in NOT_COVERED),
-            *_gaps(conduct),
+            *_gaps(provenance),
             *([] if audit is None else _audited(audit, agreed.sha256)),
         ],
     }
     return Statement(facts)
 
 
-def _facts(conduct: Conduct) -> dict[str, Any]:
-    lists = {"resumed": list(conduct.resumed), "assumptions": list(conduct.assumptions)}
-    return asdict(conduct) | lists | {"proven": conduct.proven}
+def _facts(provenance: Provenance) -> dict[str, Any]:
+    lists = {"resumed": list(provenance.resumed), "assumptions": list(provenance.assumptions)}
+    return asdict(provenance) | lists | {"proven": provenance.proven}
 
 
 def _promise(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
@@ -195,15 +198,15 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
     )
     facts: dict[str, Any] = {
         "accountant": guarantee.accountant,
-        "judged": "all releases that happened",
+        "certified": "all releases that happened",
         "error_budget": width,
         "assumption": "Poisson sampling with independent coins and Gaussian noise, both made by the library",
         "clt": None,
     }
     if planned is None:
-        return facts | {"judged": "whatever its filter would have granted"}
+        return facts | {"certified": "whatever its filter would have granted"}
     if ledger.steps < planned.steps:
-        facts["judged"] = "the whole plan, for the run ended before it"
+        facts["certified"] = "the whole plan, for the run ended before it"
     try:
         claimed = GdpClt().epsilon(planned, guarantee.delta).value
     except AccountingError:
@@ -226,8 +229,8 @@ def _ended(agreed: Agreement, ledger: Ledger, stopped: str) -> str:
 def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, float]]:
     if not points or not len(ledger) or math.isinf(guarantee.epsilon):
         return []
-    spent = Spent(ledger, guarantee.delta, checkpoints=points)
-    return [{"step": int(step), "epsilon": spent.after(int(step))} for step in spent.steps]
+    spent = EpsilonCurve(ledger, guarantee.delta, checkpoints=points)
+    return [{"step": int(step), "epsilon": spent.at_step(int(step))} for step in spent.steps]
 
 
 def _audited(audit: Mapping[str, Any], sha256: str) -> list[str]:
@@ -241,22 +244,22 @@ def _audited(audit: Mapping[str, Any], sha256: str) -> list[str]:
     return lines
 
 
-def _gaps(conduct: Conduct | None) -> list[str]:
-    if conduct is None:
+def _gaps(provenance: Provenance | None) -> list[str]:
+    if provenance is None:
         return ["how the training was run: nobody recorded it"]
     gaps: list[str] = []
-    if not conduct.proven:
+    if not provenance.proven:
         gaps.append(
             "what was taken on trust and is not so (see how it was run): then the promise is not proven"
         )
-    if conduct.random != SECURE:
+    if provenance.random != SECURE:
         gaps.append(
             "whoever knows or guesses the seed, which fixes the noise; floating-point noise has gaps that an attacker "
             "may use. For models that leave the house train with Secure()"
         )
-    if not conduct.account:
+    if not provenance.account:
         gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")
-    if not conduct.precise:
+    if provenance.accumulate != FLOAT64:
         gaps.append(
             "the rounding of float32 sums of clipped gradients, about a hundred-thousandth of C_t "
             "(docs/explanation/rounding.md)"

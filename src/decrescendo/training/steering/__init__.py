@@ -3,14 +3,14 @@
 =================  ====================================================================================
 `Adaptive`         sampling, filter, policy and the most steps: given to `train` where a plan would be
 `Settings`         one step's noise multiplier and clip norm: what a policy answers
-`Seen`             what a policy may look at: releases and weights, nothing of the data
+`PolicyContext`    what a policy may look at: releases and weights, nothing of the data
 `ValidationDecay`  less noise when a score on public data stops improving (Yu et al. 2019)
 `FromSchedule`     a given schedule, ended by the filter (Hong et al., Algorithm 1)
 =================  ====================================================================================
 """
 
 from decrescendo.training.steering.adaptive import Adaptive
+from decrescendo.training.steering.context import Policy, PolicyContext, Settings
 from decrescendo.training.steering.policies import FromSchedule, ValidationDecay
-from decrescendo.training.steering.seen import Policy, Seen, Settings
 
-__all__ = ["Adaptive", "FromSchedule", "Policy", "Seen", "Settings", "ValidationDecay"]
+__all__ = ["Adaptive", "FromSchedule", "Policy", "PolicyContext", "Settings", "ValidationDecay"]

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 from decrescendo.accounting import Accountant, Filter, Release
 from decrescendo.errors import InvalidType, check_instance, check_integer
-from decrescendo.plans import PoissonSampling, Terms
-from decrescendo.training.steering.seen import Policy
+from decrescendo.plans.adaptive_plan import AdaptivePlan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.training.steering.context import Policy
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +36,9 @@ class Adaptive:
     >>> from decrescendo.training.steering import Settings
     >>> adaptive = Adaptive(
     ...     PoissonSampling(1_000, 20), RenyiFilter(Budget(1.0, 1e-4), order=16),
-    ...     policy=lambda seen: Settings(2.0 * 0.99**seen.step, clip_norm=1.0), steps=500,
+    ...     policy=lambda context: Settings(2.0 * 0.99**context.step, clip_norm=1.0), steps=500,
     ... )
-    >>> print(adaptive.terms)
+    >>> print(adaptive.plan)
     (1, 0.0001)-DP an example, RenyiFilter(order=16) upper bound · noise decided on the way · at most 500 steps
     """
 
@@ -51,18 +52,18 @@ class Adaptive:
         check_instance("filter", self.filter, Filter, _remedy(self.filter))
         if not callable(self.policy):
             raise InvalidType(
-                f"policy must be a function from Seen to Settings (or None to stop), got {type(self.policy).__name__}. "
-                "For a fixed schedule give FromSchedule(schedule), or a plan instead"
+                f"policy must be a function from PolicyContext to Settings (or None to stop), "
+                f"got {type(self.policy).__name__}. For a fixed schedule give FromSchedule(schedule), or a plan instead"
             )
         object.__setattr__(self, "steps", check_integer("steps", self.steps, at_least=1))
         # A filter that does not know sampled releases says so now and not at the first step.
         self.filter.cost(Release(self.sampling.sample_rate, 1.0))
 
     @property
-    def terms(self) -> Terms:
+    def plan(self) -> AdaptivePlan:
         """What is fixed before the run, as it is saved with it."""
         words = getattr(self.policy, "__name__", None) or repr(self.policy)
-        return Terms(self.filter.budget, self.sampling, self.filter.name, self.steps, words)
+        return AdaptivePlan(self.filter.budget, self.sampling, self.filter.name, self.steps, words)
 
 
 def _remedy(given: object) -> str:

@@ -8,7 +8,7 @@ from torch import nn
 
 from decrescendo.errors import InvalidType, check_instance, check_integer, check_real
 from decrescendo.plans.schedule import Schedule
-from decrescendo.training.steering.seen import Seen, Settings
+from decrescendo.training.steering.context import PolicyContext, Settings
 
 
 @final
@@ -18,9 +18,9 @@ class FromSchedule:
     Where nothing depends on the run a plan is better: it may use the whole budget by a tighter accountant.
 
     >>> policy = FromSchedule(Schedule([2.0, 1.0], [1.0, 0.5]))
-    >>> policy(Seen((), nn.Linear(1, 1), 1.0))
+    >>> policy(PolicyContext((), nn.Linear(1, 1), 1.0))
     Settings(noise_multiplier=2.0, clip_norm=1.0)
-    >>> policy(Seen((Settings(2.0, 1.0), Settings(1.0, 0.5)), nn.Linear(1, 1), 0.5)) is None
+    >>> policy(PolicyContext((Settings(2.0, 1.0), Settings(1.0, 0.5)), nn.Linear(1, 1), 0.5)) is None
     True
     """
 
@@ -30,11 +30,11 @@ class FromSchedule:
         check_instance("schedule", schedule, Schedule)
         self._schedule = schedule
 
-    def __call__(self, seen: Seen, /) -> Settings | None:
+    def __call__(self, context: PolicyContext, /) -> Settings | None:
         """The schedule's next step, ``None`` after its last."""
-        if seen.step >= self._schedule.steps:
+        if context.step >= self._schedule.steps:
             return None
-        noise, clip = self._schedule.noise_multiplier[seen.step], self._schedule.clip_norm[seen.step]
+        noise, clip = self._schedule.noise_multiplier[context.step], self._schedule.clip_norm[context.step]
         return Settings(float(noise), float(clip))
 
     def __repr__(self) -> str:
@@ -68,7 +68,7 @@ class ValidationDecay:
     ... )
     >>> past = ()
     >>> for _ in range(4):
-    ...     past += (policy(Seen(past, nn.Linear(1, 1), 1.0)),)
+    ...     past += (policy(PolicyContext(past, nn.Linear(1, 1), 1.0)),)
     >>> [settings.noise_multiplier for settings in past]
     [4.0, 4.0, 2.0, 1.0]
     """
@@ -96,12 +96,12 @@ class ValidationDecay:
         check_integer("period", self.period, at_least=1)
         check_integer("window", self.window, at_least=1)
 
-    def __call__(self, seen: Seen, /) -> Settings:
+    def __call__(self, context: PolicyContext, /) -> Settings:
         """The same noise as before, or less after a check without progress."""
-        if seen.step == 0:
+        if context.step == 0:
             self._noise, self._scores = float(self.noise_multiplier), []
-        if seen.step % self.period == 0:
-            self._scores.append(check_real("score", self.score(seen.model)))
+        if context.step % self.period == 0:
+            self._scores.append(check_real("score", self.score(context.model)))
             if len(self._scores) > self.window:
                 # The mean of the last gains is the whole gain over their number.
                 gain = (self._scores[-1] - self._scores[-1 - self.window]) / self.window

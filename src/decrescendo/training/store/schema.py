@@ -22,7 +22,7 @@ MIGRATIONS: tuple[str, ...] = (
         label TEXT NOT NULL,
         who TEXT NOT NULL,
         started TEXT NOT NULL,
-        kind TEXT NOT NULL CHECK (kind IN ('plan', 'terms')),
+        kind TEXT NOT NULL CHECK (kind IN ('plan', 'adaptive_plan')),
         agreed TEXT NOT NULL,
         sha256 TEXT NOT NULL,
         cost TEXT NOT NULL,

@@ -45,7 +45,7 @@ class Entry:
         label: what its user called it.
         who: who started it, as the operating system says.
         started: when, UTC, ISO 8601; the clock of the machine, for people: nothing is decided by it.
-        agreed: its plan, or its terms.
+        agreed: its plan, fixed or adaptive.
         released: what it has released so far.
         state: ``open`` or ``finished``.
     """
@@ -136,7 +136,7 @@ class Store:
         """Reserve a whole run, or refuse it.
 
         Args:
-            agreed: the plan, or the terms of an adaptive run.
+            agreed: the plan, fixed or adaptive.
             label: what to call it.
             id: from `new_id`, for who may have to ask again after a crash: the same id is the same run, reserved once.
 
@@ -144,7 +144,7 @@ class Store:
             ImpossibleBudget: it would exceed what is left; nothing is written.
             InvalidValue: a plan for another number of rows, another unit, or one that the store's rule cannot add up.
         """
-        check_instance("agreed", agreed, Agreement, "It is a Plan, or the Terms of an adaptive run")
+        check_instance("agreed", agreed, Agreement, "It is a Plan or an AdaptivePlan")
         if agreed.sampling.dataset_size != self.rows:
             raise InvalidValue(
                 f"a run must be on the store's {self.rows} rows, got a plan for {agreed.sampling.dataset_size}. "

@@ -61,7 +61,7 @@ def draw_accountants(figure: Figure, sources: Sources, stem: Path) -> list[Path]
             },
             f"$\\varepsilon$ spent, $\\delta$ = {setting(figure.curves[name].delta)}" if i == 0 else "",
             f"claimed {name}",
-            dots=True,
+            markers=True,
         )
         for i, (name, costs) in enumerate(found.items())
     ]

@@ -62,7 +62,7 @@ def _relative(found: Influence) -> Scores:
 
 def _influence_panel(curves: Mapping[str, Scores | None], title: str) -> Panel:
     lines = {name: scores for name, scores in curves.items() if scores is not None}
-    return Panel(lines, "influence $q_t$ over the last", title, (0.0, ""), dots=True, from_zero=False)
+    return Panel(lines, "influence $q_t$ over the last", title, (0.0, ""), markers=True, from_zero=False)
 
 
 def draw_gains(cases: Sequence[Compared], folder: Path) -> list[Path]:
@@ -78,7 +78,7 @@ def draw_gains(cases: Sequence[Compared], folder: Path) -> list[Path]:
     gains = [
         Panel(
             {NAMES[task]: line(task, [one.gain(metric).differences for one in sized(cases, task)]) for task in tasks},
-            f"gain in {unit}", "", (0.0, ""), dots=True, from_zero=False, x="number of images N",
+            f"gain in {unit}", "", (0.0, ""), markers=True, from_zero=False, x="number of images N",
         )
         for metric, unit in UNITS.items()
     ]  # fmt: skip
@@ -90,7 +90,7 @@ def draw_gains(cases: Sequence[Compared], folder: Path) -> list[Path]:
                     name: line(task, [list(one.values(metric, method).values()) for one in sized(cases, task)])
                     for method, name in METHODS.items()
                 },
-                unit, NAMES[task], dots=True, from_zero=False, x="number of images N",
+                unit, NAMES[task], markers=True, from_zero=False, x="number of images N",
             )
             for metric, unit in UNITS.items()
         ]  # fmt: skip

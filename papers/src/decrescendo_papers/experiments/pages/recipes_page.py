@@ -56,7 +56,8 @@ def recipes_in_brief(strong: Strong, archive: Archive) -> str:
 
 
 def _progress(strong: Strong, scores: dict[str, Score]) -> str:
-    """Which targets were reached, which only from pre-trained weights, and which have no answer yet."""
+    """Which targets were reached, which only from pre-trained weights, which were not (by how much, or for want of a
+    recipe), and which have no answer yet."""
     found = _standings(strong, scores)
     lines = [f"- {kind} ({len(names)}): {', '.join(names)}" for kind, names in found.items() if names]
     return "\n".join((f"Of {len(TARGETS)} targets:", "", *lines))
@@ -65,7 +66,7 @@ def _progress(strong: Strong, scores: dict[str, Score]) -> str:
 def _standings(strong: Strong, scores: dict[str, Score]) -> dict[str, list[str]]:
     """Targets by what came of them."""
     found: dict[str, list[str]] = {
-        "reached": [], "reached from weights pre-trained on public data only": [], "missed": [], "no run yet": [],
+        "reached": [], "reached from weights pre-trained on public data only": [], "not reached": [], "no run yet": [],
     }  # fmt: skip
     for (task, epsilon, model), target in TARGETS.items():
         kind, words = _standing(task, epsilon, model, target, strong, scores)
@@ -77,20 +78,22 @@ def _standing(
     task: str, epsilon: float, model: str, target: float, strong: Strong, scores: dict[str, Score]
 ) -> tuple[str, str]:
     """What came of one target, and which recipe says so."""
-    run = {
+    known = {
         name: recipe.spec.start
         for name, recipe in strong.recipes.items()
         if (plain_task(recipe.spec.task), recipe.spec.epsilon, recipe.spec.model) == (task, epsilon, model)
-        and scores[name].seeds
     }
+    run = {name: start for name, start in known.items() if scores[name].seeds}
+    if not known:
+        return "not reached", f"{task}-{epsilon:g}-{model} (no recipe)"
     if not run:
-        return "no run yet", f"{task} {epsilon:g} {model}"
+        return "no run yet", f"{task}-{epsilon:g}-{model}"
     # A fresh start first: it needs no public data but for its settings.
     for name, start in sorted(run.items(), key=lambda item: bool(item[1])):
         if not above(target, scores[name].mean):
             return "reached from weights pre-trained on public data only" if start else "reached", name
     best = first_of_most(run, lambda name: scores[name].mean)
-    return "missed", f"{best} ({scores[best].mean - target:+.2f})"
+    return "not reached", f"{best} ({scores[best].mean - target:+.2f})"
 
 
 def _overview(strong: Strong, scores: dict[str, Score]) -> str:

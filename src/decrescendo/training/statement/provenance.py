@@ -1,17 +1,18 @@
-"""`Conduct`: how a training was run, as far as the library saw it."""
+"""`Provenance`: how a training was run, as far as the library saw it."""
 
 from dataclasses import dataclass
 
 from decrescendo.errors import InvalidValue, check_instance, check_integer
 
 SEEDED, SECURE = "seeded", "secure"
+FLOAT32, FLOAT64 = "float32", "float64"
 UNRECORDED = (
     "whether examples were proven apart was not recorded, by the version or the program that made this run"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conduct:
+class Provenance:
     """How a training was run. Everything in it may be published.
 
     Args:
@@ -21,7 +22,8 @@ class Conduct:
         model: class and number of trained parameters.
         optimizer: class and settings at the start.
         device: of the model.
-        precise: whether clipped sums were proven to move by at most C as a whole (`clipping.EngineSettings`).
+        accumulate: dtype of the clipped sums: ``float64`` where they were proven to move by at most C as a whole
+            (`clipping.EngineSettings`), else ``float32``.
         trust: who sees raw data or updates; empty: whoever runs the training.
         account: data set and id of the run in a `Store`; empty: in none.
         assumptions: sentences: what the guarantee takes on trust because it could not be proven, and was declared by
@@ -29,9 +31,9 @@ class Conduct:
             step.
 
     Raises:
-        InvalidValue: ``random`` of another name, a step below 0, an empty sentence.
+        InvalidValue: ``random`` or ``accumulate`` of another name, a step below 0, an empty sentence.
 
-    >>> Conduct(random="secure").resumed, Conduct(random="secure", assumptions=()).proven
+    >>> Provenance(random="secure").resumed, Provenance(random="secure", assumptions=()).proven
     ((), True)
     """
 
@@ -40,7 +42,7 @@ class Conduct:
     model: str = ""
     optimizer: str = ""
     device: str = ""
-    precise: bool = False
+    accumulate: str = FLOAT32
     trust: str = ""
     account: str = ""
     assumptions: tuple[str, ...] = (UNRECORDED,)
@@ -51,11 +53,14 @@ class Conduct:
         return not self.assumptions
 
     def __post_init__(self) -> None:
+        if self.accumulate not in (FLOAT32, FLOAT64):
+            raise InvalidValue(
+                f"accumulate must be {FLOAT32} or {FLOAT64}, got accumulate={self.accumulate!r}"
+            )
         if self.random not in (SEEDED, SECURE):
             raise InvalidValue(f"random must be {SEEDED} or {SECURE}, got random={self.random!r}")
         for name in ("model", "optimizer", "device", "trust", "account"):
             check_instance(name, getattr(self, name), str)
-        check_instance("precise", self.precise, bool)
         object.__setattr__(self, "resumed", tuple(check_integer("resumed", step) for step in self.resumed))
         check_instance("assumptions", self.assumptions, tuple)
         for sentence in self.assumptions:

@@ -8,7 +8,7 @@ from torch import nn
 from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.training.steering.adaptive import Adaptive
-from decrescendo.training.steering.seen import Seen, Settings
+from decrescendo.training.steering.context import PolicyContext, Settings
 
 
 @final
@@ -18,13 +18,13 @@ class WholeBudget:
 
     epsilon: float
 
-    def after(self, step: int) -> float:
+    def at_step(self, step: int) -> float:
         """The budget's epsilon; 0 before the first step."""
         return self.epsilon if step else 0.0
 
 
 @final
-class Steered:
+class AdaptiveRun:
     """One adaptive training under way: asks the policy, then the filter, and remembers what was granted.
 
     What is granted is spent, even if a crash keeps the release from being made: a step may be wasted, never hidden.
@@ -33,7 +33,7 @@ class Steered:
     def __init__(self, adaptive: Adaptive, model: nn.Module) -> None:
         self._adaptive, self._model = adaptive, model
         self._granted: list[Settings] = []
-        self.agreed = adaptive.terms
+        self.agreed = adaptive.plan
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
         self.stopped = ""
@@ -47,13 +47,13 @@ class Steered:
         guard = self._adaptive.filter
         rate = self._adaptive.sampling.sample_rate
         share = min(max(guard.remaining / guard.limit, 0.0), 1.0)
-        seen = Seen(
+        context = PolicyContext(
             tuple(self._granted),
             self._model,
             share,
             lambda steps: guard.smallest_noise_multiplier(rate, steps),
         )
-        proposed = self._adaptive.policy(seen)
+        proposed = self._adaptive.policy(context)
         if proposed is None:
             return self._end(f"the policy ended the training after {taken} steps")
         check_instance(
@@ -78,7 +78,7 @@ class Steered:
 
     def epsilon_spent(self, ledger: Ledger) -> float:
         """The whole budget, once anything was released: no part of it is a guarantee."""
-        return self.spent.after(ledger.steps)
+        return self.spent.at_step(ledger.steps)
 
     @property
     def ended(self) -> str:

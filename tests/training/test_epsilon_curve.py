@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from decrescendo.accounting import Pld
+from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.spent import Spent
 from decrescendo.errors import InvalidValue
 from decrescendo.training import train
 
@@ -16,8 +16,8 @@ LEDGER = Ledger.of(np.linspace(3, 1.5, 9), 0.02)
 
 
 def test_shown_is_an_upper_bound_at_every_step_and_tight_at_the_end() -> None:
-    spent = Spent(LEDGER, 1e-5, checkpoints=4)
-    shown = [spent.after(step) for step in range(10)]
+    curve = EpsilonCurve(LEDGER, 1e-5, checkpoints=4)
+    shown = [curve.at_step(step) for step in range(10)]
     assert shown[0] == 0
     for step in (1, 5, 9):
         assert shown[step] >= Pld(rtol=1e-2).bracket(LEDGER.first(step), 1e-5)[0]
@@ -27,18 +27,18 @@ def test_shown_is_an_upper_bound_at_every_step_and_tight_at_the_end() -> None:
 
 
 def test_each_checkpoint_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    spent, asked = Spent(LEDGER, 1e-5, checkpoints=4), []
+    curve, asked = EpsilonCurve(LEDGER, 1e-5, checkpoints=4), []
     original = Pld.bracket
     monkeypatch.setattr(Pld, "bracket", lambda self, *args: asked.append(1) or original(self, *args))
     for step in range(10):
-        spent.after(step)
+        curve.at_step(step)
     assert len(asked) == 4
-    assert np.array_equal(spent.curve(), [spent.after(int(s)) for s in spent.steps])
+    assert np.array_equal(curve.curve(), [curve.at_step(int(s)) for s in curve.steps])
 
 
 @pytest.mark.parametrize(("rows", "checkpoints"), [(1, 20), (20, 20), (21, 20), (4800, 20), (7, 1)])
 def test_the_last_checkpoint_is_the_end(rows: int, checkpoints: int) -> None:
-    steps = Spent(Ledger.of([1.0] * rows, 0.01), 1e-5, checkpoints=checkpoints).steps
+    steps = EpsilonCurve(Ledger.of([1.0] * rows, 0.01), 1e-5, checkpoints=checkpoints).steps
     assert steps[-1] == rows
     assert len(steps) <= checkpoints
     assert (np.diff(steps) > 0).all()
@@ -46,7 +46,7 @@ def test_the_last_checkpoint_is_the_end(rows: int, checkpoints: int) -> None:
 
 def test_delta_is_checked() -> None:
     with pytest.raises(InvalidValue, match="delta"):
-        Spent(LEDGER, 0.0)
+        EpsilonCurve(LEDGER, 0.0)
 
 
 def test_training_shows_it(data: tuple[torch.Tensor, torch.Tensor]) -> None:

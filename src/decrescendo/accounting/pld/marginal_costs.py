@@ -1,13 +1,13 @@
-"""What one more bit of mu at one step costs in delta: the marginal prices that a best schedule is found with.
+"""What one more bit of mu at one step costs in delta: the marginal costs that a best schedule is found with.
 
 delta(e) = (1/2 pi) Int M(c + iv) exp(-(c + iv) e) / ((c + iv)(c + 1 + iv)) dv, and M = prod_t phi(mu_t), with phi the
 transform of a single step. Moving mu_t alone multiplies the integrand by a ratio of two phi, so that
 
     d delta / d log mu_t  =  Re Int w(v) (d log phi / d log mu)(mu_t, c + iv) dv,
 
-with ONE weight w, that of the whole run, for all steps: they all read their price from one curve. log phi and its
+with ONE factor w, that of the whole run, for all steps: they all read their cost from one curve. log phi and its
 derivative are kept at nodes of log mu, with cubic Hermite interpolation between them, so that a run of any length
-costs one row of weights.
+costs one row of coefficients.
 
 Estimates, for steering: discretised, smoothed (`inversion`) and interpolated, within about a thousandth of epsilon.
 Nothing here is a bound; what is found is certified by `Pld` afterwards.
@@ -22,9 +22,9 @@ from scipy.special import expm1, log1p, ndtri
 
 from decrescendo.accounting.gaussian import log_delta
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.pld.discretisation import losses, masses_above, masses_change, place_grid
+from decrescendo.accounting.pld.interpolation import build_nodes, mixtures_above
 from decrescendo.accounting.pld.inversion import Grid, choose_grid
-from decrescendo.accounting.pld.sandwich import losses, masses_above, masses_change, place_dots
-from decrescendo.accounting.pld.segments import build_nodes, mixtures_above
 from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, Waves, log_mgf
 
 _SPACING = 0.04  # of nodes, in log mu
@@ -35,13 +35,15 @@ _BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
-class Prices:
+class MarginalCosts:
     """Both directions of one run's (epsilon, delta), for steps whose mu lies in [mu_low, mu_high]."""
 
     directions: tuple["Direct", ...]
 
     @classmethod
-    def of(cls, start: Ledger, epsilon: float, delta: float, *, mu_low: float, mu_high: float) -> "Prices":
+    def of(
+        cls, start: Ledger, epsilon: float, delta: float, *, mu_low: float, mu_high: float
+    ) -> "MarginalCosts":
         """Tables for schedules that spend about (epsilon, delta), as ``start`` does; one sample rate below 1.
 
         Args:
@@ -56,19 +58,19 @@ class Prices:
             for mass in (start.steps, start.steps * rate)
         )
         nodes = build_nodes(mu, count, nodes=24, kappa=0.08, left=left, right=right)
-        whole = Part(losses(nodes.dots, rate), mixtures_above(nodes, mu, count), rate)
+        whole = Part(losses(nodes.loss_grid, rate), mixtures_above(nodes, mu, count), rate)
         x = np.linspace(
             math.log(mu_low),
             math.log(mu_high),
             max(4, math.ceil(math.log(mu_high / mu_low) / _SPACING)),
         )
-        dots = place_dots(mu_low, mu_high, kappa=_KAPPA, left=left, right=right)
+        loss_grid = place_grid(mu_low, mu_high, kappa=_KAPPA, left=left, right=right)
         # The tilt c of a grid fits losses up to where the run's own are cut off (what is beyond has less than delta's
-        # part of it): farther ones, which dots for larger mu have, would drown them in what is tilted. They count as
+        # part of it): farther ones, which grids for larger mu have, would drown them in what is tilted. They count as
         # losses at the cut, which is too little for nodes far above the run, and those are beyond the budget anyway.
         cut = float(whole.losses[np.isfinite(whole.losses)].max())
-        step = replace(whole, losses=np.minimum(losses(dots, rate), cut))
-        masses, change = masses_above(dots, np.exp(x)).q, masses_change(dots, np.exp(x))
+        step = replace(whole, losses=np.minimum(losses(loss_grid, rate), cut))
+        masses, change = masses_above(loss_grid, np.exp(x)).q, masses_change(loss_grid, np.exp(x))
         found: list[Direct] = []
         for direction in DIRECTIONS:
             grid = _widened(choose_grid([whole], direction, epsilon, delta, smoothing=_SMOOTHING * epsilon))
@@ -136,9 +138,9 @@ class Direct:
     def slopes(self, log_mu: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " k"]:
         """d log delta / d log mu_t at every node."""
         logs = self._log_m(log_mu)
-        weight = _relative(logs) * self.kernel
+        factor = _relative(logs) * self.kernel
         scale = self._chernoff(logs) - self._log_delta(logs)
-        return math.exp(min(scale, 600.0)) * self._step * np.real(self.change @ weight)
+        return math.exp(min(scale, 600.0)) * self._step * np.real(self.change @ factor)
 
     def _chernoff(self, logs: Complex[np.ndarray, " f"]) -> float:
         """log M(c) exp(-c epsilon): the size of every term, a bound of log delta, and rising in every mu."""

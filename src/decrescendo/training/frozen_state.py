@@ -9,11 +9,11 @@ from decrescendo.errors import UnsupportedModel
 from decrescendo.training.bits import checksum
 
 
-class Untouched:
+class FrozenStateGuard:
     """The buffers and frozen parameters of a model, as they were, and which tensors it has.
 
     >>> model = nn.BatchNorm1d(2)
-    >>> before = Untouched(model)
+    >>> before = FrozenStateGuard(model)
     >>> _ = model(torch.ones(3, 2))
     >>> before.check()
     Traceback (most recent call last):
@@ -27,7 +27,7 @@ class Untouched:
         # Frozen parameters may be many times what is trained: a checksum instead of a copy.
         self._frozen = {name: checksum(value) for name, value in _frozen(model)}
 
-    def thawed(self, names: Iterable[str]) -> None:
+    def unfreeze(self, names: Iterable[str]) -> None:
         """These are trained: from now on they may change."""
         for name in names:
             self._frozen.pop(name, None)

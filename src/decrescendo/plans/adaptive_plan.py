@@ -1,4 +1,4 @@
-"""`Terms`: what is fixed before a run whose noise is decided on the way, frozen, as one small file."""
+"""`AdaptivePlan`: what is fixed before a run whose noise is decided on the way, frozen, as one small file."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,12 @@ from decrescendo.errors import (
 )
 from decrescendo.plans.sampling import PoissonSampling
 
-FORMAT, VERSION = "decrescendo-terms", 1
+FORMAT, VERSION = "decrescendo-adaptive-plan", 1
 _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class AdaptivePlan:
     """What was agreed before an adaptive run: all of it public, none of it changed by the run. The adaptive form of an
     `Agreement`.
 
@@ -37,10 +37,11 @@ class Terms:
         policy: in words, what decided noise and clipping.
 
     >>> from decrescendo.accounting.budget import Budget
-    >>> terms = Terms(Budget(1.0, 1e-5), PoissonSampling(100, 10), "RenyiFilter(order=16)", 50, "halve at a plateau")
-    >>> print(terms.guarantee)
+    >>> budget, sampling = Budget(1.0, 1e-5), PoissonSampling(100, 10)
+    >>> plan = AdaptivePlan(budget, sampling, "RenyiFilter(order=16)", 50, "halve at a plateau")
+    >>> print(plan.guarantee)
     (1, 1e-05)-DP an example, RenyiFilter(order=16) upper bound
-    >>> Terms.from_json(terms.to_json()) == terms
+    >>> AdaptivePlan.from_json(plan.to_json()) == plan
     True
     """
 
@@ -68,9 +69,9 @@ class Terms:
         return Guarantee(self.budget.epsilon, self.budget.delta, self.budget.unit, self.filter, "upper")
 
     @property
-    def kind(self) -> Literal["terms"]:
+    def kind(self) -> Literal["adaptive_plan"]:
         """The adaptive form of an `Agreement`."""
-        return "terms"
+        return "adaptive_plan"
 
     @property
     def planned(self) -> None:
@@ -107,7 +108,7 @@ class Terms:
         if guarantee != self.guarantee:
             raise AccountingError(f"the guarantee must be its filter's budget, got {guarantee}")
         if not self.begins(ledger):
-            raise AccountingError(f"the ledger must keep to its terms, got {ledger} under {self}")
+            raise AccountingError(f"the ledger must keep to its plan, got {ledger} under {self}")
         try:
             self.replay(ledger)
         except AccountingError as error:
@@ -143,13 +144,13 @@ class Terms:
         """A fresh filter that was asked for every release of ``ledger`` and granted it.
 
         Returns:
-            The filter; ``None`` where these terms name a filter that this package does not have.
+            The filter; ``None`` where this plan names a filter that this package does not have.
 
         Raises:
-            AccountingError: a release is refused: this ledger cannot have come from these terms.
+            AccountingError: a release is refused: this ledger cannot have come from these plan.
 
-        >>> terms = Terms(Budget(4.0, 1e-8), PoissonSampling(100, 100), "ZcdpFilter", 50, "fixed")
-        >>> terms.replay(Ledger.of([4.0] * 3, sample_rate=1.0))
+        >>> plan = AdaptivePlan(Budget(4.0, 1e-8), PoissonSampling(100, 100), "ZcdpFilter", 50, "fixed")
+        >>> plan.replay(Ledger.of([4.0] * 3, sample_rate=1.0))
         <ZcdpFilter, spent 0.09375 of 0.196352>
         """
         guard = _filter_named(self.filter, self.budget)
@@ -163,11 +164,11 @@ class Terms:
 
     @property
     def sha256(self) -> str:
-        """SHA-256 of the terms' file, as ``sha256sum`` prints it."""
+        """SHA-256 of the plan's file, as ``sha256sum`` prints it."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
-        """The terms as text; `from_json` gives equal ones."""
+        """The plan as text; `from_json` gives an equal one."""
         body: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -187,8 +188,8 @@ class Terms:
         return sealed.seal(body) + "\n"
 
     @classmethod
-    def from_json(cls, text: str, *, source: str = "the text") -> "Terms":
-        """Terms from `to_json`'s text; ``source`` names it in errors.
+    def from_json(cls, text: str, *, source: str = "the text") -> "AdaptivePlan":
+        """The plan of `to_json`'s text; ``source`` names it in errors.
 
         Raises:
             FileRefused: damaged, foreign, newer, or with a key or value that does not belong.
@@ -205,7 +206,7 @@ class Terms:
                 body["policy"],
             )
         except (DecrescendoError, TypeError, KeyError, ValueError) as error:
-            raise FileRefused(f"{source} holds a value that no terms have: {error}") from None
+            raise FileRefused(f"{source} holds a value that no adaptive plan has: {error}") from None
 
 
 def _filter_named(name: str, budget: Budget) -> Filter | None:

@@ -6,12 +6,12 @@ from decrescendo.accounting import Budget, Guarantee, Ledger, Pld
 
 
 @functools.lru_cache(maxsize=64)
-def judged(ledger: Ledger, budget: Budget) -> Guarantee:
+def certify(ledger: Ledger, budget: Budget) -> Guarantee:
     """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end
     beside it. Kept for as many ledgers as a table has cells: an audit trains a thousand times by one plan.
 
     >>> from decrescendo.accounting.ledger import Release
-    >>> round(judged(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
+    >>> round(certify(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)
     1.99
     """
     return Pld().certify(ledger, budget)

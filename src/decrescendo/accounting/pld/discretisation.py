@@ -1,19 +1,19 @@
-"""Discrete mechanisms just above and just below the Gaussian mechanism, on dots shared by all steps.
+"""Pessimistic and optimistic discretisation: mechanisms just above and just below the Gaussian, on one grid of losses.
 
 Write e for a privacy loss of the un-subsampled Gaussian mechanism with parameter mu, y = exp(e), and
 D(y; mu) = delta(log y; mu) - max(0, 1 - y) for the excess of its privacy curve over that of a mechanism that says
-nothing. delta is convex in y. Joining its values at the dots (Doroshenko et al. 2022, "connect the dots") gives a
-curve above it, hence a mechanism that dominates it.
+nothing. delta is convex in y. Joining its values at grid points (Doroshenko et al. 2022, "connect the dots") gives
+a curve above it, hence a mechanism that dominates it.
 
 *Below*: by d(delta)/d(mu) = phi(e/mu - mu/2) and y^2 d^2(delta)/dy^2 = phi(e/mu - mu/2)/mu, the error of joining the
-dots, at most (step of y)^2/8 times the second derivative, is paid for by lowering mu a little: joining the dots of
-delta(.; mu') stays below delta(.; mu) as soon as, in every cell [a, b] of e,
+grid points, at most (step of y)^2/8 times the second derivative, is paid for by lowering mu a little: joining the
+points of delta(.; mu') stays below delta(.; mu) as soon as, in every cell [a, b] of e,
 
     (mu - mu') min_{cell, [mu', mu]} phi  >=  (exp(b - a) - 1)^2 / (8 mu') max_cell phi(.; mu').
 
-With dots kappa mu apart this needs mu - mu' of about kappa^2 mu / 8: second order, like the error above.
+With points kappa mu apart this needs mu - mu' of about kappa^2 mu / 8: second order, like the error above.
 
-Poisson subsampling at rate p maps y to 1 - p + p y and multiplies the curve by p: it keeps both orders, the dots, and
+Poisson subsampling at rate p maps y to 1 - p + p y and multiplies the curve by p: it keeps both orders, the grid, and
 the masses under Q (see `losses`). So nothing here depends on p, nor on which neighbour is the larger.
 """
 
@@ -32,7 +32,7 @@ _WIDEST = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Dots:
+class LossGrid:
     """Losses e_1 < ... < e_n of the un-subsampled mechanism; ``zero`` is the index of e = 0, which is among them."""
 
     e: Float[np.ndarray, " n"]
@@ -44,17 +44,17 @@ class Dots:
         return np.r_[np.exp(self.e[0]), np.exp(self.e[:-1]) * np.expm1(np.diff(self.e))]
 
 
-def place_dots(
+def place_grid(
     mu_low: float, mu_high: float, *, kappa: float, left: float, right: float, reach: float = 9.0
-) -> Dots:
-    """Dots for every mu in [mu_low, mu_high]: ``kappa mu`` apart within ``reach`` deviations, relatively so beyond.
+) -> LossGrid:
+    """A grid for every mu in [mu_low, mu_high]: ``kappa mu`` apart within ``reach`` deviations, relatively so beyond.
 
     Args:
         mu_low, mu_high: range of the steps' mu, 0 < mu_low <= mu_high.
-        kappa: distance of dots over mu.
-        left, right: the outermost dots lie that many standard deviations from the mean loss mu^2/2 of ``mu_high``
+        kappa: distance of grid points over mu.
+        left, right: the outermost points lie that many standard deviations from the mean loss mu^2/2 of ``mu_high``
             under the law they are in the tail of (Q on the left, P on the right).
-        reach: number of deviations over which dots are evenly spaced for the smallest mu.
+        reach: number of deviations over which points are evenly spaced for the smallest mu.
     """
     if mu_high > LARGEST_MU:
         raise AccountingError(
@@ -72,7 +72,7 @@ def place_dots(
     if half[-1] < limit:
         half = np.r_[half, half[-1] + _WIDEST * np.arange(1, math.ceil((limit - half[-1]) / _WIDEST) + 1)]
     sides = [half[: int(np.searchsorted(half, mu_high * (mu_high / 2 + tail))) + 1] for tail in (left, right)]
-    return Dots(np.r_[-sides[0][::-1], 0.0, sides[1]], sides[0].size)
+    return LossGrid(np.r_[-sides[0][::-1], 0.0, sides[1]], sides[0].size)
 
 
 def excess(e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n"]:
@@ -84,7 +84,7 @@ def excess(e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.
 class Masses:
     """Discrete mechanisms, one a row: masses under Q at y_0 = 0, y_1, .., y_n, and the mass of P at infinity.
 
-    The mass of P at dot j is y_j times that of Q; rows under Q sum to 1. ``slope_scale``: the values over the steps
+    The mass of P at point j is y_j times that of Q; rows under Q sum to 1. ``slope_scale``: the values over the steps
     of y that the slopes were computed from, which says how exact they are.
     """
 
@@ -93,69 +93,69 @@ class Masses:
     slope_scale: Float[np.ndarray, "k n"]
 
 
-def _masses(dots: Dots, values: Float[np.ndarray, "k n"]) -> Masses:
-    """The mechanism whose excess is ``values`` at the dots, 0 at y = 0 and linear in y between: its slopes' jumps."""
-    steps = dots.y_steps
+def _masses(loss_grid: LossGrid, values: Float[np.ndarray, "k n"]) -> Masses:
+    """The mechanism whose excess is ``values`` on the grid, 0 at y = 0 and linear in y between: its slopes' jumps."""
+    steps = loss_grid.y_steps
     slopes = np.diff(values, axis=1, prepend=0.0) / steps
     scale = values / steps
     scale[:, 1:] += values[:, :-1] / steps[1:]
     q = np.diff(slopes, axis=1, append=0.0)
-    q[:, dots.zero] += 1.0  # the jump of max(0, 1 - y)
+    q[:, loss_grid.zero] += 1.0  # the jump of max(0, 1 - y)
     return Masses(np.concatenate([slopes[:, :1], q], axis=1), values[:, -1], scale)
 
 
-def masses_above(dots: Dots, mu: Float[np.ndarray, " k"]) -> Masses:
+def masses_above(loss_grid: LossGrid, mu: Float[np.ndarray, " k"]) -> Masses:
     """Mechanisms that dominate the Gaussian mechanisms of parameters ``mu``."""
-    return _masses(dots, excess(dots.e, mu))
+    return _masses(loss_grid, excess(loss_grid.e, mu))
 
 
-def masses_change(dots: Dots, mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n_plus_1"]:
+def masses_change(loss_grid: LossGrid, mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n_plus_1"]:
     """The derivative of the masses under Q of `masses_above` in log mu, by d(delta)/d(mu) = phi(e/mu - mu/2)."""
     m = mu[:, None]
-    rise = m / math.sqrt(2 * math.pi) * np.exp(-((dots.e / m - m / 2) ** 2) / 2)
-    slopes = np.diff(rise, axis=1, prepend=0.0) / dots.y_steps
+    rise = m / math.sqrt(2 * math.pi) * np.exp(-((loss_grid.e / m - m / 2) ** 2) / 2)
+    slopes = np.diff(rise, axis=1, prepend=0.0) / loss_grid.y_steps
     return np.concatenate([slopes[:, :1], np.diff(slopes, axis=1, append=0.0)], axis=1)
 
 
 def masses_below(
-    dots: Dots,
+    loss_grid: LossGrid,
     mu: Float[np.ndarray, " k"],
     *,
     tail: float,
     minus: Float[np.ndarray, " k"] | None = None,
-    weight: Float[np.ndarray, " k"] | None = None,
+    factor: Float[np.ndarray, " k"] | None = None,
 ) -> Masses:
-    """Mechanisms below the curves (1 + weight) D(mu) - weight D(minus), by default below D(mu); none infinite.
+    """Mechanisms below the curves (1 + factor) D(mu) - factor D(minus), by default below D(mu); none infinite.
 
     A curve is given up where it falls below its value ``tail`` deviations out: max(0, curve - that value) is still
     convex, and the module's inequality has to hold in fewer cells.
 
     Args:
-        mu: the node whose curve is lowered so that joining dots stays below it.
-        minus: a smaller mu, whose curve joined at the dots stays above it, which is the safe side here.
-        weight: >= 0.
+        mu: the node whose curve is lowered so that joining its points stays below it.
+        minus: a smaller mu, whose curve joined at grid points stays above it, which is the safe side here.
+        factor: >= 0.
         tail: in standard deviations.
     """
     log_cut = log_delta(mu * (mu / 2 + tail), mu)
-    lowered, relevant = _lowered(dots, mu, tail, log_cut)
-    values = excess(dots.e, lowered)
-    if minus is not None and weight is not None:
-        values = (1 + weight)[:, None] * values - weight[:, None] * excess(dots.e, minus)
+    lowered, relevant = _lowered(loss_grid, mu, tail, log_cut)
+    values = excess(loss_grid.e, lowered)
+    if minus is not None and factor is not None:
+        values = (1 + factor)[:, None] * values - factor[:, None] * excess(loss_grid.e, minus)
     values = np.maximum(values - np.exp(log_cut)[:, None], 0.0)
     positive = values > 0
     used = positive[:, 1:] | positive[:, :-1]
     if np.any(used & ~relevant) or positive[:, 0].any() or positive[:, -1].any():
         raise AccountingError(
-            "the dots of a lower bound do not reach its tails; this is a bug, please report it"
+            "the grid of a lower bound does not reach its tails; this is a bug, please report it"
         )
-    return _masses(dots, values)
+    return _masses(loss_grid, values)
 
 
 def _lowered(
-    dots: Dots, mu: Float[np.ndarray, " k"], tail: float, log_cut: Float[np.ndarray, " k"]
+    loss_grid: LossGrid, mu: Float[np.ndarray, " k"], tail: float, log_cut: Float[np.ndarray, " k"]
 ) -> tuple[Float[np.ndarray, " k"], Bool[np.ndarray, "k cells"]]:
     """The mu' < mu of the module's inequality, and the cells in which it was checked: where D may exceed the cut."""
-    left, right = dots.e[None, :-1], dots.e[None, 1:]
+    left, right = loss_grid.e[None, :-1], loss_grid.e[None, 1:]
     growth = np.expm1(right - left) ** 2 / 8
     high = mu[:, None]
     lowered = mu * (1 - 1e-9)
@@ -175,15 +175,15 @@ def _lowered(
         if np.all(mu - lowered >= needed):
             return lowered, relevant
         lowered = np.where(mu - lowered >= needed, lowered, np.maximum(mu - 1.02 * needed, mu / 2))
-    raise AccountingError("the dots are too far apart for a lower bound; ask for a smaller rtol")
+    raise AccountingError("the grid is too coarse for a lower bound; ask for a smaller rtol")
 
 
-def losses(dots: Dots, sample_rate: float) -> Float[np.ndarray, " n_plus_1"]:
+def losses(loss_grid: LossGrid, sample_rate: float) -> Float[np.ndarray, " n_plus_1"]:
     """Privacy losses log(1 - p + p y_j) of the subsampled mechanisms at y_0 = 0, y_1, ..; -inf at y_0 for p = 1."""
     p = sample_rate
-    change = p * np.expm1(dots.e)
+    change = p * np.expm1(loss_grid.e)
     with np.errstate(divide="ignore"):
         floor = np.log1p(-p) if p < 1 else -np.inf
-        far = np.logaddexp(floor, math.log(p) + dots.e)
+        far = np.logaddexp(floor, math.log(p) + loss_grid.e)
     near = np.log1p(np.maximum(change, -0.5))
     return np.r_[floor, np.where(np.abs(change) < 0.5, near, far)]

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import erf, ndtr
 
-from decrescendo.accounting.pld.sandwich import Dots, Masses, masses_above, masses_below, place_dots
+from decrescendo.accounting.pld.discretisation import LossGrid, Masses, masses_above, masses_below, place_grid
 
 # log(1 + x) is summed up to x^ORDER / ORDER.
 ORDER = 8
@@ -27,9 +27,9 @@ ORDER = 8
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Places ``mu`` (ascending) and common dots of node mechanisms; curves below are cut ``tail`` deviations out."""
+    """Places ``mu`` (ascending) and the grid of node mechanisms; curves below are cut ``tail`` deviations out."""
 
-    dots: Dots
+    loss_grid: LossGrid
     mu: Float[np.ndarray, " k"]
     tail: float
 
@@ -72,10 +72,10 @@ def build_nodes(
     """
     places = mu if mu.size <= nodes else mu[[0, -1]] if _alike(mu) else _spread(mu, count, nodes)
     margin = max(0.1, 5 * kappa)
-    dots = place_dots(
+    loss_grid = place_grid(
         float(places[0]), float(places[-1]), kappa=kappa, left=left + margin, right=right + margin
     )
-    return Nodes(dots, places, min(left, right))
+    return Nodes(loss_grid, places, min(left, right))
 
 
 def _alike(mu: Float[np.ndarray, " n"]) -> bool:
@@ -88,8 +88,8 @@ def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: in
     log_mu = np.log(mu)
     edges = np.linspace(log_mu[0], log_mu[-1], 513)
     centre = np.exp((edges[:-1] + edges[1:]) / 2)
-    weight, _ = np.histogram(log_mu, bins=edges, weights=count.astype(np.float64))
-    cost = weight * np.exp(np.minimum(centre**2, 600.0)) * centre**2 * (2 + 4 * centre**2)
+    steps, _ = np.histogram(log_mu, bins=edges, weights=count.astype(np.float64))
+    cost = steps * np.exp(np.minimum(centre**2, 600.0)) * centre**2 * (2 + 4 * centre**2)
     density = np.cbrt(cost / cost.sum())
     density = density / density.sum() + 0.25 / density.size  # and some everywhere: spacings stay comparable
     cumulative = np.r_[0.0, np.cumsum(density)]
@@ -103,8 +103,8 @@ def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: in
 def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
     """Every step as a mixture of its two neighbouring nodes, written round the middle: |w| <= 1/2."""
     if mu.size > nodes.mu.size and _alike(mu):
-        return _exactly(masses_above(nodes.dots, mu[-1:]), count.sum(keepdims=True))
-    above = masses_above(nodes.dots, nodes.mu)
+        return _exactly(masses_above(nodes.loss_grid, mu[-1:]), count.sum(keepdims=True))
+    above = masses_above(nodes.loss_grid, nodes.mu)
     q, infinite, scale = above.q, above.infinite, above.slope_scale
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
         return _exactly(above, count)
@@ -125,29 +125,29 @@ def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
 def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
     """Every step extrapolated from the two nodes at or below it; from the one below where masses would be negative.
 
-    A group's masses are those of weight 0 and of its largest weight, mixed: both ends are curves of mechanisms.
+    A group's masses are those of coefficient 0 and of its largest one, mixed: both ends are curves of mechanisms.
     """
     if mu.size > nodes.mu.size and _alike(mu):
-        return _exactly(masses_below(nodes.dots, mu[:1], tail=nodes.tail), count.sum(keepdims=True))
-    below = masses_below(nodes.dots, nodes.mu, tail=nodes.tail)
+        return _exactly(masses_below(nodes.loss_grid, mu[:1], tail=nodes.tail), count.sum(keepdims=True))
+    below = masses_below(nodes.loss_grid, nodes.mu, tail=nodes.tail)
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
         return _exactly(below, count)
     groups = nodes.mu.size - 1
     group = np.clip(np.searchsorted(nodes.mu, mu, side="right") - 2, 0, groups - 1)
-    weight = np.maximum(_shares(nodes.mu, mu, group) - 1.0, 0.0)
+    coefficient = np.maximum(_shares(nodes.mu, mu, group) - 1.0, 0.0)
     largest = np.full(groups, 1e-6)
-    np.maximum.at(largest, group, weight)
+    np.maximum.at(largest, group, coefficient)
     base = below.q[1:]
-    end = masses_below(nodes.dots, nodes.mu[1:], tail=nodes.tail, minus=nodes.mu[:-1], weight=largest)
+    end = masses_below(nodes.loss_grid, nodes.mu[1:], tail=nodes.tail, minus=nodes.mu[:-1], factor=largest)
     valid = end.q.min(axis=1) >= 0
-    weight, largest = np.where(valid[group], weight, 0.0), np.where(valid, largest, 0.0)
+    coefficient, largest = np.where(valid[group], coefficient, 0.0), np.where(valid, largest, 0.0)
     difference = np.where(valid[:, None], (end.q - base) / np.where(valid, largest, 1.0)[:, None], 0.0)
     none = np.zeros(groups)
     members = np.bincount(group, minlength=groups).astype(np.float64)
     # An extrapolated curve's rounding is that of both curves it was made of.
     scale = (1 + 2 * largest)[:, None] * below.slope_scale[1:]
     return Mixtures(
-        base, difference, none, none, largest, _power_sums(group, weight, count, groups), scale, members
+        base, difference, none, none, largest, _power_sums(group, coefficient, count, groups), scale, members
     )
 
 
@@ -177,12 +177,15 @@ def _variation(low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> F
 
 
 def _power_sums(
-    group: Int[np.ndarray, " n"], weight: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], groups: int
+    group: Int[np.ndarray, " n"],
+    coefficient: Float[np.ndarray, " n"],
+    count: Int[np.ndarray, " n"],
+    groups: int,
 ) -> Float[np.ndarray, "g powers"]:
-    """Sum over the members of each group of count times weight^k, k = 0 .. ORDER - 1."""
+    """Sum over the members of each group of count times coefficient^k, k = 0 .. ORDER - 1."""
     terms = count.astype(np.float64)
     sums: list[Float[np.ndarray, " g"]] = []
     for _ in range(ORDER):
         sums.append(np.bincount(group, weights=terms, minlength=groups))
-        terms = terms * weight
+        terms = terms * coefficient
     return np.stack(sums, axis=1)

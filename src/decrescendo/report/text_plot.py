@@ -11,7 +11,7 @@ _EIGHTHS = " ▁▂▃▄▅▆▇█"
 _STEEP = 5.0
 
 
-def sketch(
+def text_plot(
     values: Sequence[float] | Float[np.ndarray, " steps"], *, title: str, width: int = 60, height: int = 6
 ) -> list[str]:
     """A bar chart of positive values over the steps, from the smallest to the largest.
@@ -24,7 +24,7 @@ def sketch(
     Returns:
         Lines of text with Unicode blocks. Ratios above 5 are drawn on a logarithmic scale, and the title says so.
 
-    >>> print("\\n".join(sketch([1.0, 1.5, 2.0, 1.0], title="noise", height=2)))
+    >>> print("\\n".join(text_plot([1.0, 1.5, 2.0, 1.0], title="noise", height=2)))
     noise
     2 ┤  █
     1 ┤▁██▁

@@ -5,8 +5,8 @@ from typing import final
 import numpy as np
 from jaxtyping import Float, Int
 
-from decrescendo.accounting import Pld
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.pld import Pld
 from decrescendo.errors import check_integer, check_real
 
 # Relative width of the bracket at all checkpoints but the last: a few times cheaper than the default.
@@ -14,7 +14,7 @@ QUICK = 1e-2
 
 
 @final
-class Spent:
+class EpsilonCurve:
     """Certified epsilon after each of a few checkpoints of a ledger, each computed when first asked for.
 
     Between checkpoints nothing is interpolated: the value is the next checkpoint's, and so an upper bound.
@@ -28,12 +28,12 @@ class Spent:
         InvalidValue: a number outside its range.
         AccountingError: (when asked) a release the accountant cannot judge.
 
-    >>> spent = Spent(Ledger.of([2.0] * 10, 0.01), delta=1e-5, checkpoints=5)
-    >>> spent.steps.tolist()
+    >>> curve = EpsilonCurve(Ledger.of([2.0] * 10, 0.01), delta=1e-5, checkpoints=5)
+    >>> curve.steps.tolist()
     [2, 4, 6, 8, 10]
-    >>> spent.after(0)
+    >>> curve.at_step(0)
     0.0
-    >>> spent.after(3) == spent.after(4) < spent.after(5)
+    >>> curve.at_step(3) == curve.at_step(4) < curve.at_step(5)
     True
     """
 
@@ -51,7 +51,7 @@ class Spent:
         """The checkpoints, as numbers of releases."""
         return self._steps
 
-    def after(self, step: int) -> float:
+    def at_step(self, step: int) -> float:
         """Epsilon spent by the first ``step`` releases, or by a few more: the upper end at the next
         checkpoint."""
         wanted = check_integer("step", step)
@@ -63,9 +63,9 @@ class Spent:
             pld = Pld() if at == end else Pld(rtol=QUICK)
             own = pld.bracket(self._ledger.first(at), self._delta)[1]
             # Fewer releases never cost more: the sharper value of the end bounds the quick ones.
-            self._known[at] = own if at == end else min(own, self.after(end))
+            self._known[at] = own if at == end else min(own, self.at_step(end))
         return self._known[at]
 
     def curve(self) -> Float[np.ndarray, " checkpoints"]:
         """Epsilon at every checkpoint."""
-        return np.array([self.after(int(step)) for step in self._steps])
+        return np.array([self.at_step(int(step)) for step in self._steps])

@@ -1,4 +1,4 @@
-"""What a learning rate, a curvature and momentum say about how much the noise of each step weighs at the end."""
+"""What a learning rate, a curvature and momentum say about how much of each step's noise is felt at the end."""
 
 import numpy as np
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from decrescendo.errors import InvalidValue, check_array, check_real
 _LEAST = 1e-290
 
 
-def noise_weights(
+def noise_influence(
     learning_rate: object, *, curvature: float = 0.0, momentum: float = 0.0
 ) -> Float[np.ndarray, " steps"]:
     """q_t on the variance of the noise on the *sum*, for `allocate`; the largest is 1.
@@ -30,7 +30,7 @@ def noise_weights(
     ==================  ======================================================================================
 
     The theorems are for full gradients that clipping leaves alone; with momentum they ask for one constant rate. Beyond
-    that the weights are a model. They choose a shape, they prove nothing.
+    that the influences are a model. They choose a shape, they prove nothing.
 
     Args:
         learning_rate: eta_t > 0, one a step.
@@ -40,9 +40,9 @@ def noise_weights(
     Raises:
         InvalidValue: a value outside its range.
 
-    >>> noise_weights([2.0, 1.0, 1.0])
+    >>> noise_influence([2.0, 1.0, 1.0])
     array([1.  , 0.25, 0.25])
-    >>> noise_weights([2.0, 2.0, 2.0], curvature=0.25)
+    >>> noise_influence([2.0, 2.0, 2.0], curvature=0.25)
     array([0.25, 0.5 , 1.  ])
     """
     eta = check_array("learning_rate", learning_rate, above=0)

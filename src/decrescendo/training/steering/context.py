@@ -35,7 +35,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PolicyContext:
     """All that a policy is shown: what was released, and what follows from it. Nothing here is private.
 
     The clipping's diagnostics, losses and batch sizes are not in it: they are private and free of noise, and a policy
@@ -46,8 +46,8 @@ class Seen:
         model: with the weights released by the last step; to be looked at, not changed.
         share_left: of the filter's budget, in [0, 1].
 
-    >>> seen = Seen((Settings(2.0, 1.0), Settings(1.5, 1.0)), nn.Linear(1, 1), 0.25)
-    >>> seen.step
+    >>> context = PolicyContext((Settings(2.0, 1.0), Settings(1.5, 1.0)), nn.Linear(1, 1), 0.25)
+    >>> context.step
     2
     """
 
@@ -68,7 +68,7 @@ class Seen:
     def smallest_noise_multiplier(self, steps: int = 1) -> float:
         """The smallest noise multiplier with which ``steps`` more steps still fit; infinite if none does.
 
-        >>> Seen((), nn.Linear(1, 1), 1.0).smallest_noise_multiplier()
+        >>> PolicyContext((), nn.Linear(1, 1), 1.0).smallest_noise_multiplier()
         inf
         """
         return float("inf") if self._smallest is None else self._smallest(steps)
@@ -78,10 +78,10 @@ class Seen:
 class Policy(Protocol):
     """Decides the next step from what was released; ``None`` ends the training.
 
-    Asked once before each step, first with ``seen.step == 0``: a policy that remembers starts afresh then. It must not
-    look at private data, nor at numbers computed from them without noise.
+    Asked once before each step, first with ``context.step == 0``: a policy that remembers starts afresh then. It must
+    not look at private data, nor at numbers computed from them without noise.
     """
 
-    def __call__(self, seen: Seen, /) -> Settings | None:
+    def __call__(self, context: PolicyContext, /) -> Settings | None:
         """The next step's settings."""
         ...
