@@ -78,8 +78,8 @@ def simulate(
             (`client_streams`), and the model's own (`round_stream`; torch's global generators are neither read nor
             moved). Who knows it knows all noise.
         placement: in DISTRIBUTED and LOCAL each member's noise is drawn from its own stream, as a deployed client
-            would; that is slow. The models of DISTRIBUTED have the same law as those of CENTRAL, so simulate CENTRAL to study
-            them; what LOCAL costs cannot be had cheaper.
+            would; that is slow. The models of DISTRIBUTED have the same law as those of CENTRAL, so simulate CENTRAL
+            to study them; what LOCAL costs cannot be had cheaper.
         local: ``None`` for one gradient a client (FedSGD), else several steps of local SGD.
         dropouts: who of a cohort does not answer; ``None`` for nobody. May depend on anything but the updates: then
             the dropouts themselves say something, as in real life, that no guarantee covers.
