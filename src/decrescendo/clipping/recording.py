@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
+from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
@@ -27,7 +28,7 @@ from decrescendo.clipping.rules.decompose import DECOMPOSED
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import DecrescendoError, UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {
     **linear.RULES, **conv.RULES, **embedding.RULES, **bag.RULES, **lookup.RULES, **norm.RULES, **elementwise.RULES,
@@ -51,7 +52,7 @@ EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
-_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE} | CHAINS | _SHAPED.keys()
+_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE, functional.triplet_margin_with_distance_loss} | CHAINS | _SHAPED.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,21 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._seen(func, args, kwargs or {})
+        except (DecrescendoError, AttributeError):
+            raise
+        except Exception as error:
+            self.watch.raised = self.watch.raised or f"{name_of(func)} raised {type(error).__name__}"
+            raise
+
+    def _seen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in SIZES:
+            return self.watch.counts.size(func, args, kwargs) if self.watch.labels.counting else func(*args, **kwargs)
+        if self.watch.labels.counting:
+            self.watch.counts.check_apart(func, args, kwargs)
+            if is_given(args, kwargs):
+                return self.watch.counts.given(func, args, kwargs, self._run)
         if func in CHECKS:
             names, check = CHECKS[func]
             check(dict(zip(names, args, strict=False)) | kwargs)
@@ -200,7 +215,13 @@ class Recorder(TorchFunctionMode):
                 "Use a constant"
             )
         elif func in _SHAPED and len(args) == 2:
-            func, args = _SHAPED[func], (args[0], args[1].shape)
+            shape = self.watch.counts.size(SHAPE, args[1:], {}) if self.watch.labels.counting else args[1].shape
+            func, args = _SHAPED[func], (args[0], shape)
+            if is_given(args, kwargs):
+                return self.watch.counts.given(func, args, kwargs, self._run)
+        elif func is functional.triplet_margin_with_distance_loss:
+            with self:  # what it is given to call is seen
+                return opened(func)(*args, **kwargs)
         elif func in CHAINS and len(args[0]) > 2:
             # By default torch chooses the order of the products by the number of rows.
             with self:
@@ -266,7 +287,8 @@ class Recorder(TorchFunctionMode):
         label = self.watch.label(tensor)
         if not isinstance(label, Place):
             return None
-        return Layout.of(label, self.batch, None if label.owners is None else self.packing(label.owners))
+        packed = None if label.owners is None or label.owners.each else self.packing(label.owners)
+        return Layout.of(label, self.batch, packed)
 
     def packing(self, owners: Owners, sizes: tuple[int, ...] | None = None) -> Packing:
         """How rows that belong to these examples are padded; ``sizes``: of a packed sequence, at each step."""
@@ -344,6 +366,8 @@ class Recorder(TorchFunctionMode):
                 f"{name} with {', '.join(_roots(found))}, which returns {len(made)}. Freeze these parameters, or use "
                 "layers made of linear, convolution, embedding and normalisation"
             )
+        if not cast("Tensor", output).numel():
+            return output.detach().requires_grad_()  # no gradient comes of no rows
         self._use(func, name, before, kwargs, cast("Tensor", output), found, inner, outer)
         return output
 
