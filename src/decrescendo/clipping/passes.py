@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
@@ -82,7 +83,13 @@ def _run(
     uses = recorder.uses
     with stream(uses, watch, wide=wide) as arrivals, watch, Reading(watch):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
-        captured = iter(output_gradients(losses, watch, others))
+        try:
+            captured = iter(output_gradients(losses, watch, others))
+        except CheckpointError as error:
+            raise UnsupportedModel(
+                "a checkpointed part must save the same tensors when it is run again, but a layer in it is replaced in "
+                "the recorded forward pass only (a recurrent layer). Leave that layer out of the checkpoint"
+            ) from error
     check_arrived(list(arrivals.values()), reached)
     recorder.check_kept()
     gradients = [
@@ -165,13 +172,14 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     ``held`` is what the model holds on entry. What is written to their memory the proof sees; this sees the rest:
     other tensors in their place, and other memory.
     """
-    before = [(name, tensor, tensor._version, tensor.untyped_storage()) for name, tensor in held.tensors()]
+    before = [(name, tensor, tensor._version, _storage(tensor)) for name, tensor in held.tensors()]
     yield
     after = dict(Inventory.of(model).tensors())
     changed: list[str] = []
     for name, tensor, version, storage in before:
-        moved = tensor.untyped_storage().data_ptr() != storage.data_ptr()
-        if moved:
+        now = _storage(tensor)
+        moved = now is not None and storage is not None and now.data_ptr() != storage.data_ptr()
+        if moved and storage is not None:
             _give_back(tensor, storage)
         if after.get(name) is not tensor:
             _put_back(model, name, tensor)
@@ -184,6 +192,11 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
             "They would hold the data without noise; call .eval() on that module, or use one without running "
             "statistics (GroupNorm, LayerNorm)"
         )
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    """Of a tensor that has one; a sparse one has several, which the proof watches."""
+    return tensor.untyped_storage() if tensor.layout is torch.strided else None
 
 
 def _give_back(tensor: Tensor, storage: torch.UntypedStorage) -> None:

@@ -486,7 +486,9 @@ class Recorder(TorchFunctionMode):
         )
         kernel = None
         with paused():
-            if rule is not None and layout.kind in rule.layouts:
+            # Rules for products are of real numbers.
+            real = not output.is_complex() or func in elementwise.RULES
+            if rule is not None and real and layout.kind in rule.layouts:
                 kernel = rule.build(call, call.bind(rule.names))
             if kernel is None or _answers(kernel) != tracked.keys():
                 kernel = fallback(call)

@@ -186,8 +186,8 @@ class Labels:
             return label
         if not tensor.numel():
             return Public.FILL if label.owners is None else Span(1, 0, 0, label.owners)
-        if tensor.layout is not torch.strided:
-            return Mixed("it has no strides")
+        if tensor.layout is not torch.strided or label.dim >= tensor.dim():
+            return Mixed("it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions")
         return span_of(tensor, label, self.units(label)) or Mixed(
             "its examples lie in memory in no order that is known"
         )

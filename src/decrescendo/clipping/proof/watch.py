@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof.counts import Counts
-from decrescendo.clipping.proof.labels import Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.looks import Looks, line
 from decrescendo.clipping.proof.memory import Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
@@ -450,7 +450,9 @@ class Watch(Pausable):
         single = [value for value in bound.values() if isinstance(value, Tensor)]
         call = Call(op.name, lambda: bound, (), made, self.label, self.units, self.owners)
         return [
-            call.joined([*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim())
+            call.mixed(SUMMED)
+            if any(cast("list[Tensor]", entries)[at].dim() > tensor.dim() for entries in lists)
+            else call.joined([*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim())
             for at, tensor in enumerate(made)
             if tensor is not None
         ]
