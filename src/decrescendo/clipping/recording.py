@@ -1,9 +1,9 @@
 """Seeing every use of a trainable parameter in a forward pass, without touching the model."""
 
 import functools
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -52,7 +52,8 @@ EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
-_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE, functional.triplet_margin_with_distance_loss} | CHAINS | _SHAPED.keys()
+_CALLING = functional.triplet_margin_with_distance_loss
+_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING} | CHAINS | _SHAPED.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +185,16 @@ class Recorder(TorchFunctionMode):
         except (DecrescendoError, AttributeError):
             raise
         except Exception as error:
-            self.watch.raised = self.watch.raised or f"{name_of(func)} raised {type(error).__name__}"
+            # Functions in Python raise others of their own, after answers that do not depend on the data.
+            if not isinstance(func, FunctionType) or isinstance(error, (RuntimeError, IndexError)):
+                self.watch.raised = self.watch.raised or f"{name_of(func)} raised {type(error).__name__}"
             raise
 
     def _seen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SIZES:
             return self.watch.counts.size(func, args, kwargs) if self.watch.labels.counting else func(*args, **kwargs)
         if self.watch.labels.counting:
-            self.watch.counts.check_apart(func, args, kwargs)
+            self.watch.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
         if func in CHECKS:
@@ -219,7 +222,7 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
-        elif func is functional.triplet_margin_with_distance_loss:
+        elif func is _CALLING:
             with self:  # what it is given to call is seen
                 return opened(func)(*args, **kwargs)
         elif func in CHAINS and len(args[0]) > 2:
@@ -366,8 +369,6 @@ class Recorder(TorchFunctionMode):
                 f"{name} with {', '.join(_roots(found))}, which returns {len(made)}. Freeze these parameters, or use "
                 "layers made of linear, convolution, embedding and normalisation"
             )
-        if not cast("Tensor", output).numel():
-            return output.detach().requires_grad_()  # no gradient comes of no rows
         self._use(func, name, before, kwargs, cast("Tensor", output), found, inner, outer)
         return output
 
@@ -575,7 +576,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 def is_composite(func: Callable[..., Any]) -> bool:
     """Whether ``func`` is one of torch's Python functions, whose operations can be seen one by one."""
-    return isinstance(func, types.FunctionType) and func.__module__ in (
+    return isinstance(func, FunctionType) and func.__module__ in (
         "torch.nn.functional",
         "torch.functional",
     )
@@ -583,13 +584,13 @@ def is_composite(func: Callable[..., Any]) -> bool:
 
 def opened(func: Callable[..., Any]) -> Callable[..., Any]:
     """A copy of a composite that does not hand itself to the active mode, so that inner calls are seen."""
-    function = cast("types.FunctionType", func)
+    function = cast("FunctionType", func)
 
     def no(*_: object) -> bool:
         return False
 
     ungated = {key: no for key in function.__globals__ if key.startswith("has_torch_function")}
-    copy = types.FunctionType(
+    copy = FunctionType(
         function.__code__, {**function.__globals__, **ungated}, function.__name__, function.__defaults__,
         function.__closure__,
     )  # fmt: skip

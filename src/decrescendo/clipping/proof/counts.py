@@ -12,10 +12,11 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, counted_of
+from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, counted_of, is_data
 from decrescendo.clipping.proof.looks import Looks
 from decrescendo.clipping.proof.memory import Labels
 from decrescendo.clipping.proof.places import Owners
+from decrescendo.clipping.proof.storage import tensors_of
 
 SHAPE: Any = cast("Any", Tensor.shape).__get__
 _BYTES: Any = cast("Any", Tensor.nbytes).__get__
@@ -135,6 +136,8 @@ class Counts:
         self.labels, self.looks = labels, looks
         # Whether Python has such a size.
         self.handed = False
+        # Whether the function that runs was given rows that the data selected.
+        self.within = False
 
     def size(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What Python gets for a size that it asks for."""
@@ -160,8 +163,9 @@ class Counts:
             self._refuse()
         return func(*args, **kwargs)
 
-    def check_apart(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Refuse to take rows that the data selected apart, one by one."""
+    def enter(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note whether a function is given rows that the data selected; refuse to take these apart, one by one."""
+        self.within = any(self._counted(t) is not None for t in tensors_of((*args, *kwargs.values())))
         at = _APART.get(func)
         tensor = args[0] if args else None
         place = self._counted(tensor) if at is not None and isinstance(tensor, Tensor) else None
@@ -213,7 +217,8 @@ class Counts:
         if name in _MADE:
             self.labels.assign(output, place._replace(constant=name == "arange"))
             return output
-        if isinstance(label, Public) and not output.requires_grad and output.stride(dim) == 0:
+        one = output.shape[dim] < 2 or output.stride(dim) == 0
+        if not is_data(label) and not output.requires_grad and one:
             output = output.clone(memory_format=torch.contiguous_format)  # one row for each of these
             self.labels.assign(output, place)
             return output
@@ -226,8 +231,8 @@ class Counts:
 def not_seen(error: str) -> str:
     """Why a pass is refused whose program raises an error where it has such a size."""
     return (
-        f"the data must not steer the pass, but {error} was raised where the number of rows that they select is a size. "
-        "Use it as a size of zeros, views and the like only, or compute all rows and choose by torch.where"
+        f"the data must not steer the pass, but {error} was raised where the number of rows that they select is a "
+        "size. Use it as a size of zeros, views and the like only, or compute all rows and choose by torch.where"
     )
 
 
@@ -249,12 +254,11 @@ def _counts_in(values: Iterable[Any]) -> list[Count]:
 
 
 def _plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        value.value if type(value) is Count
-        else _plain(tuple(cast("list[Any]", value))) if isinstance(value, (list, tuple)) and _counts_in(cast("list[Any]", value))
-        else value
-        for value in values
-    )  # fmt: skip
+    found: list[Any] = []
+    for value in values:
+        inside = isinstance(value, (list, tuple)) and _counts_in(cast("list[Any]", value))
+        found.append(_plain(tuple(value)) if inside else value.value if type(value) is Count else value)
+    return tuple(found)
 
 
 def _is_trusted() -> bool:

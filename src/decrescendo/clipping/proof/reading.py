@@ -40,7 +40,7 @@ class Reading(TorchFunctionMode):
         elif self._watch.labels.counting:
             if func in SIZES:
                 return self._watch.counts.size(func, args, kwargs or {})
-            self._watch.counts.check_apart(func, args, kwargs or {})
+            self._watch.counts.enter(func, args, kwargs or {})
             if is_given(args, kwargs or {}):
                 return self._watch.counts.given(func, args, kwargs or {}, func)
         return func(*args, **(kwargs or {}))

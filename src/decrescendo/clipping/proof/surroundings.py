@@ -11,8 +11,8 @@ from decrescendo.errors import UnsupportedModel
 _C, _BACKENDS = cast("Any", torch)._C, cast("Any", torch).backends
 _SMALLEST, _ONE = 5e-324, 1.0
 CHANGED = (
-    "a pass must leave torch's global settings as they are (default dtype, threads, flush_denormal, ..), as no operation "
-    "shows them, got one that is changed in the pass. Set it before training"
+    "a pass must leave torch's global settings as they are (default dtype, threads, flush_denormal, ..), as no "
+    "operation shows them, got one that is changed in the pass. Set it before training"
 )
 
 

@@ -259,7 +259,7 @@ class Watch(Pausable):
             self.labels.select(made, op.name == "nonzero" or any(t.dtype in (torch.bool, torch.uint8) for t in masks))
         if self.labels.counting:
             self.labels.count_on(inputs.values(), made)
-            if op.name == "expand" and not data:
+            if op.name == "expand" and not data and self.counts.within:
                 self._check_expanded(tensors[0], made[0])
         if op.views and self.labels.slices and tensors:
             self.labels.view_slices(tensors[0], labels[0], made)
@@ -273,10 +273,9 @@ class Watch(Pausable):
         """A constant that torch lays along rows that the data selected (to broadcast it) shows how many there are."""
         new = made.dim() - source.dim()
         for dim, size in enumerate(made.shape):
-            for place in self.labels.known if dim < new or source.shape[dim - new] != size else ():
-                times, rest = divmod(size, max(self.labels.units(place), 1))
-                if cast("Owners", place.owners).counted and times and not rest:
-                    along = place._replace(dim=dim, inner=times, constant=True)
+            for place in self.labels.known if dim < new or source.shape[dim - new] == 1 else ():
+                if cast("Owners", place.owners).counted and size == self.labels.units(place):
+                    along = place._replace(dim=dim, constant=True)
                     self.labels.slices[storage_key(made), made.shape, made.stride(), made.storage_offset()] = along
 
     def _sized(self, op: Operation, data: bool, labels: Sequence[Label]) -> tuple[int, ...] | None:
@@ -397,7 +396,7 @@ class Watch(Pausable):
                 zip(self.script.rows, self.labels.known, strict=False), self.expected.rows
             )
             for (one, place), two in rows if len(moved) == 1 else ():
-                times, rest = divmod(tensor.shape[moved[0]], one)
+                times, rest = divmod(its[moved[0]], two) if two else divmod(tensor.shape[moved[0]], max(one, 1))
                 if not rest and tensor.shape[moved[0]] * two == its[moved[0]] * one:
                     return Place(moved[0], times, 1, place.owners, constant=True)  # as long as packed data
             return Mixed("a constant depends on the number of examples", public=True)
