@@ -53,7 +53,9 @@ _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
 _CALLING = functional.triplet_margin_with_distance_loss
-_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING} | CHAINS | _SHAPED.keys()
+_SPECIAL = (
+    READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING} | CHAINS | _SHAPED.keys()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,11 @@ class Recorder(TorchFunctionMode):
 
     def _seen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in SIZES:
-            return self.watch.counts.size(func, args, kwargs) if self.watch.labels.counting else func(*args, **kwargs)
+            return (
+                self.watch.counts.size(func, args, kwargs)
+                if self.watch.labels.counting
+                else func(*args, **kwargs)
+            )
         if self.watch.labels.counting:
             self.watch.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
@@ -218,7 +224,9 @@ class Recorder(TorchFunctionMode):
                 "Use a constant"
             )
         elif func in _SHAPED and len(args) == 2:
-            shape = self.watch.counts.size(SHAPE, args[1:], {}) if self.watch.labels.counting else args[1].shape
+            shape = (
+                self.watch.counts.size(SHAPE, args[1:], {}) if self.watch.labels.counting else args[1].shape
+            )
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)

@@ -27,19 +27,35 @@ _APART: dict[Any, int] = {
     Tensor.tensor_split: 2, torch.tensor_split: 2, Tensor.split_with_sizes: 2, torch.split_with_sizes: 2,
 }  # fmt: skip
 _LAYOUT = frozenset({Tensor.stride, Tensor.storage_offset, _BYTES, Tensor.is_contiguous})
-SIZES: frozenset[Any] = frozenset(
-    {SHAPE, Tensor.size, Tensor.__len__, *_NUMEL, *_LAYOUT}
-)
+SIZES: frozenset[Any] = frozenset({SHAPE, Tensor.size, Tensor.__len__, *_NUMEL, *_LAYOUT})
 # Where all numbers are sizes: of one number everywhere or of random ones; or of a view.
 _MADE = frozenset(
-    {"zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full", "arange"}
+    {
+        "zeros",
+        "ones",
+        "empty",
+        "full",
+        "rand",
+        "randn",
+        "new_zeros",
+        "new_ones",
+        "new_empty",
+        "new_full",
+        "arange",
+    }
 )
 _MOVED = frozenset({"view", "reshape", "expand", "broadcast_to"})
 # What C code reads: so long that a program that goes by it does something else than it says, which is compared.
 _NONE = 1013
 # Python of torch's own that sees the sizes as they are: it returns tensors alone.
 _TRUSTED = ("/torch/nn/functional.py", "/torch/nn/modules/", "/torch/functional.py", "/decrescendo/clipping/")
-_PASSED = ("torch/overrides.py", "torch/_tensor.py", "proof/counts.py", "clipping/recording.py", "proof/reading.py")
+_PASSED = (
+    "torch/overrides.py",
+    "torch/_tensor.py",
+    "proof/counts.py",
+    "clipping/recording.py",
+    "proof/reading.py",
+)
 
 
 class Count(int):
@@ -201,7 +217,9 @@ class Counts:
         listed = bool(_counts_in(lists))
         if not listed and (name in ("full", "new_full") or _counts_in(kwargs.values())):
             self._refuse()
-        numbers = next((list(v) for v in lists if _counts_in(v)), [a for a in args if not isinstance(a, Tensor)])
+        numbers = next(
+            (list(v) for v in lists if _counts_in(v)), [a for a in args if not isinstance(a, Tensor)]
+        )
         dim = next((at for at, size in enumerate(numbers) if size is count), -1)
         if name == "arange":
             if dim != len(numbers) - 1 or numbers[:dim] not in ([], [0]):
@@ -223,7 +241,9 @@ class Counts:
             self.labels.assign(output, place)
             return output
         same = isinstance(label, Place) and label.dim == dim and label.owners is count.owners
-        if output.numel() and not (same and cast("Place", label).inner * cast("Place", label).outer == count.times):
+        if output.numel() and not (
+            same and cast("Place", label).inner * cast("Place", label).outer == count.times
+        ):
             self._refuse()
         return output
 
@@ -265,7 +285,9 @@ def _is_trusted() -> bool:
     frame = cast("Any", sys)._getframe(2)
     while frame is not None:
         name = frame.f_code.co_filename.replace("\\", "/")
-        if not (name.endswith(_PASSED) or "/beartype/" in name or "/jaxtyping/" in name or name.startswith("<")):
+        if not (
+            name.endswith(_PASSED) or "/beartype/" in name or "/jaxtyping/" in name or name.startswith("<")
+        ):
             return any(part in name for part in _TRUSTED)
         frame = frame.f_back
     return False

@@ -53,7 +53,9 @@ def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label
         return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
     column = mask.nonzero()[:, at]
     counted = isinstance(chosen, Place) and not chosen.constant
-    return place, call.owners(start, call.examples(place, tensor.shape[place.dim], mask)[column], counted=counted)
+    return place, call.owners(
+        start, call.examples(place, tensor.shape[place.dim], mask)[column], counted=counted
+    )
 
 
 def _position(indices: Sequence[Tensor | None]) -> tuple[int, bool]:

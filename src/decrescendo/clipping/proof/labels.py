@@ -143,7 +143,11 @@ def is_data(label: Label) -> bool:
 def counted_of(label: Label) -> Owners | None:
     """Whose the rows are of what the data selected, where a label says that."""
     place = label.numbers if isinstance(label, Mixed) else label
-    return place.owners if isinstance(place, Place) and place.owners is not None and place.owners.counted else None
+    return (
+        place.owners
+        if isinstance(place, Place) and place.owners is not None and place.owners.counted
+        else None
+    )
 
 
 LAID_ALONG = (

@@ -108,7 +108,9 @@ class Labels:
         if not tensor.numel():
             none = [dim for dim, size in enumerate(tensor.shape) if not size]
             known = span.owners is not None and not span.units and len(none) == 1
-            return (Place(none[0], 1, 1, span.owners) if known else Public.FILL), packed if span.owners else ()
+            return (
+                Place(none[0], 1, 1, span.owners) if known else Public.FILL
+            ), packed if span.owners else ()
         if span.units == 1:  # one row of packed data
             own = tensor.dim() > 0 and tensor.shape[0] == 1
             return (Place(0, 1, 1, span.owners) if own else parts), packed
@@ -151,7 +153,11 @@ class Labels:
     def owners_of(self, tensor: Tensor) -> Owners | None:
         """Whose the rows of its memory are, where data selected them."""
         mark = self.mark_of(key_of(tensor))[0]
-        return mark.owners if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted else None
+        return (
+            mark.owners
+            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
+            else None
+        )
 
     def select(self, made: Iterable[Tensor], chosen: bool) -> None:
         """Note of what data selected, with no place that says whose the rows are, that its shape shows how many."""
@@ -165,8 +171,14 @@ class Labels:
     def count_on(self, given: Iterable[Mark], made: Iterable[Tensor]) -> None:
         """Note of what was made from rows that data selected that its shape may show how many, where no place does."""
         marks = [mark for mark in given if isinstance(mark, (Span, Mixed))]
-        counted = [mark for mark in marks if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted]
-        if not counted and not any(isinstance(mark, Mixed) and (mark.counted or counted_of(mark)) for mark in marks):
+        counted = [
+            mark
+            for mark in marks
+            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
+        ]
+        if not counted and not any(
+            isinstance(mark, Mixed) and (mark.counted or counted_of(mark)) for mark in marks
+        ):
             return
         for tensor in made:
             key = storage_key(tensor)
@@ -187,7 +199,9 @@ class Labels:
         if not tensor.numel():
             return Public.FILL if label.owners is None else Span(1, 0, 0, label.owners)
         if tensor.layout is not torch.strided or label.dim >= tensor.dim():
-            return Mixed("it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions")
+            return Mixed(
+                "it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions"
+            )
         return span_of(tensor, label, self.units(label)) or Mixed(
             "its examples lie in memory in no order that is known"
         )

@@ -79,7 +79,9 @@ def signature(text: str) -> Rule:
         for at, (spec, dims) in enumerate(zip(outside, shown, strict=False)):
             if spec != "_":
                 out = call.outputs[at]
-                there = symbol in dims and (out is None or len(dims) == out.dim())  # not with a mean over all of them
+                there = symbol in dims and (
+                    out is None or len(dims) == out.dim()
+                )  # not with a mean over all of them
                 found[at] = place.moved(dims.index(symbol)) if there else call.mixed(SUMMED)
         return found
 

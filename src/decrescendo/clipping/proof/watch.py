@@ -256,7 +256,9 @@ class Watch(Pausable):
         if data and op.selects:
             first = int(op.name != "nonzero")  # what is selected from may be of truth values too
             masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
-            self.labels.select(made, op.name == "nonzero" or any(t.dtype in (torch.bool, torch.uint8) for t in masks))
+            self.labels.select(
+                made, op.name == "nonzero" or any(t.dtype in (torch.bool, torch.uint8) for t in masks)
+            )
         if self.labels.counting:
             self.labels.count_on(inputs.values(), made)
             if op.name == "expand" and not data and self.counts.within:
@@ -276,7 +278,9 @@ class Watch(Pausable):
             for place in self.labels.known if dim < new or source.shape[dim - new] == 1 else ():
                 if cast("Owners", place.owners).counted and size == self.labels.units(place):
                     along = place._replace(dim=dim, constant=True)
-                    self.labels.slices[storage_key(made), made.shape, made.stride(), made.storage_offset()] = along
+                    self.labels.slices[
+                        storage_key(made), made.shape, made.stride(), made.storage_offset()
+                    ] = along
 
     def _sized(self, op: Operation, data: bool, labels: Sequence[Label]) -> tuple[int, ...] | None:
         """Which numbers of an operation may grow with the number of examples; see `Event`."""
@@ -396,7 +400,9 @@ class Watch(Pausable):
                 zip(self.script.rows, self.labels.known, strict=False), self.expected.rows
             )
             for (one, place), two in rows if len(moved) == 1 else ():
-                times, rest = divmod(its[moved[0]], two) if two else divmod(tensor.shape[moved[0]], max(one, 1))
+                times, rest = (
+                    divmod(its[moved[0]], two) if two else divmod(tensor.shape[moved[0]], max(one, 1))
+                )
                 if not rest and tensor.shape[moved[0]] * two == its[moved[0]] * one:
                     return Place(moved[0], times, 1, place.owners, constant=True)  # as long as packed data
             return Mixed("a constant depends on the number of examples", public=True)
@@ -451,7 +457,9 @@ class Watch(Pausable):
         return [
             call.mixed(SUMMED)
             if any(cast("list[Tensor]", entries)[at].dim() > tensor.dim() for entries in lists)
-            else call.joined([*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim())
+            else call.joined(
+                [*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim()
+            )
             for at, tensor in enumerate(made)
             if tensor is not None
         ]
