@@ -20,7 +20,7 @@ from decrescendo.clipping.proof.reading import Reading
 from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
 from decrescendo.clipping.proof.watch import Watch
-from decrescendo.clipping.recording import Recorder, Use
+from decrescendo.clipping.recording import Recorder, Use, opened
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
@@ -158,7 +158,8 @@ def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[U
         total = (losses * start).sum()
     watch.assign(start, Place(0))
     watch.assign(total, Mixed("it is the sum of all losses"))
-    return list(torch.autograd.grad(total, [use.edge for use in uses], allow_unused=True))
+    # By itself it would take the mode off that watches what Python reads in hooks and functions of its own.
+    return list(opened(torch.autograd.grad)(total, [use.edge for use in uses], allow_unused=True))
 
 
 def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, wide: bool) -> Tensor | None:

@@ -17,7 +17,7 @@ from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
-from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
+from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS, Reading
 from decrescendo.clipping.proof.storage import paused
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
@@ -52,9 +52,10 @@ EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
+_SPLITS = frozenset({Tensor.tensor_split, torch.tensor_split})  # torch reads the numbers in a tensor of indices
 _CALLING = functional.triplet_margin_with_distance_loss
 _SPECIAL = (
-    READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING} | CHAINS | _SHAPED.keys()
+    READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING} | CHAINS | _SPLITS | _SHAPED.keys()
 )
 
 
@@ -203,12 +204,24 @@ class Recorder(TorchFunctionMode):
             self.watch.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
+        if func is torch.autograd.grad:
+            return self._run(self._reading(func), args, kwargs)
         if func in CHECKS:
             names, check = CHECKS[func]
             check(dict(zip(names, args, strict=False)) | kwargs)
         if func in _SPECIAL:
             return self._special(func, args, kwargs)
         return self._run(func, args, kwargs)
+
+    def _reading(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """A backward pass inside the loss, of which what Python reads is seen."""
+
+        @functools.wraps(func)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with Reading(self.watch):
+                return opened(func)(*args, **kwargs)
+
+        return run
 
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
@@ -230,6 +243,8 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
+        elif func in _SPLITS and any(is_data(self.watch.label(t)) for t in tensors_in(args[1:], kwargs)):
+            self.watch.looks.whole("where to split")
         elif func is _CALLING:
             with self:  # what it is given to call is seen
                 return opened(func)(*args, **kwargs)
@@ -261,10 +276,10 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         first = args[0] if args else kwargs.get("input")
         if func in DECOMPOSED and not self.is_tracked(first):
-            with self:
+            with self, self.watch.counts.trusted():
                 return DECOMPOSED[func](*args, **kwargs)
         if func not in RULES and is_composite(func):
-            with self:
+            with self, self.watch.counts.trusted():
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
 

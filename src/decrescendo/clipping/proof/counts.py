@@ -5,8 +5,8 @@ it can be passed on as a size, multiplied, printed as ``?``, and is answered by 
 """
 
 import math
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from typing import Any, NoReturn, cast
 
 import torch
@@ -47,15 +47,10 @@ _MADE = frozenset(
 _MOVED = frozenset({"view", "reshape", "expand", "broadcast_to"})
 # What C code reads: so long that a program that goes by it does something else than it says, which is compared.
 _NONE = 1013
-# Python of torch's own that sees the sizes as they are: it returns tensors alone.
-_TRUSTED = ("/torch/nn/functional.py", "/torch/nn/modules/", "/torch/functional.py", "/decrescendo/clipping/")
-_PASSED = (
-    "torch/overrides.py",
-    "torch/_tensor.py",
-    "proof/counts.py",
-    "clipping/recording.py",
-    "proof/reading.py",
-)
+
+
+# Functions that tell a size, by their names in ``torch.ops`` too.
+_TOLD = frozenset({"is_same_size", "size", "numel", "stride", "storage_offset", "_nnz", "sparse_dim"})
 
 
 class Count(int):
@@ -154,12 +149,14 @@ class Counts:
         self.handed = False
         # Whether the function that runs was given rows that the data selected.
         self.within = False
+        # Python of torch's own runs with the mode on: it sees the sizes as they are, and returns tensors alone.
+        self.trusting = False
 
     def size(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What Python gets for a size that it asks for."""
         tensor = args[0] if args else kwargs.get("self", kwargs.get("input"))
         place = self._counted(tensor) if isinstance(tensor, Tensor) else None
-        if place is None or _is_trusted() or self.looks.vouched():
+        if place is None or self.trusting or self.looks.vouched():
             return func(*args, **kwargs)
         if isinstance(place, Mixed):
             self._refuse()
@@ -179,13 +176,25 @@ class Counts:
             self._refuse()
         return func(*args, **kwargs)
 
+    @contextmanager
+    def trusted(self) -> Generator[None]:
+        """Inside, Python of torch's own runs."""
+        before, self.trusting = self.trusting, True
+        try:
+            yield
+        finally:
+            self.trusting = before
+
     def enter(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note whether a function is given rows that the data selected; refuse to take these apart, one by one."""
         self.within = any(self._counted(t) is not None for t in tensors_of((*args, *kwargs.values())))
+        name = str(getattr(func, "__name__", "")).split(".")[0].removeprefix("sym_")
+        if self.within and name in _TOLD and not self.trusting and not self.looks.vouched():
+            self._refuse()
         at = _APART.get(func)
         tensor = args[0] if args else None
         place = self._counted(tensor) if at is not None and isinstance(tensor, Tensor) else None
-        if at is None or place is None or _is_trusted() or self.looks.vouched():
+        if at is None or place is None or self.trusting or self.looks.vouched():
             return
         dim = args[at] if len(args) > at else kwargs.get("dim", 0)
         if isinstance(place, Mixed) or place.dim == dim % cast("Tensor", tensor).dim():
@@ -193,6 +202,8 @@ class Counts:
 
     def _counted(self, tensor: Tensor) -> Place | Mixed | None:
         """Where a tensor has rows that the data selected; why that is not known; or ``None`` where it has none."""
+        if cast("Any", torch)._C._functorch.is_functorch_wrapped_tensor(tensor):
+            return Mixed("it is one of a transform of torch.func")
         label = self.labels.label(tensor)
         owners = counted_of(label)
         if owners is None and label is Public.FILL and self.labels.owners_of(tensor) is not None:
@@ -279,15 +290,3 @@ def _plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
         inside = isinstance(value, (list, tuple)) and _counts_in(cast("list[Any]", value))
         found.append(_plain(tuple(value)) if inside else value.value if type(value) is Count else value)
     return tuple(found)
-
-
-def _is_trusted() -> bool:
-    frame = cast("Any", sys)._getframe(2)
-    while frame is not None:
-        name = frame.f_code.co_filename.replace("\\", "/")
-        if not (
-            name.endswith(_PASSED) or "/beartype/" in name or "/jaxtyping/" in name or name.startswith("<")
-        ):
-            return any(part in name for part in _TRUSTED)
-        frame = frame.f_back
-    return False

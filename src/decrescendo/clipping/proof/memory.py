@@ -161,9 +161,9 @@ class Labels:
 
     def select(self, made: Iterable[Tensor], chosen: bool) -> None:
         """Note of what data selected, with no place that says whose the rows are, that its shape shows how many."""
-        for tensor in made if chosen else ():
+        for tensor in made:
             key = storage_key(tensor)
-            mark, birth = self.marks[key]
+            mark, birth = self.marks.get(key, (None, 0)) if chosen or tensor.layout is not torch.strided else (None, 0)
             if isinstance(mark, Mixed) and mark.numbers is None:
                 self.counting = True
                 self.marks[key] = (replace(mark, counted=True), birth)
@@ -185,7 +185,7 @@ class Labels:
             mark, birth = self.marks.get(key, (None, 0))
             if isinstance(mark, Mixed):
                 self.marks[key] = (replace(mark, counted=True), birth)
-            elif isinstance(mark, Public) and not tensor.numel() and counted:
+            elif isinstance(mark, Public) and counted and is_whole(tensor) and not tensor.numel():
                 self.marks[key] = (Span(1, 0, 0, counted[0].owners), birth)
 
     def assign(self, tensor: Tensor, label: Label) -> None:
@@ -198,6 +198,8 @@ class Labels:
             return label
         if not tensor.numel():
             return Public.FILL if label.owners is None else Span(1, 0, 0, label.owners)
+        if not self.units(label):
+            return _SOME
         if tensor.layout is not torch.strided or label.dim >= tensor.dim():
             return Mixed(
                 "it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions"

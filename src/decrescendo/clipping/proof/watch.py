@@ -253,12 +253,11 @@ class Watch(Pausable):
                 self.labels.keep_all(output, found, inputs, at)
             if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
-        if data and op.selects:
+        if data and (op.selects or op.rule is None):
             first = int(op.name != "nonzero")  # what is selected from may be of truth values too
             masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
-            self.labels.select(
-                made, op.name == "nonzero" or any(t.dtype in (torch.bool, torch.uint8) for t in masks)
-            )
+            masked = op.selects and any(t.dtype in (torch.bool, torch.uint8) for t in masks)
+            self.labels.select(made, op.name == "nonzero" or masked)
         if self.labels.counting:
             self.labels.count_on(inputs.values(), made)
             if op.name == "expand" and not data and self.counts.within:
