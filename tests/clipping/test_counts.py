@@ -100,6 +100,32 @@ def _packed(x: Tensor) -> int:
     return packed.data.shape[0] - len(x)
 
 
+def _inside(transform: Callable[..., Any]) -> Callable[[Tensor], int]:
+    def number(x: Tensor) -> int:
+        seen: list[int] = []
+
+        def noted(rows: Tensor) -> Tensor:
+            seen.append(rows.shape[0])
+            return rows.sum()
+
+        transform(noted)(chosen(x))
+        return seen[0]
+
+    return number
+
+
+def _in_a_hook(m: Any, x: Tensor) -> Tensor:
+    mask, out, seen = x[:, 0] > 0, m.layer(x), [0]
+    rows = (out.detach() * m.layer.bias)[mask]
+
+    def note(g: Tensor) -> None:
+        seen[0] = g.shape[0]
+
+    rows.register_hook(note)
+    out.register_hook(lambda g: g * _by(seen[0]))
+    return out.sum(1) + torch.zeros(len(x)).index_put((mask,), rows.sum(1))
+
+
 NUMBERS: Mapping[str, Callable[[Tensor], Any]] = {
     "len": lambda x: len(chosen(x)),
     "shape": lambda x: chosen(x).shape[0],
@@ -123,6 +149,15 @@ NUMBERS: Mapping[str, Callable[[Tensor], Any]] = {
     "a slice": lambda x: torch.ones(50)[: chosen(x).shape[0]].numel(),
     "a constant's size": lambda x: torch.zeros(chosen(x).shape).numel(),
     "a data set": lambda x: len(torch.utils.data.TensorDataset(chosen(x))),
+    "under vmap": _inside(lambda f: torch.func.vmap(f, in_dims=1)),
+    "under grad": _inside(torch.func.grad),
+    "functionalised": _inside(torch.func.functionalize),
+    "sparse": lambda x: x[:, :1].relu().to_sparse().values().shape[0],
+    "is_same_size": lambda x: float(not chosen(x).is_same_size(torch.zeros(0, 4))),
+    "size of aten": lambda x: torch.ops.aten.size.int(chosen(x), 0),
+    "numel of aten": lambda x: torch.ops.aten.numel(chosen(x)),
+    "a module's helper": lambda x: nn.LSTM(4, 2).get_expected_hidden_size(chosen(x)[None], None)[1],
+    "where to split": lambda x: torch.ones(9).tensor_split((x[:, 0] > 0).sum()[None])[0].numel(),
     "written to": _written,
     "an error": _by_errors,
     "one by one": _one_by_one,
@@ -144,6 +179,7 @@ LOSSES: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "the batch again and again": lambda m, x: (
         m.layer(x).unsqueeze(0).expand(chosen(x).shape[0], -1, -1).sum((0, 2))
     ),
+    "in a hook": _in_a_hook,
     "of packed data": lambda m, x: m.layer(x).sum(1) * _by(_packed(x)),
 }  # fmt: skip
 

@@ -225,9 +225,48 @@ def _called_back(m: Any, x: Tensor) -> Tensor:
     return m.layer(x).sum(1) * (1.0 if seen[0] > 0 else -1.0)
 
 
-def test_a_callback_of_a_function_of_torchs_reads_no_data() -> None:
+def _read_in_a_hook(m: Any, x: Tensor) -> Tensor:
+    out = m.layer(x)
+    out.register_hook(lambda g: g * (1.0 if g.tolist()[0][0] > 0 else -1.0))
+    return out.square().sum(1)
+
+
+class _Reads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * (1.0 if ctx.saved_tensors[0].tolist()[0][0] > 0 else -1.0)
+
+
+def _read_in_an_inner_pass(m: Any, x: Tensor) -> Tensor:
+    inner, seen = x.detach().requires_grad_(), [0.0]
+    out = inner * 1
+
+    def note(g: Tensor) -> None:
+        seen[0] = x.tolist()[0][0]
+
+    out.register_hook(note)
+    torch.autograd.grad(out.sum(), inner)
+    return m.layer(x).sum(1) * (1.0 if seen[0] > 0 else -1.0)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _called_back,
+        _read_in_a_hook,
+        lambda m, x: _Reads.apply(m.layer(x)).square().sum(1),
+        _read_in_an_inner_pass,
+    ],
+    ids=["a callback", "a hook", "a function of one's own", "a backward pass inside the loss"],
+)
+def test_code_that_torch_calls_reads_no_data(program: Callable[[Any, Tensor], Tensor]) -> None:
     with pytest.raises(DecrescendoError, match="tolist"):
-        Engine(Small(), _called_back).clipped_sum(torch.randn(6, 4), 0.1)
+        Engine(Small(), program).clipped_sum(torch.randn(6, 4), 0.1)
 
 
 def _dtype(m: Any, x: Tensor) -> Tensor:

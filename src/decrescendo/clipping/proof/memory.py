@@ -163,7 +163,9 @@ class Labels:
         """Note of what data selected, with no place that says whose the rows are, that its shape shows how many."""
         for tensor in made:
             key = storage_key(tensor)
-            mark, birth = self.marks.get(key, (None, 0)) if chosen or tensor.layout is not torch.strided else (None, 0)
+            mark, birth = (
+                self.marks.get(key, (None, 0)) if chosen or tensor.layout is not torch.strided else (None, 0)
+            )
             if isinstance(mark, Mixed) and mark.numbers is None:
                 self.counting = True
                 self.marks[key] = (replace(mark, counted=True), birth)
