@@ -154,8 +154,8 @@ class Counts:
 
     def size(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What Python gets for a size that it asks for."""
-        tensor = args[0] if args else kwargs.get("self", kwargs.get("input"))
-        place = self._counted(tensor) if isinstance(tensor, Tensor) else None
+        tensor = cast("Tensor", args[0] if args else kwargs.get("self", kwargs.get("input")))
+        place = self._counted(tensor)
         if place is None or self.trusting or self.looks.vouched():
             return func(*args, **kwargs)
         if isinstance(place, Mixed):
