@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine
+from decrescendo.clipping.proof.surroundings import settings
 from decrescendo.errors import DecrescendoError
 
 TABLE = torch.arange(100.0)
@@ -191,16 +192,112 @@ def test_a_gradient_is_not_overwritten_after_it_arrived() -> None:
         Engine(Two(), overwriting).clipped_sum(torch.randn(6, 4), 0.1)
 
 
-def test_rows_that_a_mask_selects_are_called_compared_and_not_proven() -> None:
-    engine = Engine(Small(), _selected)
-    engine.clipped_sum(torch.randn(6, 4), 0.1)
-    assert any("how many rows a mask selects" in said for said in engine.assumptions)
-    plain = Engine(Small(), lambda m, x: m.layer(x).sum(1))
-    plain.clipped_sum(torch.randn(6, 4), 0.1)
-    assert plain.assumptions == ()
+def _flipped_by_an_error(m: Any, x: Tensor) -> Tensor:
+    """An operation that raises by the data must not make the engine try the other answer."""
+    if bool(x.sum() > 0):
+        return -m.layer(x).sum(1)
+    torch.linalg.cholesky(torch.diag_embed(10 - x))
+    return m.layer(x).sum(1)
 
 
-def _selected(m: Any, x: Tensor) -> Tensor:
-    mask = x[:, 0] > -100
-    out = m.layer(x[mask]).sum(1)
-    return torch.zeros(len(x)).index_put((mask,), out)
+def test_an_error_of_the_data_changes_no_answer() -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(6, 4)
+    engine = Engine(Small(), _flipped_by_an_error)
+    answers = engine.memory.answers
+    with pytest.raises(DecrescendoError):
+        engine.clipped_sum(batch + 1, 0.1)
+    before = dict(answers)
+    batch[0] = 11
+    with pytest.raises((DecrescendoError, RuntimeError)):
+        engine.clipped_sum(batch, 0.1)
+    assert answers == before
+
+
+def _called_back(m: Any, x: Tensor) -> Tensor:
+    seen: list[float] = []
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        seen.append(x.tolist()[0][0])
+        return (a - b).square().sum(1)
+
+    fn.triplet_margin_with_distance_loss(x, x, x, distance_function=distance, reduction="none")
+    return m.layer(x).sum(1) * (1.0 if seen[0] > 0 else -1.0)
+
+
+def _read_in_a_hook(m: Any, x: Tensor) -> Tensor:
+    out = m.layer(x)
+    out.register_hook(lambda g: g * (1.0 if g.tolist()[0][0] > 0 else -1.0))
+    return out.square().sum(1)
+
+
+class _Reads(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * (1.0 if ctx.saved_tensors[0].tolist()[0][0] > 0 else -1.0)
+
+
+def _read_in_an_inner_pass(m: Any, x: Tensor) -> Tensor:
+    inner, seen = x.detach().requires_grad_(), [0.0]
+    out = inner * 1
+
+    def note(g: Tensor) -> None:
+        seen[0] = x.tolist()[0][0]
+
+    out.register_hook(note)
+    torch.autograd.grad(out.sum(), inner)
+    return m.layer(x).sum(1) * (1.0 if seen[0] > 0 else -1.0)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        _called_back,
+        _read_in_a_hook,
+        lambda m, x: _Reads.apply(m.layer(x)).square().sum(1),
+        _read_in_an_inner_pass,
+    ],
+    ids=["a callback", "a hook", "a function of one's own", "a backward pass inside the loss"],
+)
+def test_code_that_torch_calls_reads_no_data(program: Callable[[Any, Tensor], Tensor]) -> None:
+    with pytest.raises(DecrescendoError, match="tolist"):
+        Engine(Small(), program).clipped_sum(torch.randn(6, 4), 0.1)
+
+
+def _dtype(m: Any, x: Tensor) -> Tensor:
+    torch.set_default_dtype(torch.float64 if len(x) > 4 else torch.float32)
+    large = torch.ones(1) * 1e30
+    large = torch.isinf(large * large).float()
+    torch.set_default_dtype(torch.float32)
+    return m.layer(x).sum(1) * (large - 0.5)
+
+
+def _denormal(m: Any, x: Tensor) -> Tensor:
+    tiny = torch.tensor(1e-310, dtype=torch.float64)
+    torch.set_flush_denormal(len(x) > 4)
+    scaled = (tiny * 1.0 * 1e308 * 1e2).float()
+    torch.set_flush_denormal(False)
+    return m.layer(x).sum(1) * (scaled - 0.5)
+
+
+def _threads(m: Any, x: Tensor) -> Tensor:
+    torch.set_num_threads(1 + torch.get_num_threads() % 2)
+    return m.layer(x).sum(1)
+
+
+def _deterministic(m: Any, x: Tensor) -> Tensor:
+    torch.use_deterministic_algorithms(True)
+    return m.layer(x).sum(1)
+
+
+@pytest.mark.parametrize("program", [_dtype, _denormal, _threads, _deterministic])
+def test_torchs_global_settings_are_left_alone_and_put_back(program: Callable[[Any, Tensor], Tensor]) -> None:
+    before = settings()
+    with pytest.raises(DecrescendoError):
+        Engine(Small(), program).clipped_sum(torch.randn(6, 4), 0.1)
+    assert settings() == before

@@ -59,6 +59,11 @@ def count_rows(batch: Batch) -> int:
     sizes: list[int] = []
 
     def look(rows: Tensor) -> Tensor:
+        if rows.layout is not torch.strided:
+            raise InvalidValue(
+                f"every tensor in a batch must be dense, got layout={rows.layout}. Give rows.to_dense(), or indices "
+                "and values padded to one length"
+            )
         if rows.dim() == 0:
             raise InvalidValue(
                 "every tensor in a batch must have one row an example, got a tensor without dimensions. "

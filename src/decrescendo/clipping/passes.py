@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
@@ -19,7 +20,7 @@ from decrescendo.clipping.proof.reading import Reading
 from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
 from decrescendo.clipping.proof.watch import Watch
-from decrescendo.clipping.recording import Recorder, Use
+from decrescendo.clipping.recording import Recorder, Use, opened
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
@@ -82,7 +83,13 @@ def _run(
     uses = recorder.uses
     with stream(uses, watch, wide=wide) as arrivals, watch, Reading(watch):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
-        captured = iter(output_gradients(losses, watch, others))
+        try:
+            captured = iter(output_gradients(losses, watch, others))
+        except CheckpointError as error:
+            raise UnsupportedModel(
+                "a checkpointed part must save the same tensors when it is run again, but a layer in it is replaced in "
+                "the recorded forward pass only (a recurrent layer). Leave that layer out of the checkpoint"
+            ) from error
     check_arrived(list(arrivals.values()), reached)
     recorder.check_kept()
     gradients = [
@@ -116,7 +123,8 @@ def check_apart(watch: Watch, losses: Tensor) -> None:
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
     check_raised(watch)
-    if label != Place(0) and label is not Public.FILL:
+    own = isinstance(label, Place) and label.dim == 0 and not label.constant and label.like(Place(0))
+    if not own and label is not Public.FILL:
         raise UnsupportedModel(refusal(label, "loss"))
 
 
@@ -150,7 +158,8 @@ def output_gradients(losses: Float[Tensor, " batch"], watch: Watch, uses: list[U
         total = (losses * start).sum()
     watch.assign(start, Place(0))
     watch.assign(total, Mixed("it is the sum of all losses"))
-    return list(torch.autograd.grad(total, [use.edge for use in uses], allow_unused=True))
+    # By itself it would take the mode off that watches what Python reads in hooks and functions of its own.
+    return list(opened(torch.autograd.grad)(total, [use.edge for use in uses], allow_unused=True))
 
 
 def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, wide: bool) -> Tensor | None:
@@ -164,13 +173,14 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     ``held`` is what the model holds on entry. What is written to their memory the proof sees; this sees the rest:
     other tensors in their place, and other memory.
     """
-    before = [(name, tensor, tensor._version, tensor.untyped_storage()) for name, tensor in held.tensors()]
+    before = [(name, tensor, tensor._version, _storage(tensor)) for name, tensor in held.tensors()]
     yield
     after = dict(Inventory.of(model).tensors())
     changed: list[str] = []
     for name, tensor, version, storage in before:
-        moved = tensor.untyped_storage().data_ptr() != storage.data_ptr()
-        if moved:
+        now = _storage(tensor)
+        moved = now is not None and storage is not None and now.data_ptr() != storage.data_ptr()
+        if moved and storage is not None:
             _give_back(tensor, storage)
         if after.get(name) is not tensor:
             _put_back(model, name, tensor)
@@ -183,6 +193,11 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
             "They would hold the data without noise; call .eval() on that module, or use one without running "
             "statistics (GroupNorm, LayerNorm)"
         )
+
+
+def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
+    """Of a tensor that has one; a sparse one has several, which the proof watches."""
+    return tensor.untyped_storage() if tensor.layout is torch.strided else None
 
 
 def _give_back(tensor: Tensor, storage: torch.UntypedStorage) -> None:

@@ -21,9 +21,11 @@ from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
 from decrescendo.clipping.precision import exact_products, full_precision
+from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.script import Script
+from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
@@ -121,13 +123,16 @@ class Prover:
                     return run(self._model, self._loss, given(batch, rows, watch), workspace, watch)
             except DecrescendoError as error:
                 return error, watch
-            except Exception:
+            except Exception as error:
                 # An answer that no data have can be the wrong one: `if not valid.all(): raise`.
                 if watch.looks.poisoned:
                     return UnsupportedModel(reads_a_number(watch.looks.poisoned)), watch
-                if not watch.looks.asked or watch.looks.asked[-1] == last:
+                # An error of torch's may come of the data, and must change no answer.
+                if watch.raised or not watch.looks.asked or watch.looks.asked[-1] == last:
                     if watch.refusal:
                         return UnsupportedModel(watch.refusal), watch
+                    if watch.counts.handed:
+                        return UnsupportedModel(not_seen(type(error).__name__)), watch
                     raise
                 last = watch.looks.asked[-1]
                 self.memory.answers[last] = not self.memory.answers[last]
@@ -255,7 +260,7 @@ def given(batch: Batch, rows: int, watch: Watch) -> Batch:
 def drawing(model: nn.Module, seed: int) -> Generator[None]:
     """Inside, the random numbers of a pass: torch's and Python's global generators, which are afterwards as before."""
     python = random.getstate()
-    with seeded(max(seed, 0), {p.device for p in model.parameters()}):
+    with seeded(max(seed, 0), {p.device for p in model.parameters()}), settled():
         random.seed(seed)
         try:
             yield

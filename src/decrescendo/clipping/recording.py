@@ -1,9 +1,9 @@
 """Seeing every use of a trainable parameter in a forward pass, without touching the model."""
 
 import functools
-import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -14,9 +14,10 @@ from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
+from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
-from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS
+from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS, Reading
 from decrescendo.clipping.proof.storage import paused
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
@@ -27,7 +28,7 @@ from decrescendo.clipping.rules.decompose import DECOMPOSED
 from decrescendo.clipping.rules.fallback import FallbackKernel, fallback, is_in_place
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, is_packed
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import DecrescendoError, UnsupportedModel
 
 RULES: dict[Callable[..., Any], Rule] = {
     **linear.RULES, **conv.RULES, **embedding.RULES, **bag.RULES, **lookup.RULES, **norm.RULES, **elementwise.RULES,
@@ -51,7 +52,19 @@ EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
-_SPECIAL = READS | CTC | DISTANCES | {_PACK, _PAD, functional.one_hot, _SHAPE} | CHAINS | _SHAPED.keys()
+_SPLITS = frozenset(
+    {Tensor.tensor_split, torch.tensor_split}
+)  # torch reads the numbers in a tensor of indices
+_CALLING = functional.triplet_margin_with_distance_loss
+_SPECIAL = (
+    READS
+    | CTC
+    | DISTANCES
+    | {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
+    | CHAINS
+    | _SPLITS
+    | _SHAPED.keys()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +191,45 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        try:
+            return self._seen(func, args, kwargs or {})
+        except (DecrescendoError, AttributeError):
+            raise
+        except Exception as error:
+            # Functions in Python raise others of their own, after answers that do not depend on the data.
+            if not isinstance(func, FunctionType) or isinstance(error, (RuntimeError, IndexError)):
+                self.watch.raised = self.watch.raised or f"{name_of(func)} raised {type(error).__name__}"
+            raise
+
+    def _seen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in SIZES:
+            return (
+                self.watch.counts.size(func, args, kwargs)
+                if self.watch.labels.counting
+                else func(*args, **kwargs)
+            )
+        if self.watch.labels.counting:
+            self.watch.counts.enter(func, args, kwargs)
+            if is_given(args, kwargs):
+                return self.watch.counts.given(func, args, kwargs, self._run)
+        if func is torch.autograd.grad:
+            return self._run(self._reading(func), args, kwargs)
         if func in CHECKS:
             names, check = CHECKS[func]
             check(dict(zip(names, args, strict=False)) | kwargs)
         if func in _SPECIAL:
             return self._special(func, args, kwargs)
         return self._run(func, args, kwargs)
+
+    def _reading(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """A backward pass inside the loss, of which what Python reads is seen."""
+
+        @functools.wraps(func)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with Reading(self.watch):
+                return opened(func)(*args, **kwargs)
+
+        return run
 
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
@@ -200,7 +245,17 @@ class Recorder(TorchFunctionMode):
                 "Use a constant"
             )
         elif func in _SHAPED and len(args) == 2:
-            func, args = _SHAPED[func], (args[0], args[1].shape)
+            shape = (
+                self.watch.counts.size(SHAPE, args[1:], {}) if self.watch.labels.counting else args[1].shape
+            )
+            func, args = _SHAPED[func], (args[0], shape)
+            if is_given(args, kwargs):
+                return self.watch.counts.given(func, args, kwargs, self._run)
+        elif func in _SPLITS and any(is_data(self.watch.label(t)) for t in tensors_in(args[1:], kwargs)):
+            self.watch.looks.whole("where to split")
+        elif func is _CALLING:
+            with self:  # what it is given to call is seen
+                return opened(func)(*args, **kwargs)
         elif func in CHAINS and len(args[0]) > 2:
             # By default torch chooses the order of the products by the number of rows.
             with self:
@@ -229,10 +284,10 @@ class Recorder(TorchFunctionMode):
             return func(*args, **kwargs)
         first = args[0] if args else kwargs.get("input")
         if func in DECOMPOSED and not self.is_tracked(first):
-            with self:
+            with self, self.watch.counts.trusted():
                 return DECOMPOSED[func](*args, **kwargs)
         if func not in RULES and is_composite(func):
-            with self:
+            with self, self.watch.counts.trusted():
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
 
@@ -266,7 +321,8 @@ class Recorder(TorchFunctionMode):
         label = self.watch.label(tensor)
         if not isinstance(label, Place):
             return None
-        return Layout.of(label, self.batch, None if label.owners is None else self.packing(label.owners))
+        packed = None if label.owners is None or label.owners.each else self.packing(label.owners)
+        return Layout.of(label, self.batch, packed)
 
     def packing(self, owners: Owners, sizes: tuple[int, ...] | None = None) -> Packing:
         """How rows that belong to these examples are padded; ``sizes``: of a packed sequence, at each step."""
@@ -462,7 +518,9 @@ class Recorder(TorchFunctionMode):
         )
         kernel = None
         with paused():
-            if rule is not None and layout.kind in rule.layouts:
+            # Rules for products are of real numbers.
+            real = not output.is_complex() or func in elementwise.RULES
+            if rule is not None and real and layout.kind in rule.layouts:
                 kernel = rule.build(call, call.bind(rule.names))
             if kernel is None or _answers(kernel) != tracked.keys():
                 kernel = fallback(call)
@@ -549,7 +607,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 def is_composite(func: Callable[..., Any]) -> bool:
     """Whether ``func`` is one of torch's Python functions, whose operations can be seen one by one."""
-    return isinstance(func, types.FunctionType) and func.__module__ in (
+    return isinstance(func, FunctionType) and func.__module__ in (
         "torch.nn.functional",
         "torch.functional",
     )
@@ -557,13 +615,13 @@ def is_composite(func: Callable[..., Any]) -> bool:
 
 def opened(func: Callable[..., Any]) -> Callable[..., Any]:
     """A copy of a composite that does not hand itself to the active mode, so that inner calls are seen."""
-    function = cast("types.FunctionType", func)
+    function = cast("FunctionType", func)
 
     def no(*_: object) -> bool:
         return False
 
     ungated = {key: no for key in function.__globals__ if key.startswith("has_torch_function")}
-    copy = types.FunctionType(
+    copy = FunctionType(
         function.__code__, {**function.__globals__, **ungated}, function.__name__, function.__defaults__,
         function.__closure__,
     )  # fmt: skip

@@ -52,7 +52,10 @@ def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label
     if not inside:
         return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
     column = mask.nonzero()[:, at]
-    return place, call.owners(start, call.examples(place, tensor.shape[place.dim], mask)[column])
+    counted = isinstance(chosen, Place) and not chosen.constant
+    return place, call.owners(
+        start, call.examples(place, tensor.shape[place.dim], mask)[column], counted=counted
+    )
 
 
 def _position(indices: Sequence[Tensor | None]) -> tuple[int, bool]:
@@ -103,7 +106,7 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
         return None
     whole = torch.arange(units, device=index.device)
     if len(shape) == 1 and torch.equal(index.flatten().sort()[0], whole):
-        return call.owners(0, chosen.flatten())  # all of them, in another order
+        return call.owners(0, chosen.flatten(), counted=_is_counted(place))  # all of them, in another order
     return None
 
 
@@ -194,6 +197,10 @@ def _within(call: Call, index: Tensor) -> Label:
     return label
 
 
+def _is_counted(place: Place) -> bool:
+    return place.owners is not None and place.owners.counted
+
+
 def _key(tensor: Tensor) -> int:
     return cast("int", cast("Any", tensor.untyped_storage())._cdata)
 
@@ -265,7 +272,8 @@ def _index_put(call: Call) -> Label:
         index, size = given[0], tensor.shape[_indexed(indices)]
         if written.dim == start and torch.equal(index.sort()[0], torch.arange(size, device=index.device)):
             own_of = call.examples(written, len(index), index)
-            return call.owners(_indexed(indices), torch.empty_like(own_of).index_copy_(0, index, own_of))
+            order = torch.empty_like(own_of).index_copy_(0, index, own_of)
+            return call.owners(_indexed(indices), order, counted=_is_counted(written))
     return constant(call)
 
 
@@ -367,7 +375,7 @@ def _gathered(call: Call) -> Label:
         flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)
     ):
         return call.owners(
-            dim, torch.empty_like(own).index_copy_(0, flat, own)
+            dim, torch.empty_like(own).index_copy_(0, flat, own), counted=_is_counted(label)
         )  # all of them, in another order
     inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
     if rest or not inner:
@@ -408,7 +416,7 @@ def _nonzero(call: Call) -> Label:
     if not isinstance(label, Place) or label.constant:
         return call.mixed(SUMMED) if isinstance(label, Place) else _plain(label)
     column = found[:, label.dim]
-    own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column])
+    own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column], counted=True)
     columns = {
         (found.storage_offset() + at * found.stride(1), found.stride(0))
         for at in range(tensor.dim())
@@ -436,7 +444,7 @@ def _sort(call: Call) -> Label | Sequence[Label]:
     if call.dims > 1 or label.inner * label.outer != 1:
         return call.mixed(SUMMED)
     order = cast("Tensor", call.outputs[1])
-    own = call.owners(0, call.examples(label, len(order), order)[order])
+    own = call.owners(0, call.examples(label, len(order), order)[order], counted=_is_counted(label))
     return [own, call.mixed("the numbers of examples are used as data", own)]
 
 

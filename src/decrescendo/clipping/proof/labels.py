@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.places import Place, is_uniform
+from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 
 
 class Public(Enum):
@@ -37,6 +37,8 @@ class Mixed:
     within: tuple[int, frozenset[tuple[int, int]]] | None = None
     # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
     public: bool = False
+    # Its shape depends on how many rows the data selected.
+    counted: bool = False
 
 
 # A `Place`: each index along the dimension depends on its own example and on public values.
@@ -63,7 +65,7 @@ class Call:
     outputs: Sequence[Tensor | None]
     label: Callable[[Tensor], Label]
     units: Callable[[Place], int]
-    owners: Callable[[int, Tensor], Place]
+    owners: Callable[..., Place]
     # Whether a value was looked at, which may be another one in the next pass.
     looked: bool = False
     _args: Mapping[str, Any] | None = None
@@ -117,6 +119,8 @@ class Call:
                     continue
                 elif here.dim != place.dim or not here.like(place):
                     return self.mixed("examples that do not lie at the same places are put together")
+                elif here.owners is None:
+                    place = here
         if place is None:
             kinds = {label for _, label in found}
             if Public.ANY in kinds:
@@ -134,6 +138,16 @@ class Call:
 def is_data(label: Label) -> bool:
     """Whether an example reaches what has this label."""
     return not label.public if isinstance(label, Mixed) else isinstance(label, Place) and not label.constant
+
+
+def counted_of(label: Label) -> Owners | None:
+    """Whose the rows are of what the data selected, where a label says that."""
+    place = label.numbers if isinstance(label, Mixed) else label
+    return (
+        place.owners
+        if isinstance(place, Place) and place.owners is not None and place.owners.counted
+        else None
+    )
 
 
 LAID_ALONG = (

@@ -53,35 +53,56 @@ class Looks:
         if not data or self.natural:
             answer = func(*args, **kwargs)
             self.asked += [where] if data else []
-        elif where in self.memory.declared or where.split(":")[0] in self.memory.declared:
-            self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+        elif self.vouched():
             return func(*args, **kwargs)
         elif "bool" in returned or (first.dtype == torch.bool and "int" not in returned) or len(tensors) > 1:
             likely = isinstance(data[0], Mixed) and data[0].name in ("any", "bitwise_or", "logical_or")
-            answer = self.memory.answers.setdefault(where, likely)
-            self.asked.append(where)
-            self.truths.append(bool(func(*args, **kwargs)))
+            return self.answer(bool(func(*args, **kwargs)), likely=likely)
         elif "int" not in returned and (first.dtype.is_floating_point or first.dtype.is_complex):
-            self.poisoned, answer = where, self.poison
+            return self.number()
         else:
             answer = func(*args, **kwargs)
             if answer != self.count:
-                self.refuse(
-                    f"the data must not steer the pass, but {where} reads a whole number of them in Python. Use a "
-                    f'constant there, or tensor operations; or declare the line: EngineSettings(declared=("{where}",))'
-                )
+                self.whole("a whole number of them")
         event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
         self.script.events.append(event)
         return answer
+
+    def vouched(self) -> bool:
+        """Whether the line that looks at the data was declared."""
+        where = line()
+        found = where in self.memory.declared or where.split(":")[0] in self.memory.declared
+        if found:
+            self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+        return found
+
+    def answer(self, truth: bool, *, likely: bool) -> bool:
+        """What Python gets for a truth value: at each line the same one, ``likely`` the first time."""
+        where = line()
+        self.asked.append(where)
+        self.truths.append(truth)
+        self.script.events.append(Event("a look at the data", (where,), ()))
+        return self.memory.answers.setdefault(where, likely)
+
+    def number(self) -> float:
+        """What Python gets for a number."""
+        self.poisoned = line()
+        self.script.events.append(Event("a look at the data", (self.poisoned,), ()))
+        return self.poison
+
+    def whole(self, what: str) -> NoReturn:
+        """Refuse a read of a whole number."""
+        where = line()
+        self.refuse(
+            f"the data must not steer the pass, but {where} reads {what} in Python. Use a constant there, or tensor "
+            f'operations; or declare the line: EngineSettings(declared=("{where}",))'
+        )
 
     def merge(self, made: list[Tensor]) -> None:
         """Runs of equal data, whose number Python gets to see as a length: one, or as many, as no data say."""
         if self.natural:
             return
-        where = line()
-        several = self.memory.answers.setdefault(where, False)
-        self.asked.append(where)
-        self.truths.append(len(made[0]) > 1)
+        several = self.answer(len(made[0]) > 1, likely=False)
         for tensor in (made[0], *made[2:]):
             cast("Any", tensor).set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))
 
@@ -96,10 +117,9 @@ class Looks:
     def check_read(self, name: str, tensor: object) -> None:
         """Refuse a read of the data that the dispatcher does not see."""
         if isinstance(tensor, Tensor) and is_data(self.label(tensor)) and not self.natural:
-            where = line()
-            if where in self.memory.declared or where.split(":")[0] in self.memory.declared:
-                self.memory.assumed.add(f"what {where} reads of the data steers nothing")
+            if self.vouched():
                 return
+            where = line()
             self.refuse(
                 f"the data must not leave torch in a pass, but {where} takes them out by {name.strip('_')}(). Use "
                 "tensor "

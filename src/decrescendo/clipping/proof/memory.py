@@ -3,13 +3,13 @@
 import sys
 import weakref
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, counted_of, is_data
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
 from decrescendo.clipping.proof.script import PACKED, Script
 from decrescendo.clipping.proof.storage import is_whole, key_of, kind_of, paused, storage_key, tensors_of
@@ -19,6 +19,7 @@ Guess: TypeAlias = tuple[int, int, int]
 Mark: TypeAlias = Public | Mixed | Span
 _STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
+_SOME = replace(_PARTS, counted=True)
 _LONG = "a constant depends on the number of examples"
 # Storages that one operation writes, at most, so that each has a number of its own.
 _MANY = 2**20
@@ -70,6 +71,8 @@ class Labels:
     filled: set[int] = field(default_factory=set[int])
     known: list[Place] = field(default_factory=list[Place])
     held: list[Tensor] = field(default_factory=list[Tensor])
+    # Whether data selected rows in this pass.
+    counting: bool = False
     _next: int = 0
 
     def label(self, tensor: Tensor) -> Label:
@@ -101,16 +104,20 @@ class Labels:
 
     def view(self, tensor: Tensor, span: Span) -> tuple[Label, tuple[object, ...]]:
         """The label of a view of labelled memory, and how it lies there."""
-        packed = PACKED
+        packed, parts = PACKED, _SOME if span.owners is not None and span.owners.counted else _PARTS
         if not tensor.numel():
-            return Public.FILL, packed if span.owners is not None else ()
+            none = [dim for dim, size in enumerate(tensor.shape) if not size]
+            known = span.owners is not None and not span.units and len(none) == 1
+            return (
+                Place(none[0], 1, 1, span.owners) if known else Public.FILL
+            ), packed if span.owners else ()
         if span.units == 1:  # one row of packed data
             own = tensor.dim() > 0 and tensor.shape[0] == 1
-            return (Place(0, 1, 1, span.owners) if own else _PARTS), packed
+            return (Place(0, 1, 1, span.owners) if own else parts), packed
         width = tensor.element_size()
         place, form = view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3])
         if place is None:
-            return _PARTS, form
+            return parts, form
         if span.owners is not None or span.constant:
             place = Place(place.dim, place.inner, place.outer, span.owners, span.constant)
         return place, form
@@ -119,24 +126,69 @@ class Labels:
         """How many units lie along a place's dimension."""
         return self.count if place.owners is None else len(place.owners.example)
 
-    def owners(self, dim: int, example: Tensor) -> Place:
-        """The place of units that belong to these examples, one each; those known are found again by their values."""
+    def owners(self, dim: int, example: Tensor, *, counted: bool = False) -> Place:
+        """The place of units that belong to these examples, one each; those known are found again by their values.
+
+        ``counted``: how many there are depends on the data.
+        """
+        self.counting = self.counting or counted
         with paused():
-            if len(example) == self.count and torch.equal(
+            each = len(example) == self.count and torch.equal(
                 example, torch.arange(self.count, device=example.device)
-            ):
+            )
+            if each and not counted:
                 return Place(dim)
             for place in self.known:
                 known = cast("Owners", place.owners)
-                if torch.equal(known.example, example.to(known.example.device)):
+                if known.counted == counted and torch.equal(known.example, example.to(known.example.device)):
                     return place.moved(dim)
-            self.known.append(Place(dim, 1, 1, Owners(example.detach().clone())))
+            self.known.append(Place(dim, 1, 1, Owners(example.detach().clone(), counted, each)))
             self.script.rows.append(len(example))
         return self.known[-1]
 
     def mark_of(self, key: int) -> tuple[Mark, int]:
         """The label of a piece of memory, and the number of what was written there last, or its key."""
         return self.marks.get(key) or (_STALE if key in self.memory.stale else Public.ANY, key)
+
+    def owners_of(self, tensor: Tensor) -> Owners | None:
+        """Whose the rows of its memory are, where data selected them."""
+        mark = self.mark_of(key_of(tensor))[0]
+        return (
+            mark.owners
+            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
+            else None
+        )
+
+    def select(self, made: Iterable[Tensor], chosen: bool) -> None:
+        """Note of what data selected, with no place that says whose the rows are, that its shape shows how many."""
+        for tensor in made:
+            key = storage_key(tensor)
+            mark, birth = (
+                self.marks.get(key, (None, 0)) if chosen or tensor.layout is not torch.strided else (None, 0)
+            )
+            if isinstance(mark, Mixed) and mark.numbers is None:
+                self.counting = True
+                self.marks[key] = (replace(mark, counted=True), birth)
+
+    def count_on(self, given: Iterable[Mark], made: Iterable[Tensor]) -> None:
+        """Note of what was made from rows that data selected that its shape may show how many, where no place does."""
+        marks = [mark for mark in given if isinstance(mark, (Span, Mixed))]
+        counted = [
+            mark
+            for mark in marks
+            if isinstance(mark, Span) and mark.owners is not None and mark.owners.counted
+        ]
+        if not counted and not any(
+            isinstance(mark, Mixed) and (mark.counted or counted_of(mark)) for mark in marks
+        ):
+            return
+        for tensor in made:
+            key = storage_key(tensor)
+            mark, birth = self.marks.get(key, (None, 0))
+            if isinstance(mark, Mixed):
+                self.marks[key] = (replace(mark, counted=True), birth)
+            elif isinstance(mark, Public) and counted and is_whole(tensor) and not tensor.numel():
+                self.marks[key] = (Span(1, 0, 0, counted[0].owners), birth)
 
     def assign(self, tensor: Tensor, label: Label) -> None:
         """Label a tensor that has memory of its own."""
@@ -148,8 +200,12 @@ class Labels:
             return label
         if not tensor.numel():
             return Public.FILL if label.owners is None else Span(1, 0, 0, label.owners)
-        if tensor.layout is not torch.strided:
-            return Mixed("it has no strides")
+        if not self.units(label):
+            return _SOME
+        if tensor.layout is not torch.strided or label.dim >= tensor.dim():
+            return Mixed(
+                "it has no strides" if label.dim < tensor.dim() else "its rule is of other dimensions"
+            )
         return span_of(tensor, label, self.units(label)) or Mixed(
             "its examples lie in memory in no order that is known"
         )

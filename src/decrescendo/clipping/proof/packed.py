@@ -25,7 +25,8 @@ def _pack(call: Call) -> Sequence[Label]:
     if label.dim != sequences or not fits(call, [call.args["lengths"]], label.moved(0), 1):
         return [call.mixed("the lengths are not those of the sequences"), kept]
     ranks = call.examples(label, call.args["input"].shape[sequences], sizes)
-    return [call.owners(0, torch.cat([ranks[:size] for size in sizes.tolist()])), kept]
+    example = torch.cat([ranks[:size] for size in sizes.tolist()])
+    return [call.owners(0, example, counted=is_data(lengths)), kept]
 
 
 def _embedding_bag(call: Call) -> Label:

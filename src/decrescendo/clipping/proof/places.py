@@ -29,14 +29,22 @@ class Place(NamedTuple):
 
     def like(self, other: "Place") -> bool:
         """Whether both give each index along their dimension to the same example."""
-        return (self.inner, self.outer) == (other.inner, other.outer) and self.owners is other.owners
+        if (self.inner, self.outer) != (other.inner, other.outer):
+            return False
+        mine, its = self.owners, other.owners
+        return mine is its or ((mine is None or mine.each) and (its is None or its.each))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:
-    """Which example each row of packed data belongs to."""
+    """Which example each row of packed data belongs to.
+
+    ``counted``: how many rows there are depends on the data; ``each``: there is one for each example, in their order.
+    """
 
     example: Int[Tensor, " rows"]
+    counted: bool = False
+    each: bool = False
 
 
 class Span(NamedTuple):

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from decrescendo.clipping.proof.counts import SIZES, is_given
 from decrescendo.clipping.proof.watch import Watch
 
 _Method = Callable[..., Any]
@@ -36,4 +37,10 @@ class Reading(TorchFunctionMode):
     ) -> Any:
         if func in READS:
             self._watch.looks.check_read(getattr(func, "__name__", "a read"), args[0])
+        elif self._watch.labels.counting:
+            if func in SIZES:
+                return self._watch.counts.size(func, args, kwargs or {})
+            self._watch.counts.enter(func, args, kwargs or {})
+            if is_given(args, kwargs or {}):
+                return self._watch.counts.given(func, args, kwargs or {}, func)
         return func(*args, **(kwargs or {}))

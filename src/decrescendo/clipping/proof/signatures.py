@@ -78,7 +78,11 @@ def signature(text: str) -> Rule:
         found: list[Label] = [Public.ANY] * known
         for at, (spec, dims) in enumerate(zip(outside, shown, strict=False)):
             if spec != "_":
-                found[at] = place.moved(dims.index(symbol)) if symbol in dims else call.mixed(SUMMED)
+                out = call.outputs[at]
+                there = symbol in dims and (
+                    out is None or len(dims) == out.dim()
+                )  # not with a mean over all of them
+                found[at] = place.moved(dims.index(symbol)) if there else call.mixed(SUMMED)
         return found
 
     return rule

@@ -1,7 +1,8 @@
 """Tensors and the memory they lie in: keys of storages, tensors in nested arguments, numbers of constants."""
 
+import functools
 import hashlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -38,6 +39,17 @@ def paused() -> Generator[None]:
     finally:
         for watch in watches:
             watch.idle = False
+
+
+def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of the engine's own that the graph calls: modes for torch functions look away."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        with FUNCTIONS_OFF():
+            return function(*args)
+
+    return run
 
 
 def is_whole(target: Tensor) -> bool:

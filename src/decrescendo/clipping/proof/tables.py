@@ -18,14 +18,19 @@ def pointwise(call: Call) -> Label:
 
 def fill(call: Call) -> Label:
     """One number everywhere, whatever the arguments are; as long as the batch where it is made like rows of it."""
-    like = call.args.get("self")
-    label = call.label(like) if isinstance(like, Tensor) and call.name.endswith("_like") else None
-    return label if isinstance(label, Place) else Public.FILL
+    return _made_like(call, Public.FILL)
 
 
-def drawn(_: Call) -> Label:
+def drawn(call: Call) -> Label:
     """Independent random numbers of one law."""
-    return Public.RANDOM
+    return _made_like(call, Public.RANDOM)
+
+
+def _made_like(call: Call, label: Public) -> Label:
+    like = call.args.get("self")
+    own = call.label(like) if isinstance(like, Tensor) and call.name.endswith("_like") else None
+    rows = isinstance(own, Place) and (label is Public.FILL or own.owners is not None)
+    return own if own is not None and (rows or (isinstance(own, Mixed) and own.counted)) else label
 
 
 def along(*names: str) -> Rule:

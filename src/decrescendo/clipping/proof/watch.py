@@ -12,11 +12,12 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.counts import Counts
+from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.looks import Looks, line
 from decrescendo.clipping.proof.memory import Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
-from decrescendo.clipping.proof.places import Span
+from decrescendo.clipping.proof.places import Owners, Span
 from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, is_as_before
 from decrescendo.clipping.proof.script import NOTHING, Event, Recipe, Script
 from decrescendo.clipping.proof.storage import (
@@ -32,6 +33,7 @@ from decrescendo.clipping.proof.storage import (
     storage_key,
     tensors_of,
 )
+from decrescendo.clipping.proof.surroundings import CHANGED, is_flushing
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
 
@@ -72,11 +74,13 @@ class Watch(Pausable):
         super().__init__()
         self.count, self.memory, self.seed, self.expected = count, memory, seed, expected
         self.recipes: Mapping[int, Recipe] = recipes or {}
+        self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.script = Script(count)
         self.labels = Labels(count, memory, self.script)
         self.looks = Looks(
             count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison
         )
+        self.counts = Counts(self.labels, self.looks)
         # Of tensors: what they depend on, and the door for what the engine makes by itself.
         self.label, self.assign = self.labels.label, self.labels.assign
         self.units, self.owners, self.end = self.labels.units, self.labels.owners, self.labels.end
@@ -132,6 +136,8 @@ class Watch(Pausable):
             return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
+        if torch.get_default_dtype() is not self.dtype or is_flushing() is not self.flushing:
+            self.refuse(CHANGED)
         at = len(self.script.events)
         recipe = self.recipes.get(at)
         if (
@@ -233,6 +239,8 @@ class Watch(Pausable):
         self.script.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, data, known)
+            if self.labels.counting:
+                self.labels.count_on(inputs.values(), made)
             self.labels.note(made, at)
             return output
         if not data:
@@ -245,11 +253,15 @@ class Watch(Pausable):
                 self.labels.keep_all(output, found, inputs, at)
             if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
-        first = int(op.name != "nonzero")  # what is selected from may be of truth values too
-        masks = zip(tensors[first:], labels[first:], strict=True) if op.selects else ()
-        if any(t.dtype == torch.bool and is_data(label) for t, label in masks):
-            # A shape is not seen when Python looks at it: this much is compared, and not proven.
-            self.memory.assumed.add(f"how many rows a mask selects at {line()} steers nothing")
+        if data and (op.selects or op.rule is None):
+            first = int(op.name != "nonzero")  # what is selected from may be of truth values too
+            masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
+            masked = op.selects and any(t.dtype in (torch.bool, torch.uint8) for t in masks)
+            self.labels.select(made, op.name == "nonzero" or masked)
+        if self.labels.counting:
+            self.labels.count_on(inputs.values(), made)
+            if op.name == "expand" and not data and self.counts.within:
+                self._check_expanded(tensors[0], made[0])
         if op.views and self.labels.slices and tensors:
             self.labels.view_slices(tensors[0], labels[0], made)
         noted = self.labels.note(made, at)
@@ -257,6 +269,17 @@ class Watch(Pausable):
             names, shapes = tuple(kwargs or ()), self.script.shapes.get(at)
             self.script.recipes[at] = Recipe(event, arguments, names, tuple(found), shapes, noted)
         return output
+
+    def _check_expanded(self, source: Tensor, made: Tensor) -> None:
+        """A constant that torch lays along rows that the data selected (to broadcast it) shows how many there are."""
+        new = made.dim() - source.dim()
+        for dim, size in enumerate(made.shape):
+            for place in self.labels.known if dim < new or source.shape[dim - new] == 1 else ():
+                if cast("Owners", place.owners).counted and size == self.labels.units(place):
+                    along = place._replace(dim=dim, constant=True)
+                    self.labels.slices[
+                        storage_key(made), made.shape, made.stride(), made.storage_offset()
+                    ] = along
 
     def _sized(self, op: Operation, data: bool, labels: Sequence[Label]) -> tuple[int, ...] | None:
         """Which numbers of an operation may grow with the number of examples; see `Event`."""
@@ -376,7 +399,9 @@ class Watch(Pausable):
                 zip(self.script.rows, self.labels.known, strict=False), self.expected.rows
             )
             for (one, place), two in rows if len(moved) == 1 else ():
-                times, rest = divmod(tensor.shape[moved[0]], one)
+                times, rest = (
+                    divmod(its[moved[0]], two) if two else divmod(tensor.shape[moved[0]], max(one, 1))
+                )
                 if not rest and tensor.shape[moved[0]] * two == its[moved[0]] * one:
                     return Place(moved[0], times, 1, place.owners, constant=True)  # as long as packed data
             return Mixed("a constant depends on the number of examples", public=True)
@@ -429,7 +454,11 @@ class Watch(Pausable):
         single = [value for value in bound.values() if isinstance(value, Tensor)]
         call = Call(op.name, lambda: bound, (), made, self.label, self.units, self.owners)
         return [
-            call.joined([*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim())
+            call.mixed(SUMMED)
+            if any(cast("list[Tensor]", entries)[at].dim() > tensor.dim() for entries in lists)
+            else call.joined(
+                [*(cast("list[Tensor]", entries)[at] for entries in lists), *single], tensor.dim()
+            )
             for at, tensor in enumerate(made)
             if tensor is not None
         ]

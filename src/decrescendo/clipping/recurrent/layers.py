@@ -20,7 +20,7 @@ from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
 from decrescendo.clipping.proof.places import Owners, is_uniform
-from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.storage import paused, unseen
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packed import Grams, PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
@@ -138,6 +138,7 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @unseen
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         layer = cast("Recurrence", ctx.layer)
         outputs, last, last_cell = (*gradients, None)[:3]
@@ -165,6 +166,7 @@ class _Tap(torch.autograd.Function):
         return like.new_zeros(()).expand(*like.shape[:-1], width)
 
     @staticmethod
+    @unseen
     def backward(ctx: Any, *gradients: Tensor) -> Any:  # noqa: ARG004
         raise UnsupportedModel(
             "the gradient of a recurrent layer's weights must be asked for by the engine alone, got "

@@ -45,6 +45,8 @@ class Packing:
 
     def pad(self, data: Tensor, batch: int) -> Tensor:
         """(rows, ...) as (batch, positions, ...), each sequence filled up with its first row."""
+        if not len(data):
+            return data.new_zeros(batch, self.length, *data.shape[1:])
         return data[self.source.reshape(batch, -1)]
 
     def pad_zeros(self, data: Tensor, batch: int) -> Tensor:
@@ -78,7 +80,7 @@ def packing_of(example: Int[Tensor, " rows"], batch: int) -> Packing:
     ranks = torch.where(
         live, starts.unsqueeze(1) + step, starts.unsqueeze(1).clamp(max=max(len(order) - 1, 0))
     )
-    source = order[ranks]
+    source = order[ranks] if len(order) else ranks
     slots = torch.empty_like(order)
     slots[order] = (
         example[order] * length + torch.arange(len(order), device=example.device) - starts[example[order]]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public
-from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.storage import paused, unseen
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing
 
@@ -26,6 +26,7 @@ class _Packed(torch.autograd.Function):
         return packed, sizes
 
     @staticmethod
+    @unseen
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         gradient = gradients[0]
         if gradient is None:
@@ -77,6 +78,7 @@ class _Padded(torch.autograd.Function):
         return found
 
     @staticmethod
+    @unseen
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         watch, packing = ctx.watch, ctx.packing
         (gradient,) = gradients

@@ -1,0 +1,50 @@
+"""torch's global settings: by these the same operation computes something else, and no operation shows them."""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+
+from decrescendo.errors import UnsupportedModel
+
+_C, _BACKENDS = cast("Any", torch)._C, cast("Any", torch).backends
+_SMALLEST, _ONE = 5e-324, 1.0
+CHANGED = (
+    "a pass must leave torch's global settings as they are (default dtype, threads, flush_denormal, ..), as no "
+    "operation shows them, got one that is changed in the pass. Set it before training"
+)
+
+
+def is_flushing() -> bool:
+    """Whether numbers below the normal ones are taken for zero."""
+    return _SMALLEST * _ONE == 0
+
+
+def settings() -> tuple[object, ...]:
+    """All that is known of them."""
+    return (
+        torch.get_default_dtype(), _C._get_float32_matmul_precision(), is_flushing(), torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+        torch.is_anomaly_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
+        torch.get_default_device(), _BACKENDS.mkldnn.matmul.fp32_precision, _BACKENDS.mkldnn.enabled,
+        _BACKENDS.cudnn.enabled, _BACKENDS.cuda.flash_sdp_enabled(), _BACKENDS.cuda.math_sdp_enabled(),
+        _BACKENDS.cuda.mem_efficient_sdp_enabled(),
+    )  # fmt: skip
+
+
+@contextmanager
+def settled() -> Generator[None]:
+    """Refuse what changes them inside, and put back what is known how to."""
+    before, dtype, threads = settings(), torch.get_default_dtype(), torch.get_num_threads()
+    try:
+        yield
+    finally:
+        changed = settings() != before
+        if changed:
+            torch.set_default_dtype(dtype)
+            torch.set_num_threads(threads)
+            torch.set_flush_denormal(before[2] is True)
+            torch.use_deterministic_algorithms(before[4] is True)
+    if changed:
+        raise UnsupportedModel(CHANGED)
