@@ -37,7 +37,7 @@ def test_a_new_script_trains_saves_and_is_a_task(
     runpy.run_path("patients.py", run_name="__main__")
     assert "written: runs/patients/statement.md" in capsys.readouterr().out
     run = Run.load(tmp_path / "runs/patients")
-    assert (run.steps, run.proven, run.conduct and run.conduct.random) == (6, True, "secure")
+    assert (run.steps, run.proven, run.provenance and run.provenance.random) == (6, True, "secure")
     assert run.plan.sampling.dataset_size == ROWS
     with pytest.raises(SystemExit, match="never overwritten"):
         runpy.run_path("patients.py", run_name="__main__")
@@ -114,7 +114,7 @@ class TestOutputThatIsNoTerminal:
         file = io.StringIO()
 
         class Nothing:
-            def after(self, step: int) -> float:
+            def at_step(self, step: int) -> float:
                 raise AssertionError("nobody reads epsilon here")
 
         with bar(5, console=Console(file=file)) as show:

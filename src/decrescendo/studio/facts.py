@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from decrescendo.accounting import EpsilonCurve, Ledger, rounded, trade_off
+from decrescendo.accounting import EpsilonCurve, Ledger, Unit, rounded, trade_off
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.report.judge import WORDS, verdicts
@@ -140,7 +140,10 @@ def text_of(subject: Subject, name: str) -> str:
 
 
 def _names(subject: Subject) -> list[str]:
-    return [] if subject.plan is None else ["plan.json", "train.py", "statement.md"]
+    if subject.plan is None:
+        return []
+    trains = subject.plan.budget.unit is Unit.EXAMPLE  # over clients one trains with `decrescendo.federated`
+    return ["plan.json", *(["train.py"] if trains else []), "statement.md"]
 
 
 def _shown(*curves: Any) -> Any:

@@ -12,12 +12,12 @@ from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.accounting.budget import check_unit
 from decrescendo.base import sealed
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
-from decrescendo.plans import Plan, AdaptivePlan
+from decrescendo.plans import AdaptivePlan, Plan
 from decrescendo.plans.agreement import Agreement
 from decrescendo.report.ledgers import read_ledger
 from decrescendo.studio.facts import Subject
 
-RUN_FILES = ("run.json", "plan.json", "terms.json")
+RUN_FILES = ("run.json", "plan.json", "adaptive_plan.json")
 SQLITE = b"SQLite format 3\0"
 Opened = tuple[list[Subject], dict[str, Any] | None]
 
@@ -43,7 +43,7 @@ def from_files(files: Mapping[str, bytes], *, sample_rate: float, delta: float) 
 
     Args:
         files: a plan, a store, or noise multipliers as `report.ledgers.read_ledger` takes them; or ``run.json`` with
-            ``plan.json`` or ``terms.json`` of a run's folder.
+            ``plan.json`` or ``adaptive_plan.json`` of a run's folder.
         sample_rate, delta: for files that do not say them.
 
     Raises:
@@ -85,7 +85,7 @@ def _ledger(path: Path, sample_rate: float, delta: float) -> Subject:
 
 def _run(files: Mapping[str, bytes]) -> Subject:
     content = sealed.opened(files["run.json"], "run.json", "decrescendo-run", 1, 2)
-    kind = "plan" if content["version"] == 1 else "terms"
+    kind = "plan" if content["version"] == 1 else "adaptive_plan"
     agreed_file = files.get(f"{kind}.json")
     if agreed_file is None:
         raise FileRefused(f"run.json must be opened with {kind}.json of the same folder, got it alone")
@@ -114,14 +114,14 @@ def _run(files: Mapping[str, bytes]) -> Subject:
                 plan.clip_norm.tolist(),
                 notes=tuple(notes),
             )
-        terms = AdaptivePlan.from_json(text, source="terms.json")
+        agreed = AdaptivePlan.from_json(text, source="adaptive_plan.json")
         notes.append(
             "Noise was decided on the way: the filter's budget is its price, whatever accountants say below."
         )
         return Subject(
             "adaptive run",
             ledger,
-            terms.budget.delta,
+            agreed.budget.delta,
             guarantee,
             clip_norm=content["clip_norm"],
             notes=tuple(notes),

@@ -341,7 +341,7 @@ $("open").addEventListener("change", async () => {
   $("open").value = "";
 });
 $("folder").addEventListener("change", async () => {
-  const wanted = ["run.json", "plan.json", "terms.json"]; // the weights stay where they are
+  const wanted = ["run.json", "plan.json", "adaptive_plan.json"]; // the weights stay where they are
   const chosen = [...$("folder").files].filter((file) => wanted.includes(file.name) && file.webkitRelativePath.split("/").length === 2);
   if (chosen.length) await open(chosen);
   else refuse("a run's folder must hold run.json and plan.json, got another folder");
