@@ -130,8 +130,9 @@ def as_typed(words: str, command: Callable[..., None]) -> str:
     for name, parameter in inspect.signature(command).parameters.items():
         for fact in getattr(parameter.annotation, "__metadata__", ()):
             if isinstance(fact, OptionInfo):
-                declared = [d for d in (fact.default, *(fact.param_decls or ())) if str(d).startswith("--")]
-                option = [*declared, f"--{name.replace('_', '-')}"][0]
+                declared = [str(text) for text in (fact.default, *(fact.param_decls or ()))]
+                named = [text for text in declared if text.startswith("--")]
+                option = named[0] if named else f"--{name.replace('_', '-')}"
                 for said in (name, *_ALSO.get(name, ())):
                     if words.startswith(f"{said} must"):
                         words = re.sub(rf"^{said}(?= must)|\b{said}(?==)", option, words)

@@ -145,7 +145,7 @@ def application(token: str, desk: Desk) -> Starlette:
 
     asks = {"plan": desk.plan, "judge": desk.judge, "look": desk.look, "open": desk.open, "start": desk.start}
     routes = [route(name, ask) for name, ask in {**asks, "file": desk.file}.items()]
-    static = StaticFiles(directory=str(files(__package__).joinpath("static")), html=True)
+    static = StaticFiles(directory=str(files("decrescendo.studio").joinpath("static")), html=True)
     return Starlette(
         routes=[Mount(f"/{token}", routes=[*routes, Mount("/", static)])],
         middleware=[Middleware(_Headers), Middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)],
