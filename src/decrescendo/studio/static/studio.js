@@ -228,7 +228,7 @@ function redraw() {
   const mine = new Map(now.rows), other = new Map(kept?.rows ?? []);
   const all = [...new Set([...mine.keys(), ...other.keys()])];
   table($("figures"), kept && ["", "now", "kept"], all.map((label) => [label, mine.get(label) ?? "–", ...(kept ? [other.get(label) ?? "–"] : [])]));
-  table($("claims"), ["", "epsilon", "which is"], heard(now)?.claims ?? [], 2);
+  table($("claims"), ["", "epsilon", "which is"], heard(now)?.claims ?? [["…", "", ""]], 2);
   $("claims").classList.toggle("old", !now.judged);
   $("brief").textContent = now.rows.slice(1, 3).map((row) => row.join(" ")).join(" · ");
 }
