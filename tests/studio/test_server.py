@@ -258,7 +258,8 @@ class TestFiles:
     @pytest.mark.parametrize(
         ("content", "words"),
         [
-            (b"", "empty file"), (b"{}", "foreign"), (b"[1, 2", "JSON list"), (b"[-1]", "noise_multiplier must be"),
+            (b"", "empty file"), (b"{}", "foreign"), (b"[1, 2", "JSON list"),
+            (b"[-1]", "noise_multipliers must be >= 0"),
             (b"[]", "got none"), (b"\x00\xff\xfe", "readable text"), (b"SQLite format 3\0", "must be a store"),
         ],
     )  # fmt: skip
