@@ -20,9 +20,9 @@ def test_one_gaussian_release_has_the_closed_form(mu: float) -> None:
     assert (exact - found).max() < 0.03
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(0.3, 20), st.floats(0.001, 1)), min_size=0, max_size=3),
+    st.lists(st.tuples(st.floats(0.3, 20), st.floats(0.001, 1)), min_size=0, max_size=2),
 )
 def test_it_is_the_curve_of_a_test(releases: list[tuple[float, float]]) -> None:
     ledger = Ledger(Release(rate, noise) for noise, rate in releases)
@@ -49,8 +49,8 @@ def test_the_edges() -> None:
 
 
 def test_the_best_attacker_stays_above_it_and_comes_close() -> None:
-    """40 sampled releases, 200,000 trials of the likelihood ratio: if the noise were 10 % less, it would go below."""
-    rate, noise, steps, trials = 0.2, 2.0, 40, 200_000
+    """40 sampled releases, 100,000 trials of the likelihood ratio: if the noise were 10 % less, it would go below."""
+    rate, noise, steps, trials = 0.2, 2.0, 40, 100_000
     generator = np.random.default_rng(0)
 
     def errors(true_noise: float) -> tuple[float, float]:
