@@ -120,8 +120,9 @@ def script(plan: str, *, rows: int, run: str = "run", name: str = "train") -> st
         run: folder that the run is saved into.
         name: of the module, in comments.
 
-    >>> print(script('dc.Plan.load("plan.json")', rows=500).splitlines()[13])
-    # rows train; public ones are for scores. Here: made-up measurements, as many as the plan says.
+    >>> text = script('dc.Plan.load("plan.json")', rows=500)
+    >>> "made-up measurements" in text, "digits" in text
+    (True, False)
     """
     data, imported = _MADE_UP, ""
     if rows == DIGITS:
