@@ -13,7 +13,7 @@ help:  ## what can be made
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py src/decrescendo/clipping/rules/products.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots,federated,dev]' -e ./papers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
@@ -58,7 +58,7 @@ format: $(STAMP)  ## rewrite in the house style
 
 lock:  ## resolve the newest versions again into constraints.txt
 	rm -rf .lock && $(PYTHON) -m venv .lock
-	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[plots,federated,docs,dev]' -e ./papers
+	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[plots,federated,studio,docs,dev]' -e ./papers
 	.lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .lock
 

@@ -387,7 +387,7 @@ def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Pat
     bad = run("plan", *SMALL, "--clip", "-1")
     assert bad.returncode == 2
     assert bad.stdout == ""
-    assert bad.stderr.startswith("error: clip must be > 0")
+    assert bad.stderr.startswith("error: --clip must be > 0, got --clip=-1")
 
 
 @pytest.mark.parametrize("arguments", [["plan", *SMALL], ["--help"], ["tune", "--help"]])

@@ -34,9 +34,11 @@ from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp
 from decrescendo.accounting.selection import Selection, Trials
+from decrescendo.accounting.trade_off import trade_off
 
 __all__ = [
     "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "EpsilonCurve", "Accountant", "Pld",
     "Gaussian", "Rdp", "Zcdp", "Tcdp", "GdpClt", "Selection", "Trials", "Filter", "Granted", "Refused", "RenyiFilter",
     "GdpFilter", "ZcdpFilter", "best_order", "clt_mu", "constant_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
+    "trade_off",
 ]  # fmt: skip

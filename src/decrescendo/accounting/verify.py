@@ -41,7 +41,7 @@ class Verification:
         )
 
 
-def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 24) -> Verification:
+def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) -> Verification:
     """Bracket epsilon with dp-accounting's pessimistic PLD, of noise rounded down and of noise rounded up.
 
     Rounding up alone gives no lower end, because the grid itself rounds: its error is of second order in the step, so

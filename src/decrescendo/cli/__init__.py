@@ -9,8 +9,10 @@ from decrescendo.cli.asked import judge_of
 from decrescendo.cli.audit import audit_command
 from decrescendo.cli.demo_command import demo_command
 from decrescendo.cli.ledger import ledger_command
+from decrescendo.cli.new import new_command
 from decrescendo.cli.plans import account_command, plan_command, plan_facts, verify_command
 from decrescendo.cli.statement import statement_command
+from decrescendo.cli.studio import studio_command
 from decrescendo.cli.train import train_command
 from decrescendo.cli.tune import tune_command
 
@@ -22,6 +24,8 @@ __all__ = [
 # In the order of the help.
 COMMANDS = {
     "plan": plan_command,
+    "studio": studio_command,
+    "new": new_command,
     "train": train_command,
     "account": account_command,
     "verify": verify_command,

@@ -5,13 +5,18 @@ import functools
 import inspect
 import json
 import math
+import re
 import signal
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, NoReturn, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from typer.models import OptionInfo
 
 from decrescendo.errors import DecrescendoError
 
@@ -35,6 +40,11 @@ app = make_app(
     "Differentially private training whose noise and clipping move, with the promised epsilon kept.",
 )
 out, err = Console(), Console(stderr=True)
+EVERY = 5.0  # seconds between lines where nothing can move
+
+
+# What the library calls an option that is shorter here.
+_ALSO = {"batch": ("expected_batch_size",)}
 
 
 class Terminated(BaseException):
@@ -60,7 +70,8 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except DecrescendoError as error:
-            err.print(f"[red]error:[/red] {escape(' '.join(str(error).split()))}", soft_wrap=True)
+            words = as_typed(" ".join(str(error).split()), command)
+            err.print(f"[red]error:[/red] {escape(words)}", soft_wrap=True)
             raise typer.Exit(2) from None
         except MemoryError as error:
             err.print(
@@ -84,6 +95,48 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
 
     guarded.__signature__ = inspect.signature(command)  # type: ignore[attr-defined]
     return guarded
+
+
+@contextmanager
+def working(words: str) -> Generator[None]:
+    """Say on standard error what takes its time: on a terminal while it does, elsewhere a line every few seconds."""
+    if err.is_terminal:
+        with err.status(words):
+            yield
+        return
+    done, start = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not done.wait(EVERY):
+            err.print(f"{words}, {time.monotonic() - start:.0f} s so far", highlight=False)
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        done.set()
+        teller.join()
+
+
+def as_typed(words: str, command: Callable[..., None]) -> str:
+    """An error about an argument of the library, as one about the option that it came from.
+
+    >>> from typing import Annotated
+    >>> def command(clip: Annotated[float, typer.Option()]) -> None: ...
+    >>> as_typed("clip must be > 0, got clip=-1", command)
+    '--clip must be > 0, got --clip=-1'
+    """
+    for name, parameter in inspect.signature(command).parameters.items():
+        for fact in getattr(parameter.annotation, "__metadata__", ()):
+            if isinstance(fact, OptionInfo):
+                declared = [str(text) for text in (fact.default, *(fact.param_decls or ()))]
+                named = [text for text in declared if text.startswith("--")]
+                option = named[0] if named else f"--{name.replace('_', '-')}"
+                for said in (name, *_ALSO.get(name, ())):
+                    if words.startswith(f"{said} must"):
+                        words = re.sub(rf"^{said}(?= must)|\b{said}(?==)", option, words)
+    return words
 
 
 def say(text: str) -> None:

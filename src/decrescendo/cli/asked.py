@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from decrescendo.cli.app import err
+from decrescendo.cli.app import working
 from decrescendo.cli.options import RHO_C, RHO_MU, AccountantName, Schedule, UnitName
 from decrescendo.errors import InvalidValue, check_real
 
@@ -63,7 +63,7 @@ class Asked:
         passes = max(1, round(total * sampling.sample_rate))
         clip = 1.0 if self.clip is None else self.clip
         privacy, norms = schedule_curves(name, clip=clip, rho_mu=self.rho_mu, rho_c=self.rho_c, epochs=passes)
-        with err.status("calibrating"):
+        with working("calibrating"):
             return calibrate(
                 budget,
                 sampling,

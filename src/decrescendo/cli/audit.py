@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.base.whole_file import write_whole
-from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.app import one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan
 from decrescendo.cli.options import (
     RHO_C,
@@ -111,7 +111,7 @@ def audit_command(
     if not as_json:
         say(agreed.describe())
     source = Secure() if seed is None else seed
-    with nullcontext() if store is None else closing(Store(store)) as opened, err.status("auditing"):
+    with nullcontext() if store is None else closing(Store(store)) as opened, working("auditing"):
         result = _audit(attack, agreed, known, canaries, runs, source, confidence, opened)
     if out is not None:
         write_whole(out, result.to_json())

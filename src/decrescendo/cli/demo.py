@@ -1,6 +1,7 @@
 """The demonstration: one budget on real digits, spent at a constant pace and spent dynamically."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from torch import nn
 from decrescendo import accounting
 from decrescendo.accounting.budget import Budget, rounded
 from decrescendo.base.rng import Streams
+from decrescendo.cli.app import working
 from decrescendo.errors import MissingExtra
 from decrescendo.plans import Plan, PoissonSampling, calibrate, schedule_curves
 from decrescendo.report import Scores, draw_schedules, draw_scores, paired
@@ -163,7 +165,8 @@ def _train_all(
 ) -> list[Outcome]:
     columns = (TextColumn("{task.description:<26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     outcomes: list[Outcome] = []
-    with Progress(*columns, console=console) as display:
+    silent = nullcontext() if console.is_terminal else working("training")  # bars are drawn on terminals only
+    with silent, Progress(*columns, console=console) as display:
 
         def bar(name: str) -> Tick:
             task = display.add_task(name, total=steps * len(seeds))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decrescendo.base import strict_json
-from decrescendo.cli.app import err, say
+from decrescendo.cli.app import say, working
 from decrescendo.cli.options import Decay, Schedule
 from decrescendo.errors import FileRefused, InvalidValue, check_array, check_real
 
@@ -147,7 +147,7 @@ def advise(
     count = check_steps(steps)
     norms = curves.sensitivity_decay(check_real("clip", clip, above=0), check_real("rho_c", rho_c, above=0))
     influence = known.influences(count)
-    with err.status("searching"):
+    with working("searching"):
         plan = allocate(budget, sampling, steps=count, influence=influence, clip=norms, accountant=judge)
         even = calibrate(
             budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge

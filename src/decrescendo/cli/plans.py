@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decrescendo.cli.app import err, one_line_errors, out, print_json, say
+from decrescendo.cli.app import err, one_line_errors, out, print_json, say, working
 from decrescendo.cli.asked import Asked, judge_of, population
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
 from decrescendo.cli.options import (
@@ -179,7 +179,7 @@ def verify_command(
         agreed = Plan.load(file)
         ledger = agreed.ledger
     say(f"promised: {agreed.guarantee}")
-    with err.status("judging"):
+    with working("judging"):
         for line in agreed.confirm(ledger):
             say(line)
     say("verified")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from decrescendo.cli.app import err, one_line_errors, out, say
+from decrescendo.cli.app import one_line_errors, out, say, working
 
 
 @one_line_errors
@@ -31,7 +31,7 @@ def statement_command(
     declaration = None if declare is None else Declaration.load(declare)
     found = None if audit is None else AuditResult.load(audit).facts()
     run = Run.load(folder)
-    with err.status("counting"):
+    with working("counting"):
         statement = run.statement(declaration, audit=found, spent=spent)
     if as_json:
         typer.echo(statement.to_json(), nl=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 import typer
 
 from decrescendo.base.rng import Secure
-from decrescendo.cli.app import err, one_line_errors, print_json, say
+from decrescendo.cli.app import err, one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan, judge_of
 from decrescendo.cli.options import (
     RHO_C,
@@ -108,7 +108,7 @@ def train_command(
     if found is None:
         agreed = agreed_plan(chosen, plan, asked)
     else:
-        with err.status("calibrating"):
+        with working("calibrating"):
             agreed = found.plan(chosen, judge_of(accountant))
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")

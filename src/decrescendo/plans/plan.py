@@ -262,7 +262,7 @@ class Plan:
         ]
         return "\n".join(f"{name:<11}{text}" for name, text in rows)
 
-    def verify(self, *, values: int = 24) -> Verification:
+    def verify(self, *, values: int = 16) -> Verification:
         """Judge this plan's releases again with an independent library (dp-accounting), between two roundings.
 
         Args:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
 from rich.console import Console
@@ -13,6 +14,8 @@ from rich.progress import Progress as RichProgress
 
 from decrescendo.accounting.budget import rounded
 from decrescendo.clipping import Diagnostics
+
+EVERY = 5.0  # seconds between lines where no bar can be drawn
 
 
 @runtime_checkable
@@ -57,7 +60,10 @@ Callback = Callable[[Progress], "bool | None"]
 
 @contextmanager
 def bar(steps: int, label: str = "training", console: Console | None = None) -> Generator[Callback]:
-    """A progress bar on standard error, as a callback; it draws at most ten times a second."""
+    """A progress bar on standard error, as a callback; it draws at most ten times a second.
+
+    Where standard error is no terminal (a file, a batch system), a line every `EVERY` seconds.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -68,7 +74,10 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
         TextColumn("{task.fields[warning]}"),
     )
     shown = console or Console(stderr=True)
-    with RichProgress(*columns, console=shown, transient=not shown.is_terminal) as display:
+    if not shown.is_terminal:
+        yield _lines(label, shown)
+        return
+    with RichProgress(*columns, console=shown) as display:
         task = display.add_task(label, total=steps, spent="", warning="")
         last, nonfinite = 0.0, 0
 
@@ -80,10 +89,26 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
                 return
             last = now
             warning = f"[red]{nonfinite} non-finite gradients" if nonfinite else ""
-            spent = _words(progress.epsilon_spent) if shown.is_terminal else ""
+            spent = _words(progress.epsilon_spent)
             display.update(task, completed=progress.step, spent=spent, warning=warning)
 
         yield show
+
+
+def _lines(label: str, console: Console) -> Callback:
+    last = time.monotonic()
+
+    def show(progress: Progress) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < EVERY and (progress.step < progress.steps or progress.seconds < EVERY):
+            return
+        last = now
+        passed, left = (timedelta(seconds=round(s)) for s in (progress.seconds, progress.seconds_left))
+        line = f"{label}: {progress.step} of {progress.steps} steps, {passed} passed, {left} left"
+        console.print(line, soft_wrap=True, highlight=False)
+
+    return show
 
 
 def _words(epsilon: float) -> str:

@@ -5,10 +5,12 @@ A task is a function without arguments in any module that can be imported, named
 """
 
 import copy
+import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, cast
 
@@ -128,9 +130,21 @@ def find_task(name: str) -> Task:
         made: Any = getattr(importlib.import_module(module), function)
     except (ModuleNotFoundError, AttributeError) as error:
         raise InvalidValue(
-            f"task must name a function of a module that can be imported from here, got task={name!r}: {error}"
+            f"task must name a function of a module that can be imported from here, got task={name!r}: "
+            f"{error}{_near(module, function)}"
         ) from None
     return _as_task(made() if callable(made) else made, name)
+
+
+def _near(module: str, function: str) -> str:
+    """What may have been meant by a name that is not there."""
+    if module in sys.modules:
+        there = [f"{module}:{name}" for name, thing in vars(sys.modules[module]).items() if isfunction(thing)]
+        meant = difflib.get_close_matches(f"{module}:{function}", there, cutoff=0.8) or there[:5]
+    else:
+        files = [f"{path.stem}:{function}" for path in Path.cwd().glob("*.py")]
+        meant = difflib.get_close_matches(f"{module}:{function}", files, cutoff=0.8)
+    return f". Did you mean {' or '.join(meant)}?" if meant else ""
 
 
 def _as_task(made: Any, name: str) -> Task:

@@ -1,0 +1,181 @@
+"""What the page shows of a plan, a run or a ledger: plain values for JSON."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from decrescendo.accounting import EpsilonCurve, Ledger, Unit, rounded, trade_off
+from decrescendo.errors import InvalidValue
+from decrescendo.plans import Plan
+from decrescendo.report.judge import WORDS, verdicts
+from decrescendo.studio.settings import Settings
+from decrescendo.training.statement import state
+
+POINTS = 300  # of a curve that is drawn
+FALSE_ALARMS = np.concatenate([[0.0], np.logspace(-4, 0, 49)])
+SHOWN_ALARMS = (0.001, 0.01, 0.1)
+NAMES = {
+    "Pld": "Exact composition (Pld)", "Gaussian": "Gaussian DP (Gaussian)", "Rdp": "Rényi (Rdp)", "Zcdp": "zCDP (Zcdp)",
+    "Tcdp": "tCDP (Tcdp)", "GdpClt": "Central limit theorem (GdpClt)",
+}  # fmt: skip
+DRAFT = """> **A draft: nothing was trained yet.** This is what may be stated once a training has run this whole plan.
+> `Run.save` then writes the statement of the run itself, with what the library saw of it.
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """Something that the page shows.
+
+    Args:
+        title: in a few words.
+        ledger: what is or was released.
+        delta: at which it is judged.
+        promise: what is guaranteed of it, in words; empty if nothing was said.
+        plan: where there is one.
+        clip_norm: C_t, where known.
+        settings: the controls' that made it, if they did.
+        notes: lines to show with it.
+    """
+
+    title: str
+    ledger: Ledger
+    delta: float
+    promise: str = ""
+    plan: Plan | None = None
+    clip_norm: Sequence[float] = ()
+    settings: Settings | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(
+        cls, title: str, plan: Plan, settings: Settings | None = None, notes: tuple[str, ...] = ()
+    ) -> "Subject":
+        """A plan."""
+        return cls(
+            title, plan.ledger, plan.budget.delta, str(plan.guarantee), plan, plan.clip_norm.tolist(), settings, notes
+        )  # fmt: skip
+
+
+def outline(subject: Subject) -> dict[str, Any]:
+    """What is known at once: the curves, and the figures that need no accountant."""
+    ledger, plan = subject.ledger, subject.plan
+    noise = (
+        np.repeat(ledger.noise_multiplier, ledger.count) if ledger.steps <= 10**7 else ledger.noise_multiplier
+    )
+    clip = np.asarray(subject.clip_norm, dtype=np.float64)
+    at = _shown(noise, clip)
+    curves = {"z": noise[at].tolist()}
+    rows = [["Steps", f"{noise.size:,}"], ["Noise multiplier z", _span(noise)]]
+    if clip.size == noise.size and np.isfinite(clip).all():
+        curves |= {"c": clip[at].tolist(), "zc": (noise * clip)[at].tolist()}
+        rows += [["Clip norm C", _span(clip)], ["Noise on the sum z C", _span(noise * clip)]]
+    if plan is not None:
+        rows += _costs(plan)
+    return {
+        "title": subject.title,
+        "promise": subject.promise,
+        "notes": list(subject.notes),
+        "t": (at + 1).tolist(),
+        "curves": curves,
+        "rows": rows,
+        "files": _names(subject),
+    }
+
+
+def assess(subject: Subject, part: str) -> dict[str, Any]:
+    """What accountants say, a second or two of work a part: ``spent``, ``attack`` or ``claims``."""
+    parts = {"spent": _spent, "attack": _attack, "claims": _claims}
+    if part not in parts:
+        raise InvalidValue(f"part must be one of {', '.join(parts)}, got {part!r}")
+    return {part: parts[part](subject.ledger, subject.delta)}
+
+
+def _spent(ledger: Ledger, delta: float) -> list[list[float]] | None:
+    spent = EpsilonCurve(ledger, delta)
+    epsilon = spent.curve()
+    return [[0, *spent.steps.tolist()], [0.0, *epsilon.tolist()]] if np.isfinite(epsilon).all() else None
+
+
+def _attack(ledger: Ledger, delta: float) -> dict[str, Any]:  # noqa: ARG001 (as the others)
+    power = 1 - trade_off(ledger, np.concatenate([FALSE_ALARMS, SHOWN_ALARMS]))
+    least = [
+        [f"{100 * alarms:g} %", f"{math.ceil(1e4 * found - 1e-6) / 100:.2f} %"]
+        for alarms, found in zip(SHOWN_ALARMS, power[FALSE_ALARMS.size :].tolist(), strict=True)
+    ]
+    return {"alarms": FALSE_ALARMS.tolist(), "power": power[: FALSE_ALARMS.size].tolist(), "shown": least}
+
+
+def _claims(ledger: Ledger, delta: float) -> list[list[str]]:
+    claims: list[list[str]] = []
+    for verdict in verdicts(ledger, delta):
+        name = NAMES[verdict.accountant]
+        if verdict.bound is None:
+            claims.append([name, "–", f"does not apply: {verdict.reason}"])
+            continue
+        words = WORDS[verdict.bound.kind]
+        if verdict.lower is not None and math.isfinite(verdict.lower):
+            words += f"; true value at least {rounded(verdict.lower, 'down', 4)}"
+        claims.append([name, verdict.bound.shown(4), words])
+    return claims
+
+
+def text_of(subject: Subject, name: str) -> str:
+    """The file called ``name``, one of those that the outline names."""
+    from decrescendo.training.script import script
+
+    if name not in _names(subject) or subject.plan is None:
+        raise InvalidValue(f"{name} must be a file of what is shown, got {subject.title}")
+    plan = subject.plan
+    if name == "plan.json":
+        return plan.to_json()
+    if name == "statement.md":
+        return DRAFT + state(plan, plan.ledger, plan.guarantee, provenance=None).to_markdown()
+    code = 'dc.Plan.load("plan.json")' if subject.settings is None else subject.settings.code()
+    return script(code, rows=plan.sampling.dataset_size, run="run")
+
+
+def _names(subject: Subject) -> list[str]:
+    if subject.plan is None:
+        return []
+    trains = subject.plan.budget.unit is Unit.EXAMPLE  # over clients one trains with `decrescendo.federated`
+    return ["plan.json", *(["train.py"] if trains else []), "statement.md"]
+
+
+def _shown(*curves: Any) -> Any:
+    """Indices of at most about ``POINTS`` steps, the highest and lowest of each curve among them."""
+    size = curves[0].size
+    extremes = [end for curve in curves if curve.size == size for end in (curve.argmin(), curve.argmax())]
+    return np.unique(np.r_[np.linspace(0, size - 1, min(size, POINTS)).round().astype(int), extremes])
+
+
+def _span(values: Any) -> str:
+    first, last, low, high = values[0], values[-1], values.min(), values.max()
+    if low == high:
+        return f"{first:.4g}"
+    return f"{first:.4g} → {last:.4g}" + (
+        "" if {first, last} == {low, high} else f" ({low:.4g} to {high:.4g})"
+    )
+
+
+def _costs(plan: Plan) -> list[list[str]]:
+    """What the plan costs, in examples: computed, and hidden behind."""
+    unit, examples = plan.budget.unit, plan.sampling.dataset_size
+    batch = np.broadcast_to(np.asarray(plan.sampling.expected_batch_size, dtype=np.float64), plan.steps)
+    computed = float(batch.sum())
+    return [
+        ["Noise on the mean z C / B", _span(plan.schedule.noise_std / batch)],
+        ["Chance to be in a batch", f"{_span(100 * batch / examples)} % a step"],
+        [
+            f"Cost in {unit}s", f"{computed:,.0f} gradients expected: each {unit} "
+            f"{computed / examples:.3g} times",
+        ],
+        [
+            "Noise of a step", f"as strong, in each coordinate, as {_span(plan.noise_multiplier)} whole clipped {unit}s"
+            f" beside {_span(batch)} expected",
+        ],
+    ]  # fmt: skip
