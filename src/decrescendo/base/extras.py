@@ -7,7 +7,7 @@ from decrescendo.errors import MissingExtra
 
 # Where the name of the package is another than the module's.
 PACKAGE_OF = {"PIL": "pillow", "sklearn": "scikit-learn"}
-EXTRA_OF = {"flwr": "federated", "matplotlib": "plots"}
+EXTRA_OF = {"flwr": "federated", "matplotlib": "plots", "transformers": "hf", "trl": "hf"}
 
 
 def require(module: str) -> ModuleType:

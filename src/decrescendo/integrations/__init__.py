@@ -1,0 +1,6 @@
+"""Private training inside other people's frameworks; a room each, loaded when it is touched.
+
+=====  =======================================================================
+`hf`   Hugging Face: losses of its models, and its trainers made private
+=====  =======================================================================
+"""
