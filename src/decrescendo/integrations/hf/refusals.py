@@ -9,8 +9,13 @@ from decrescendo.errors import InvalidValue
 Rule = tuple[str, Callable[[Any], bool], str]
 
 
+def _word(value: object) -> str:
+    """Of an enumeration's member, or of a text."""
+    return str(value).lower().rsplit(".", 1)[-1]
+
+
 def _off(value: object) -> bool:
-    return not value or str(value).lower().rsplit(".", 1)[-1] in ("no", "none", "false")
+    return not value or _word(value) in ("no", "none", "false")
 
 
 RULES: tuple[Rule, ...] = (
@@ -34,12 +39,12 @@ RULES: tuple[Rule, ...] = (
         "Keep the last, or choose by public data yourself",
     ),
     (
-        "save_strategy", lambda value: str(value).lower().rsplit(".", 1)[-1] != "best",
+        "save_strategy", lambda value: _word(value) != "best",
         "not be 'best': the best checkpoint by scores of private data is a choice that the plan does not pay for. "
         "Take 'steps' or 'no'",
     ),
     (
-        "lr_scheduler_type", lambda value: str(value).lower().rsplit(".", 1)[-1] not in ("reduce_lr_on_plateau", "greedy"),
+        "lr_scheduler_type", lambda value: _word(value) not in ("reduce_lr_on_plateau", "greedy"),
         "not follow scores: a rate decided by scores of private data is not paid for. Take a fixed one ('linear')",
     ),
     (
@@ -56,7 +61,7 @@ RULES: tuple[Rule, ...] = (
     ("auto_find_batch_size", _off, "be False: no step may be done again. EngineSettings(memory_limit=..) cuts batches"),
     ("dataloader_drop_last", _off, "be False: the plan draws the batches, and each is a step"),
     (
-        "train_sampling_strategy", lambda value: str(value).lower().rsplit(".", 1)[-1] == "random",
+        "train_sampling_strategy", lambda value: _word(value) == "random",
         "be 'random': the plan draws the batches, and by no order",
     ),
     ("group_by_length", _off, "be False: the plan draws the batches, and by no order"),
