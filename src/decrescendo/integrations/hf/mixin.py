@@ -62,7 +62,8 @@ class PrivateMixin(_Base):
         """
         steps = source_of(plan, self.model).steps
         check_arguments(self, steps)
-        self._steps, self._batch_size = steps, plan.sampling.expected_batch_size
+        self._steps = steps
+        self._epoch = max(1, round(1 / plan.sampling.sample_rate))
 
         def begin() -> Trainer:
             optimizer = getattr(
@@ -123,7 +124,7 @@ class PrivateMixin(_Base):
             data = self._remove_unused_columns(data, description="training")
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
-        return _Steps(self, data, collator, max(1, round(len(data) / self._batch_size)))
+        return _Steps(self, data, collator, self._epoch)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """The noisy mean gradient in ``.grad``; returns a loss of zero, as the loss is private."""
