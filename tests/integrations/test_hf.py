@@ -403,7 +403,7 @@ def test_names_of_arguments_that_are_refused_exist_in_the_versions_tested() -> N
 
 
 def test_real_arguments_with_accumulation_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValue, match="gradient_accumulation_steps must be 1: a Poisson"):
+    with pytest.raises(InvalidValue, match="must be 1, got gradient_accumulation_steps=4: a Poisson batch"):
         classifier(tmp_path, gradient_accumulation_steps=4).follow(PLAN, seed=0)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from decrescendo.errors import InvalidValue
 
-# Name, what is right, why, and what to do. Names that a version does not have are not asked.
+# Name, what is right, and in words what must hold, why, and what to do. Names that a version does not have are not asked.
 Rule = tuple[str, Callable[[Any], bool], str]
 
 
@@ -81,10 +81,11 @@ def check_arguments(trainer: Any, steps: int) -> None:
         InvalidValue: with the name, the value and what to do.
     """
     arguments = trainer.args
-    for name, is_right, why in RULES:
+    for name, is_right, words in RULES:
         value = getattr(arguments, name, None)
         if hasattr(arguments, name) and not is_right(value):
-            raise InvalidValue(f"{name} must {why}, got {name}={_shown(value)}")
+            must, _, why = words.partition(": ")
+            raise InvalidValue(f"{name} must {must}, got {name}={_shown(value)}: {why}")
     if arguments.max_steps != steps:
         raise InvalidValue(
             f"max_steps must be the plan's number of steps, {steps}, got max_steps={arguments.max_steps}. "
