@@ -6,11 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
-import trl
 from hf_tiny import ROWS, Augmented, bert, gpt2, plan_of, texts, tokenizer, vit
 from torch import Tensor, nn
 
@@ -115,23 +113,28 @@ def test_a_bert_on_ragged_text_is_the_run_on_rows_padded_to_one_length() -> None
         torch.testing.assert_close(other, found[0], rtol=1e-3, atol=1e-4)
 
 
-def lora(model: Any) -> Any:
+def lora() -> Any:
+    import peft
+
     return peft.LoraConfig(
         r=2, lora_alpha=4, target_modules=["c_attn"], task_type="CAUSAL_LM", init_lora_weights="gaussian"
     )
 
 
 def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -> None:
+    import peft  # TRL takes seconds to load
+    import trl
+
     data = texts().select_columns(["text"])
     torch.manual_seed(0)
     trainer = dc.hf.PrivateSFTTrainer(
         model=gpt2(), args=settings(tmp_path, trl.SFTConfig, max_length=16), train_dataset=data,
-        processing_class=tokenizer(), peft_config=lora(None),
+        processing_class=tokenizer(), peft_config=lora(),
     )  # fmt: skip
     trainer.follow(PLAN, seed=3)
     first = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     trainer.train()
-    model = peft.get_peft_model(gpt2(), lora(None))
+    model = peft.get_peft_model(gpt2(), lora())
     model.load_state_dict(first)
     before = weights(model)
     rows = trainer.train_dataset.select_columns(["input_ids", "labels"])
@@ -396,6 +399,8 @@ def test_arguments_that_break_a_private_training_are_one_sentence(
 
 def test_names_of_arguments_that_are_refused_exist_in_the_versions_tested() -> None:
     """A rule for a name that was renamed would refuse nothing, and say nothing."""
+    import trl
+
     from decrescendo.integrations.hf.refusals import RULES
 
     known = {*transformers.TrainingArguments.__dataclass_fields__, *trl.SFTConfig.__dataclass_fields__}

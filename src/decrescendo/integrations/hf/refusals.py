@@ -5,7 +5,7 @@ from typing import Any
 
 from decrescendo.errors import InvalidValue
 
-# Name, what is right, and in words what must hold, why, and what to do. Names that a version does not have are not asked.
+# Name, what is right, and in words what must hold, why, and what to do. Names that a version lacks are not asked.
 Rule = tuple[str, Callable[[Any], bool], str]
 
 
