@@ -23,7 +23,7 @@ from decrescendo.errors import (
     PlanViolation,
     UnsupportedModel,
 )
-from decrescendo.training import Store, Trainer
+from decrescendo.training import Trainer
 from decrescendo.training.data import Draw, table_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
@@ -42,7 +42,7 @@ def settings(folder: Path, kind: Any = transformers.TrainingArguments, **change:
     usual = {
         "output_dir": str(folder), "max_steps": PLAN.steps, "max_grad_norm": 0, "report_to": [], "use_cpu": True,
         "save_strategy": "no", "learning_rate": RATE, "lr_scheduler_type": "constant", "logging_steps": 1,
-        "disable_tqdm": True, "bf16": False,
+        "disable_tqdm": True, "bf16": False, "optim": "adamw_torch",
     }  # fmt: skip
     return kind(**{**usual, **change})
 
@@ -179,7 +179,7 @@ def test_scheduler_callbacks_and_saving_are_the_trainers_own_and_logs_are_public
     seen = Steps()
     trainer = classifier(tmp_path, lr_scheduler_type="linear", save_strategy="steps", save_steps=2)
     trainer.add_callback(seen)
-    trainer.follow(PLAN, seed=3, store=Store(tmp_path / "store.sqlite", "texts", dc.Budget(100.0, 1e-3)))
+    trainer.follow(PLAN, seed=3)
     trainer.train()
     assert seen.rates == pytest.approx([RATE * (1 - step / 4) for step in range(4)])
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
@@ -460,7 +460,7 @@ def test_data_that_a_trainer_cannot_train_on_are_one_sentence(tmp_path: Path) ->
     fails(InvalidType, "must be a mapping with labels, got input_ids", data=texts().remove_columns("label"))
     fails(UnsupportedModel, "must return one loss an example", loss=lambda m, b: dc.hf.loss(m, b).mean())
     flat = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
-    fails(InvalidValue, "same first dimension", data_collator=flat)
+    fails(InvalidType, "got a int in it", data_collator=flat)
     fails(InvalidType, "items by number", data=texts().to_iterable_dataset())
     trainer = classifier(tmp_path)
     trainer.train_dataset = None
