@@ -34,7 +34,7 @@ RATE = 0.02
 
 @pytest.fixture(autouse=True)
 def _without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("decrescendo.training.source.judged", lambda ledger, budget: PLAN.guarantee)
+    monkeypatch.setattr("decrescendo.training.source.certify", lambda ledger, budget: PLAN.guarantee)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
@@ -225,9 +225,9 @@ def test_an_adaptive_training_ends_where_its_filter_says(tmp_path: Path) -> None
     from decrescendo.training.steering import Adaptive, Settings
 
     def policy(seen: Any) -> Any:
-        return None if len(seen.settings) == 2 else Settings(2.0, 1.0)
+        return None if seen.step == 2 else Settings(2.0, 1.0)
 
-    guard = dc.accounting.filters.RenyiFilter(dc.Budget(5.0, 1e-3))
+    guard = dc.accounting.filters.RenyiFilter(dc.Budget(5.0, 1e-3), 8)
     adaptive = Adaptive(policy, guard, dc.PoissonSampling(ROWS, 6), steps=4)
     trainer = classifier(tmp_path)
     trainer.follow(adaptive, seed=3)
