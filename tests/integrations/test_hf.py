@@ -228,7 +228,7 @@ def test_an_adaptive_training_ends_where_its_filter_says(tmp_path: Path) -> None
         return None if seen.step == 2 else Settings(2.0, 1.0)
 
     guard = dc.accounting.filters.RenyiFilter(dc.Budget(5.0, 1e-3), 8)
-    adaptive = Adaptive(policy, guard, dc.PoissonSampling(ROWS, 6), steps=4)
+    adaptive = Adaptive(dc.PoissonSampling(ROWS, 6), guard, policy, steps=4)
     trainer = classifier(tmp_path)
     trainer.follow(adaptive, seed=3)
     trainer.train()

@@ -3,6 +3,8 @@
 What the labels of one pass cannot say is whether the program would do the same with more or fewer examples. So the
 operations, their numbers and which tensors they were given are compared with those of the pass before over examples of
 this shape; where they are others, with those of a second, small pass over another number of examples.
+
+Longer than other files: what passes are made for a proof, and what of them is compared, is read in one go.
 """
 
 import math
