@@ -60,6 +60,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name in _HOME_OF:
         return getattr(import_module(f"decrescendo.{_HOME_OF[name]}"), name)
+    if name == "hf":
+        return import_module("decrescendo.integrations.hf")
     if not name.startswith("_") and find_spec(f"decrescendo.{name}") is not None:
         return import_module(f"decrescendo.{name}")  # a room: whatever lies in this folder
     raise AttributeError(f"module 'decrescendo' has no attribute {name!r}")

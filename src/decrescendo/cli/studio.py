@@ -30,9 +30,8 @@ def studio_command(
 
     require("uvicorn")
     require("starlette")
-    from decrescendo.studio.server import Studio
-
-    studio = Studio(port, file)
+    # By name: the page is a sibling of the command line, not below it.
+    studio = require("decrescendo.studio.server").Studio(port, file)
     say(f"studio: {studio.url}\nCtrl-C ends it")
     if browser:
         import webbrowser

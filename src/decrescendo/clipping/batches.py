@@ -1,13 +1,86 @@
-"""Rows of a batch: how many there are, and a slice or selection of them through any nesting."""
+"""Rows of a batch: how many there are, a slice or selection of them through any nesting, and rows put together."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor
 
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """A batch of examples of several shapes, in parts of one shape each: no example is padded to another's length.
+
+    An engine clips and sums one part after the other. `map_rows` changes all of them.
+
+    >>> import torch
+    >>> Ragged((torch.zeros(2, 7), torch.zeros(1, 9))).rows
+    3
+    """
+
+    parts: tuple[Batch, ...]
+
+    @property
+    def rows(self) -> int:
+        """The number of examples."""
+        return count_rows(self)
+
+    def pin_memory(self) -> "Ragged":
+        """In memory that a GPU can copy from; torch's `DataLoader` calls it."""
+        return map_rows(Tensor.pin_memory, self)
+
+
+def parts_of(batch: Batch) -> tuple[Batch, ...]:
+    """The parts of a `Ragged` batch; of any other, itself."""
+    return batch.parts if isinstance(batch, Ragged) else (batch,)
+
+
+def joined(examples: Sequence[Batch]) -> Batch:
+    """Batches of one row each as one batch: `Ragged` where their shapes, dtypes or containers differ.
+
+    >>> import torch
+    >>> joined([{"x": torch.tensor([1])}, {"x": torch.tensor([2])}])
+    {'x': tensor([1, 2])}
+    >>> [len(part) for part in joined([torch.zeros(1, 2), torch.zeros(1, 3), torch.zeros(1, 2)]).parts]
+    [2, 1]
+    """
+    groups: dict[object, list[Batch]] = {}
+    for example in examples:
+        groups.setdefault(_form(example), []).append(example)
+    parts = tuple(_together(group) for group in groups.values())
+    return parts[0] if len(parts) == 1 else Ragged(parts)
+
+
+def _form(batch: Batch) -> object:
+    if isinstance(batch, Tensor):
+        return batch.shape[1:], batch.dtype
+    if isinstance(batch, Mapping):
+        return tuple((key, _form(value)) for key, value in cast("Mapping[Any, Batch]", batch).items())
+    if isinstance(batch, (list, tuple)):
+        return tuple(_form(value) for value in cast("list[Batch]", batch))
+    return None
+
+
+def _together(group: list[Batch]) -> Batch:
+    """Batches of one form, one after the other."""
+    whole = iter([torch.cat(column) for column in zip(*map(_leaves, group), strict=True)])
+    return map_rows(lambda _: next(whole), group[0])
+
+
+def _leaves(batch: Batch) -> list[Tensor]:
+    found: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    map_rows(note, batch)
+    return found
 
 
 def map_rows(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
@@ -21,6 +94,8 @@ def map_rows(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
         return change(batch)
     if batch is None:
         return None
+    if isinstance(batch, Ragged):
+        return Ragged(tuple(map_rows(change, part) for part in batch.parts))
     if isinstance(batch, Mapping):
         items = {key: map_rows(change, value) for key, value in cast("Mapping[Any, Batch]", batch).items()}
         return items if type(batch) is dict else _rebuilt(type(batch), items)
@@ -56,6 +131,8 @@ def count_rows(batch: Batch) -> int:
     >>> count_rows((torch.zeros(3, 2), {"label": torch.zeros(3)}))
     3
     """
+    if isinstance(batch, Ragged):
+        return sum(map(count_rows, batch.parts))
     sizes: list[int] = []
 
     def look(rows: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from decrescendo.clipping.batches import count_rows, slice_rows
+from decrescendo.clipping.batches import count_rows, parts_of, slice_rows
 from decrescendo.clipping.clipped import (
     Batch,
     ClippedSum,
@@ -173,9 +173,7 @@ class Engine:
             return empty_sum(parameters, limit, wide=self._settings.wide)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
-        for sums, seen in self._in_parts(
-            batch, rows, held, lambda part, size: self._clipped(part, size, limit)
-        ):
+        for sums, seen in self._in_parts(batch, held, lambda part, size: self._clipped(part, size, limit)):
             diagnostics += seen
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
@@ -184,9 +182,8 @@ class Engine:
     def per_example_norms(self, batch: Batch) -> Float[Tensor, " batch"]:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         held = Inventory.of(self._model)
-        rows = count_rows(batch)
         dtype = norm_accumulator(trainable_of(held))
-        parts = self._in_parts(batch, rows, held, lambda part, size: self._norms(part, size).to(dtype))
+        parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size).to(dtype))
         norms = list(parts)
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
@@ -214,7 +211,8 @@ class Engine:
         Raises:
             UnsupportedModel: with the reason and the remedy.
         """
-        self.prove(batch)
+        for part in parts_of(batch):
+            self.prove(part)
 
     def draw_seed(self) -> int:
         """The seed of another pass."""
@@ -225,9 +223,12 @@ class Engine:
         """What outlives a pass."""
         return self._prover.memory
 
-    def _in_parts(
-        self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]
-    ) -> Iterator[T]:
+    def _in_parts(self, batch: Batch, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
+        """``work`` on one micro-batch after another, each of one shape."""
+        for part in parts_of(batch):
+            yield from self._cut(part, count_rows(part), held, work)
+
+    def _cut(self, batch: Batch, rows: int, held: Inventory, work: Callable[[Batch, int], T]) -> Iterator[T]:
         """``work`` on one micro-batch after another, on smaller ones where memory runs out."""
         start, key = 0, signature(held, batch)
         device = next(iter(trainable_of(held).values())).device

@@ -1,8 +1,10 @@
 """Each pass proven by itself; and, where the program does something new, that it does the same for another number.
 
 What the labels of one pass cannot say is whether the program would do the same with more or fewer examples. So the
-operations, their numbers and which tensors they were given are compared with those of the pass before; where they are
-others, with those of a second, small pass over another number of examples.
+operations, their numbers and which tensors they were given are compared with those of the pass before over examples of
+this shape; where they are others, with those of a second, small pass over another number of examples.
+
+Longer than other files: what passes are made for a proof, and what of them is compared, is read in one go.
 """
 
 import math
@@ -19,6 +21,7 @@ from decrescendo.base.rng import seeded
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.memory import Signature, signature
 from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
 from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.counts import not_seen
@@ -34,6 +37,8 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 _ANSWERS = 64
 # Numbers of examples with which a program is passed to see that it does the same.
 _SMALL = (2, 3)
+# Shapes of an example whose last accepted passes are remembered.
+_SHAPES = 32
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
 
@@ -44,20 +49,40 @@ class Prover:
     def __init__(self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = ()) -> None:
         self._model, self._loss = model, loss
         self.memory = Memory(declared)
+        # The last accepted pass over examples of the shape at hand, and those over others.
         self._script: Script | None = None
+        self._scripts: dict[Signature, Script] = {}
+        self._shape: Signature = ()
         self._one_at_a_time = threading.RLock()
         # Truth values of the data that were asked for, and on how many examples alone they made no difference.
         self._idle: dict[tuple[bool, ...], int] = {}
 
     def begin(self, batch: Batch, seed: int, workspace: Workspace) -> None:
-        """A first pass, over a few rows, if there was none."""
-        if self._script is None:
-            self.run(batch, count_rows(batch), seed, workspace)
+        """A first pass over examples of this shape, over a few rows, if there was none."""
+        with self._one_at_a_time:
+            self._turn_to(batch)
+            if self._script is None:
+                self.run(batch, count_rows(batch), seed, workspace)
 
     def run(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
         """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's."""
         with self._one_at_a_time:
+            self._turn_to(batch)
             return self._proven(batch, rows, seed, workspace)
+
+    def _turn_to(self, batch: Batch) -> None:
+        """To what was accepted of examples of this shape, in this mode of the model."""
+        shape = signature(Inventory.of(self._model), batch)
+        if shape == self._shape:
+            return
+        self._shape, self._script = shape, self._scripts.pop(shape, None)
+        if self._script is not None:
+            self._scripts[shape] = self._script  # the one used last is last
+
+    def _accept(self, script: Script) -> None:
+        self._script = self._scripts[self._shape] = script
+        if len(self._scripts) > _SHAPES:
+            del self._scripts[next(iter(self._scripts))]
 
     def _proven(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
         count, again = max(rows, 2), True
@@ -97,7 +122,7 @@ class Prover:
                 self._check_steering(batch, rows, small[0], seed, workspace)
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
-            self._script = first.watch.script
+            self._accept(first.watch.script)
             return first
 
     def _is_known(self, script: Script) -> bool:

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from decrescendo.clipping.batches import count_rows, slice_rows
+from decrescendo.clipping.batches import count_rows, parts_of, slice_rows
 from decrescendo.clipping.clipped import (
     Batch,
     ClippedSum,
@@ -87,9 +87,10 @@ class Reference:
     def _examples(
         self, batch: Batch, parameters: dict[str, nn.Parameter]
     ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        for row in range(count_rows(batch)):
+        rows = (slice_rows(part, row, row + 1) for part in parts_of(batch) for row in range(count_rows(part)))
+        for one in rows:
             with torch.enable_grad():
-                losses = check_losses(self._loss(self._model, slice_rows(batch, row, row + 1)), 1)
+                losses = check_losses(self._loss(self._model, one), 1)
                 found = torch.autograd.grad(losses.sum(), list(parameters.values()), materialize_grads=True)
             example = {
                 name: gradient.to(accumulator(gradient.dtype))

@@ -9,6 +9,7 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.data import Collate
 from decrescendo.training.progress import Callback, bar
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive
@@ -24,6 +25,8 @@ def train(
     optimizer: torch.optim.Optimizer,
     *,
     seed: int | Secure,
+    collate_fn: Collate | None = None,
+    num_workers: int = 0,
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
@@ -36,8 +39,8 @@ def train(
     Args:
         model: trained in place.
         loss: ``loss(model, batch)`` returns one loss an example.
-        data: a pytree of tensors with one row an example, or a map-style torch Dataset; as many rows as the
-            plan says.
+        data: a pytree of tensors with one row an example, or examples by number (a map-style torch Dataset, a
+            ``datasets.Dataset``, a list of dicts, an array); as many rows as the plan says.
         plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
             refuses, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`: plain SGD, which
             protects nobody, and the run says so.
@@ -45,6 +48,9 @@ def train(
         seed: `Secure()` for weights that leave the house; there is no default. Or a whole number >= 0, for
             experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
             the same noise, which the difference of their weights cancels: publish at most one of them.
+        collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it, given one example at a time:
+            see `Trainer.batches`.
+        num_workers: processes that make batches ahead of their steps; the batches are the same.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
             scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
             on the diagnostics, which are private and noise-free.
@@ -71,7 +77,7 @@ def train(
         model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints
     )
     with bar(trainer.steps) if progress else nullcontext() as show:
-        for batch in trainer.batches(data):
+        for batch in trainer.batches(data, collate_fn, num_workers):
             trainer.step(batch)
             if show is not None:
                 show(trainer.progress())

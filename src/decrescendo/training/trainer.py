@@ -1,9 +1,11 @@
 """`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere."""
 
 import time
+from collections import deque
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import astuple, dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -21,6 +23,7 @@ from decrescendo.errors import (
     PlanViolation,
     UnsupportedModel,
     check_instance,
+    check_integer,
 )
 from decrescendo.optim import apply
 from decrescendo.optim.apply import fill_gradients
@@ -30,8 +33,9 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.data import Rows, rows
+from decrescendo.training.data import Collate, Draw, Examples, Rows, table_of
 from decrescendo.training.frozen_state import FrozenStateGuard
+from decrescendo.training.loading import made
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
@@ -64,9 +68,9 @@ class Trainer:
             of `Plan.without_privacy` has no noise and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters.
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
-            whole number >= 0, as sensitive as the data; its streams "sampling", "noise" and "model" are used. The
-            random numbers that the model draws itself (dropout) come from the last: torch's global generators are
-            neither read nor moved.
+            whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
+            The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
+            last: global generators are neither read nor moved.
         settings: of the clipping engine; they cannot change a guarantee.
         store: where the run is registered, its whole plan reserved, and each release written down before anything of
             it can be seen.
@@ -137,7 +141,7 @@ class Trainer:
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._sampling, self._noise = sampling_and_noise(seed)
-        self._seeds = Seeds.of(seed)
+        self._seeds, self._keys = Seeds.of(seed), Seeds.of(seed, "data")
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._seeds)
         self._accumulate = "float64" if settings is not None and settings.wide else "float32"
         self._releases: list[Release] = []
@@ -149,6 +153,7 @@ class Trainer:
         self._released = None if checkpoints is None else Releases(checkpoints.folder)
         self._run_id = "" if store is None else new_id()
         self._resume()
+        self._place = self._where()
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
         self._account = None if store is None else store.start(self._source.agreed, id=self._run_id)
@@ -157,25 +162,44 @@ class Trainer:
         self._settings: Settings | None = None
         self.spent = self._source.spent
 
-    def batches(self, data: object) -> Iterator[Batch | None]:
+    def batches(
+        self, data: object, collate_fn: Collate | None = None, num_workers: int = 0
+    ) -> Iterator[Batch | None]:
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
-        With an `Adaptive` each batch is drawn after its step was granted, and the batches end where the training does.
+        With an `Adaptive` each batch is yielded after its step was granted, and the batches end where the training
+        does.
 
         Args:
             data: see `training.rows`; as many rows as the plan's ``dataset_size``.
+            collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it; it is given one example
+                at a time, so that no example is padded to the length of another. Examples that come out in different
+                shapes are a `Ragged` batch.
+            num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
+                the random numbers of transforms.
         """
-        table = rows(data)
+        check_integer("num_workers", num_workers, at_least=0)
+        table = table_of(data, collate_fn)
         size = self._source.sampling.dataset_size
         if table.count != size:
             raise InvalidValue(
                 f"data must have the plan's {size} rows, got {table.count}. "
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
-        return self._draw(table)
+        return self._draw(table, num_workers)
 
-    def _draw(self, table: Rows) -> Iterator[Batch | None]:
-        while True:
+    def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
+        # What an earlier iterator drew ahead, and yielded to nobody, is drawn again.
+        self._back_to(self._place)
+        ahead: deque[tuple[int, dict[str, Any]]] = deque()
+        self._iterator = ahead
+        with closing(made(table, self._draws(ahead), workers, self._device)) as batches:
+            yield from self._granted(batches, ahead)
+
+    def _granted(
+        self, batches: Iterator[Batch | None], ahead: "deque[tuple[int, dict[str, Any]]]"
+    ) -> Iterator[Batch | None]:
+        while self._iterator is ahead:
             if self._drawn is not None:
                 raise PlanViolation(
                     f"every drawn batch must be given to step, got none for batch {len(self._releases) + 1}. "
@@ -187,9 +211,30 @@ class Trainer:
             settings = self._source.following(len(self._releases))
             if settings is None:
                 return
+            batch = next(batches)
+            self._drawn, self._place = ahead.popleft()
+            self._settings = settings
+            yield None if batch is None else map_rows(self._to_device, batch)
+        raise PlanViolation(
+            "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
+            "Both would draw the same batches: go on with the later one"
+        )
+
+    def _draws(self, ahead: "deque[tuple[int, dict[str, Any]]]") -> Iterator[Draw]:
+        """Draws of the steps that may follow; ``ahead`` says how many rows each has and where it leaves the streams."""
+        for _ in range(len(self._releases), self._source.steps):
             (indices,) = self._source.sampling.batches(1, self._sampling)
-            self._settings, self._drawn = settings, len(indices)
-            yield None if not len(indices) else map_rows(self._to_device, table.take(indices))
+            draw = Draw(indices, self._keys())
+            ahead.append((len(indices), self._where()))
+            yield draw
+
+    def _where(self) -> dict[str, Any]:
+        """The place in the streams that batches are drawn from."""
+        return {"sampling": stream_state(self._sampling), "data": stream_state(self._keys.stream)}
+
+    def _back_to(self, place: dict[str, Any]) -> None:
+        self._sampling = stream_at(self._sampling, place["sampling"])
+        self._keys.stream = stream_at(self._keys.stream, place["data"])
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
@@ -329,7 +374,7 @@ class Trainer:
             "resumed": list(self._resumed),
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
-            "sampling": stream_state(self._sampling),
+            **self._place,  # and not where drawing ahead has got to
             "noise": stream_state(self._noise),
             "masks": stream_state(self._seeds.stream),
             "releases": self._released.name,
@@ -366,7 +411,7 @@ class Trainer:
         try:
             self._model.load_state_dict(state["model"])
             self._optimizer.load_state_dict(state["optimizer"])
-            self._sampling = stream_at(self._sampling, state["sampling"])
+            self._back_to(state)
             self._noise = stream_at(self._noise, state["noise"])
             self._seeds.stream = stream_at(self._seeds.stream, state["masks"])
             self._assumed = tuple(str(sentence) for sentence in state["assumptions"])

@@ -1,0 +1,502 @@
+"""Hugging Face's models and trainers, privately: the same run as the plain `Trainer`'s on the same rows."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hf_tiny import ROWS, Augmented, bert, gpt2, plan_of, texts, tokenizer, vit
+from torch import Tensor, nn
+
+import decrescendo as dc
+from decrescendo.base.rng import Secure
+from decrescendo.clipping import Engine, Reference
+from decrescendo.errors import (
+    DecrescendoError,
+    InvalidType,
+    InvalidValue,
+    MissingExtra,
+    PlanViolation,
+    UnsupportedModel,
+)
+from decrescendo.training import Trainer
+from decrescendo.training.data import Draw, table_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+PLAN = plan_of((2.0, 1.5, 1.2, 1.0), (1.0, 0.8, 0.5, 0.5), batch=6)
+RATE = 0.02
+
+
+@pytest.fixture(autouse=True)
+def _without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decrescendo.training.source.certify", lambda ledger, budget: PLAN.guarantee)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def settings(folder: Path, kind: Any = transformers.TrainingArguments, **change: Any) -> Any:
+    usual = {
+        "output_dir": str(folder), "max_steps": PLAN.steps, "max_grad_norm": 0, "report_to": [], "use_cpu": True,
+        "save_strategy": "no", "learning_rate": RATE, "lr_scheduler_type": "constant", "logging_steps": 1,
+        "disable_tqdm": True, "bf16": False, "optim": "adamw_torch",
+    }  # fmt: skip
+    return kind(**{**usual, **change})
+
+
+def collator(**change: Any) -> Any:
+    return transformers.DataCollatorWithPadding(tokenizer(), **change)
+
+
+def classifier(folder: Path, model: Any = None, data: Any = None, **change: Any) -> Any:
+    collate = change.pop("data_collator", collator(pad_to_multiple_of=8))
+    return dc.hf.PrivateTrainer(
+        model=bert() if model is None else model, args=settings(folder, **change), data_collator=collate,
+        train_dataset=texts() if data is None else data,
+    )  # fmt: skip
+
+
+def plain(model: nn.Module, data: Any, *, seed: Any = 3, loss: Any = dc.hf.loss, **loading: Any) -> dc.Run:
+    """`decrescendo.train` with the optimiser that the trainers make."""
+    model.train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=RATE, weight_decay=0.0)
+    return dc.train(model, loss, data, PLAN, optimizer, seed=seed, **loading)
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
+
+
+def inputs_only(data: Any) -> Any:
+    return data.remove_columns([name for name in data.column_names if name == "text"])
+
+
+# The three trainings
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bert_on_ragged_text_by_the_mixin_is_the_plain_trainers_run(tmp_path: Path, workers: int) -> None:
+    trainer = classifier(tmp_path, dataloader_num_workers=workers)
+    trainer.follow(PLAN, seed=3)
+    before = weights(trainer.model).clone()
+    trainer.train()
+    model = bert()
+    run = plain(model, inputs_only(texts()), collate_fn=collator(pad_to_multiple_of=8))
+    assert torch.equal(weights(trainer.model), weights(model))
+    assert not torch.equal(weights(model), before)
+    assert trainer.run.ledger == run.ledger == PLAN.ledger
+    assert trainer.run.proven
+    assert run.proven
+    assert trainer.run.diagnostics == run.diagnostics
+
+
+def test_a_bert_on_ragged_text_is_the_run_on_rows_padded_to_one_length() -> None:
+    """Its mask leaves padding out: what each example is padded to makes no difference but rounding."""
+    whole = collator(padding="max_length", max_length=24)(
+        [{k: row[k] for k in row if k != "text"} for row in texts()]
+    )
+    found: list[Tensor] = []
+    for data, collate in (
+        (dict(whole), None),
+        (inputs_only(texts()), collator()),
+        (inputs_only(texts()), collator(pad_to_multiple_of=8)),
+    ):
+        model = bert(dropout=0.0)
+        run = plain(model, data, collate_fn=collate)
+        assert run.proven
+        found.append(weights(model))
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-3, atol=1e-4)
+
+
+def lora() -> Any:
+    import peft
+
+    return peft.LoraConfig(
+        r=2, lora_alpha=4, target_modules=["c_attn"], task_type="CAUSAL_LM", init_lora_weights="gaussian"
+    )
+
+
+def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -> None:
+    import peft  # TRL takes seconds to load
+    import trl
+
+    data = texts().select_columns(["text"])
+    torch.manual_seed(0)
+    trainer = dc.hf.PrivateSFTTrainer(
+        model=gpt2(), args=settings(tmp_path, trl.SFTConfig, max_length=16), train_dataset=data,
+        processing_class=tokenizer(), peft_config=lora(),
+    )  # fmt: skip
+    trainer.follow(PLAN, seed=3)
+    first = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    trainer.train()
+    model = peft.get_peft_model(gpt2(), lora())
+    model.load_state_dict(first)
+    before = weights(model)
+    rows = trainer.train_dataset.select_columns(["input_ids", "labels"])
+    run = plain(model, rows, collate_fn=trainer.data_collator)
+    assert torch.equal(weights(trainer.model), weights(model))
+    assert not torch.equal(weights(model), before)
+    assert trainer.run.proven
+    assert run.proven
+    assert trainer.run.ledger == PLAN.ledger
+
+
+def test_a_vision_model_with_augmentation_and_two_workers_is_the_plain_trainers_run(tmp_path: Path) -> None:
+    trainer = classifier(
+        tmp_path,
+        vit(),
+        Augmented(),
+        dataloader_num_workers=2,
+        data_collator=transformers.default_data_collator,
+    )
+    trainer.follow(PLAN, seed=3)
+    trainer.train()
+    for workers in (0, 2):
+        model = vit()
+        run = plain(model, Augmented(), num_workers=workers)
+        assert torch.equal(weights(trainer.model), weights(model))
+        assert trainer.run.proven
+        assert run.proven
+
+
+# What stays the trainer's own
+
+
+class Steps(transformers.TrainerCallback):
+    def __init__(self) -> None:
+        self.rates: list[float] = []
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.rates.append(rest["optimizer"].param_groups[0]["lr"])
+
+
+def test_scheduler_callbacks_and_saving_are_the_trainers_own_and_logs_are_public(tmp_path: Path) -> None:
+    seen = Steps()
+    trainer = classifier(tmp_path, lr_scheduler_type="linear", save_strategy="steps", save_steps=2)
+    trainer.add_callback(seen)
+    trainer.follow(PLAN, seed=3)
+    trainer.train()
+    assert seen.rates == pytest.approx([RATE * (1 - step / 4) for step in range(4)])
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+    again = transformers.BertForSequenceClassification.from_pretrained(tmp_path / "checkpoint-4")
+    assert torch.equal(weights(again), weights(trainer.model))
+    state = json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())
+    steps = [line for line in state["log_history"] if "grad_norm" in line]
+    assert [line["loss"] for line in steps] == [0.0] * 4
+    assert all(line.keys() == {"epoch", "grad_norm", "learning_rate", "loss", "step"} for line in steps)
+    assert state["total_flos"] == 0
+    assert state["num_input_tokens_seen"] == 0
+
+
+@pytest.mark.parametrize("seed", [1, Secure()])
+def test_an_empty_batch_is_a_step_of_the_trainer_too(tmp_path: Path, seed: Any) -> None:
+    plan = plan_of((1.0,) * 4, (1.0,) * 4, batch=0.1)
+    trainer = classifier(tmp_path)
+    trainer.follow(plan, seed=seed)
+    before = weights(trainer.model).clone()
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert trainer.run.diagnostics is not None
+    assert 0 in trainer.run.diagnostics.examples
+    assert not torch.equal(before, weights(trainer.model))
+    assert trainer.run.ledger == plan.ledger
+
+
+@pytest.mark.parametrize(
+    "change", [{"bf16": True}, {"gradient_checkpointing": True}], ids=lambda change: next(iter(change))
+)
+def test_half_precision_and_recomputed_activations(tmp_path: Path, change: dict[str, Any]) -> None:
+    model = bert(dropout=0.0)
+    trainer = classifier(tmp_path, model, **change)
+    trainer.follow(PLAN, seed=3)
+    trainer.train()
+    other = bert(dropout=0.0)
+    plain(other, inputs_only(texts()), collate_fn=collator(pad_to_multiple_of=8))
+    tolerance = 0.05 if "bf16" in change else 1e-5
+    torch.testing.assert_close(weights(model), weights(other), rtol=tolerance, atol=tolerance)
+
+
+def test_an_adaptive_training_ends_where_its_filter_says(tmp_path: Path) -> None:
+    from decrescendo.training.steering import Adaptive, Settings
+
+    def policy(seen: Any) -> Any:
+        return None if seen.step == 2 else Settings(2.0, 1.0)
+
+    guard = dc.accounting.filters.RenyiFilter(dc.Budget(5.0, 1e-3), 8)
+    adaptive = Adaptive(dc.PoissonSampling(ROWS, 6), guard, policy, steps=4)
+    trainer = classifier(tmp_path)
+    trainer.follow(adaptive, seed=3)
+    trainer.train()
+    assert trainer.run.steps == trainer.state.global_step == 2
+    assert "policy ended the training" in trainer.run.stopped
+
+
+# The loss
+
+
+def collated(collate: Any, columns: tuple[str, ...]) -> Any:
+    rows = texts().select_columns(list(columns))
+    return table_of(rows, collate).take(Draw(torch.arange(6).numpy(), 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "collate", "columns"),
+    [
+        (
+            lambda: bert(0.0),
+            collator(padding="max_length", max_length=24),
+            ("input_ids", "attention_mask", "label"),
+        ),
+        (
+            lambda: bert(0.0, "BertForMaskedLM"),
+            transformers.DataCollatorForLanguageModeling(
+                tokenizer(), mlm_probability=0.3, pad_to_multiple_of=24
+            ),
+            ("input_ids", "attention_mask"),
+        ),
+        (
+            lambda: gpt2(0.0),
+            transformers.DataCollatorForLanguageModeling(tokenizer(), mlm=False, pad_to_multiple_of=24),
+            ("input_ids", "attention_mask"),
+        ),
+    ],
+    ids=["classes", "masked", "causal"],
+)
+def test_the_loss_of_an_example_is_the_models_own_on_it_alone(build: Any, collate: Any, columns: Any) -> None:
+    model, batch = build().eval(), collated(collate, columns)
+    found = dc.hf.loss(model, batch)
+    assert found.shape == (6,)
+    for row in range(6):
+        alone = model(**{key: value[row : row + 1] for key, value in batch.items()}).loss
+        expected = torch.zeros(()) if torch.isnan(alone) else alone
+        torch.testing.assert_close(found[row], expected, rtol=1e-5, atol=1e-6)
+    engine, slow = Engine(model, dc.hf.loss), Reference(model, dc.hf.loss)
+    for name, gradient in engine.clipped_sum(batch, 0.5).gradients.items():
+        torch.testing.assert_close(
+            gradient, slow.clipped_sum(batch, 0.5).gradients[name], rtol=1e-3, atol=1e-5
+        )
+    assert engine.assumptions == ()
+
+
+def test_masks_of_a_masked_language_model_are_each_examples_own() -> None:
+    """Its collator draws them; alone or in company an example gets the same."""
+    collate = transformers.DataCollatorForLanguageModeling(tokenizer(), mlm_probability=0.3)
+    table = table_of(texts().select_columns(["input_ids", "attention_mask"]), collate)
+    together = table.take(Draw(torch.arange(8).numpy(), 5))  # type: ignore[arg-type]
+    rows = {tuple(row.tolist()) for part in together.parts for row in part["labels"]}
+    for index in range(8):
+        alone = table.take(Draw(torch.tensor([index]).numpy(), 5))  # type: ignore[arg-type]
+        assert tuple(alone["labels"][0].tolist()) in rows
+
+
+class Bare(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.top = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return {"logits": self.top(x)}
+
+
+X = torch.zeros(3, 4)
+LOSSES: list[tuple[str, Callable[[], nn.Module], Any, type[DecrescendoError], str]] = [
+    ("lost labels", Bare, {"x": X}, InvalidType, "must be a mapping with labels, got x"),
+    ("a pair", Bare, (X, X), InvalidType, "must be a mapping with labels, got tuple"),
+    ("a regression", Bare, {"x": X, "labels": torch.zeros(3)}, InvalidValue, "must be whole numbers"),
+    ("tokens", Bare, {"x": X, "labels": torch.zeros(3, 2).long()}, InvalidValue, "one an example or one a token"),
+    ("an unknown head", Bare, {"x": X[:, None], "labels": torch.zeros(3, 1).long()}, UnsupportedModel, "got Bare"),
+    (
+        "no head", lambda: bert(kind="BertModel"), {"input_ids": X.long(), "labels": torch.zeros(3).long()},
+        UnsupportedModel, "must return logits, got BaseModelOutput.* from BertModel",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("build", "batch", "error", "words"), [case[1:] for case in LOSSES], ids=[c[0] for c in LOSSES]
+)
+def test_what_the_loss_cannot_say_is_one_sentence(build: Any, batch: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words) as caught:
+        dc.hf.loss(build(), batch)
+    assert "\n" not in str(caught.value)
+
+
+# Wrong uses of the trainers
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps must be 1"),
+    ({"max_grad_norm": 1.0}, "max_grad_norm must be 0"),
+    ({"max_steps": 3}, "max_steps must be the plan's number of steps, 4, got max_steps=3"),
+    ({"max_steps": -1}, "max_steps must be the plan's number of steps"),
+    ({"fp16": True}, "fp16 must be False"),
+    ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "lr_scheduler_type must not follow scores"),
+    ({"save_strategy": "best", "eval_strategy": "steps", "metric_for_best_model": "loss"}, "save_strategy must not be"),
+    (
+        {"load_best_model_at_end": True},
+        "load_best_model_at_end must be False",
+    ),
+    ({"eval_strategy": "steps", "report_to": ["tensorboard"]}, "report_to must be 'none' while the trainer evaluates"),
+    ({"push_to_hub": True}, "push_to_hub must be False"),
+    ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen must be 'no'"),
+    ({"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0"),
+    ({"use_liger_kernel": True}, "use_liger_kernel must be False"),
+    ({"torch_compile": True}, "torch_compile must be False"),
+    ({"auto_find_batch_size": True}, "auto_find_batch_size must be False"),
+    ({"dataloader_drop_last": True}, "dataloader_drop_last must be False"),
+    ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy must be 'random'"),
+    ({"optim": "lomo"}, "optim must be an optimiser that steps on gradients"),
+    ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed must be None"),
+    ({"fsdp": True}, "fsdp must be off"),
+    ({"world_size": 2}, "one process with one device must train, got world_size=2"),
+]  # fmt: skip
+REFUSED_BY_TRL = [
+    ({"packing": True}, "packing must be False"),
+    ({"padding_free": True}, "padding_free must be False"),
+    ({"loss_type": "dft"}, "loss_type must be 'nll'"),
+    ({"activation_offloading": True}, "activation_offloading must be False"),
+]
+
+
+class Changed:
+    """Arguments that this machine cannot make (no GPU, no such package), as they would be."""
+
+    def __init__(self, arguments: Any, change: dict[str, Any]) -> None:
+        self.__dict__.update({"_arguments": arguments, **change})
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._arguments, name)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return classifier(tmp_path_factory.mktemp("sound"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    REFUSED + REFUSED_BY_TRL,
+    ids=lambda item: "-".join(item) if isinstance(item, dict) else "",
+)
+def test_arguments_that_break_a_private_training_are_one_sentence(
+    sound: Any, change: Any, words: str
+) -> None:
+    kept = sound.args
+    try:
+        sound.args = Changed(kept, change)
+        with pytest.raises(InvalidValue, match=words) as caught:
+            sound.follow(PLAN, seed=3)
+    finally:
+        sound.args = kept
+    assert "\n" not in str(caught.value)
+    name = next(iter(change))
+    assert f"got {name}=" in str(caught.value) or "got report_to=" in str(caught.value)
+
+
+def test_names_of_arguments_that_are_refused_exist_in_the_versions_tested() -> None:
+    """A rule for a name that was renamed would refuse nothing, and say nothing."""
+    import trl
+
+    from decrescendo.integrations.hf.refusals import RULES
+
+    known = {*transformers.TrainingArguments.__dataclass_fields__, *trl.SFTConfig.__dataclass_fields__}
+    assert {name for name, *_ in RULES} - known == {"group_by_length"}  # of versions before 5
+
+
+def test_real_arguments_with_accumulation_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="must be 1, got gradient_accumulation_steps=4: a Poisson batch"):
+        classifier(tmp_path, gradient_accumulation_steps=4).follow(PLAN, seed=0)
+
+
+def test_a_batchs_own_loss_and_early_stopping_are_refused(tmp_path: Path) -> None:
+    trainer = classifier(tmp_path)
+    trainer.compute_loss_func = lambda *_, **__: 0
+    with pytest.raises(InvalidValue, match="compute_loss_func must be None"):
+        trainer.follow(PLAN, seed=3)
+    trainer = classifier(tmp_path)
+    trainer.add_callback(transformers.EarlyStoppingCallback())
+    with pytest.raises(InvalidValue, match="must not stop by scores"):
+        trainer.follow(PLAN, seed=3)
+
+
+def test_a_training_has_one_plan_and_one_life(tmp_path: Path) -> None:
+    trainer = classifier(tmp_path)
+    for use in (trainer.train, trainer.get_train_dataloader):
+        with pytest.raises(PlanViolation, match=r"must have a plan.*Call follow"):
+            use()
+    with pytest.raises(PlanViolation, match=r"got none\. Call train"):
+        _ = trainer.run
+    with pytest.raises(InvalidType, match="plan must be a Plan"):
+        getattr(type(trainer).follow, "__wrapped__", type(trainer).follow)(trainer, "plan.json", seed=0)
+    trainer.follow(PLAN, seed=3)
+    with pytest.raises(PlanViolation, match="got resume_from_checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
+    with pytest.raises(PlanViolation, match="a search over many"):
+        trainer.hyperparameter_search()
+    with pytest.raises(PlanViolation, match="a batch that the plan drew"):
+        trainer.training_step(trainer.model, {"input_ids": X.long()})
+    trainer.train()
+    with pytest.raises(PlanViolation, match="again after the plan was used"):
+        trainer.train()
+    trainer.follow(PLAN, seed=4)
+    trainer.args.gradient_accumulation_steps = 2
+    with pytest.raises(InvalidValue, match="gradient_accumulation_steps"):
+        trainer.train()
+
+
+def test_data_that_a_trainer_cannot_train_on_are_one_sentence(tmp_path: Path) -> None:
+    def fails(error: type[Exception], words: str, loss: Any = dc.hf.loss, **change: Any) -> None:
+        trainer = classifier(tmp_path, **change)
+        trainer.follow(PLAN, seed=3, loss=loss)
+        with pytest.raises(error, match=words) as caught:
+            trainer.train()
+        assert "\n" not in str(caught.value)
+
+    fails(InvalidValue, "must have the plan's 40 rows, got 39", data=texts().select(range(39)))
+    fails(InvalidType, "must be a mapping with labels, got input_ids", data=texts().remove_columns("label"))
+    fails(UnsupportedModel, "must return one loss an example", loss=lambda m, b: dc.hf.loss(m, b).mean())
+    flat = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
+    fails(InvalidType, "got a int in it", data_collator=flat)
+    fails(InvalidType, "items by number", data=texts().to_iterable_dataset())
+    trainer = classifier(tmp_path)
+    trainer.train_dataset = None
+    trainer.follow(PLAN, seed=3)
+    with pytest.raises(PlanViolation, match="got train_dataset=None"):
+        trainer.train()
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    import decrescendo.integrations.hf as room
+
+    for name, package in (("PrivateTrainer", "transformers"), ("PrivateSFTTrainer", "trl")):
+        monkeypatch.delitem(room.__dict__, name, raising=False)
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(
+            MissingExtra, match=rf'{package} must be installed .*pip install "decrescendo\[hf\]"'
+        ):
+            getattr(room, name)
+    with pytest.raises(AttributeError, match="no attribute 'Trainer'"):
+        _ = room.Trainer
+
+
+def test_a_loop_of_accelerates_own_steps_the_optimiser_on_a_noisy_mean() -> None:
+    import accelerate
+
+    model = bert()
+    model.train()
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, optimizer = accelerator.prepare(
+        model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
+    )
+    trainer = Trainer(model, dc.hf.loss, PLAN, optimizer, seed=3)
+    for batch in trainer.batches(inputs_only(texts()), collate_fn=collator(pad_to_multiple_of=8)):
+        trainer.fill_gradients(batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    other = bert()
+    plain(other, inputs_only(texts()), collate_fn=collator(pad_to_multiple_of=8))
+    assert torch.equal(weights(model), weights(other))
