@@ -8,8 +8,13 @@ from decrescendo.errors import MissingExtra
 # Where the name of the package is another than the module's.
 PACKAGE_OF = {"PIL": "pillow", "sklearn": "scikit-learn"}
 EXTRA_OF = {
-    "flwr": "federated", "matplotlib": "plots", "starlette": "studio", "uvicorn": "studio", "transformers": "hf", "trl": "hf"
-}  # fmt: skip
+    "flwr": "federated",
+    "matplotlib": "plots",
+    "starlette": "studio",
+    "transformers": "hf",
+    "trl": "hf",
+    "uvicorn": "studio",
+}
 
 
 def require(module: str) -> ModuleType:
