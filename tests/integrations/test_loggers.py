@@ -139,6 +139,7 @@ def test_wandb(plan: dc.Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         library = pytest.importorskip("wandb")
         with library.init(dir=str(tmp_path), project="test") as run:
             train(plan, lambda optimizer: wandb(run, plan, optimizer=optimizer))
+            run.log({}, step=STEPS + 1)  # a step is complete when the next one begins
             summary = {name: value for name, value in dict(run.summary).items() if not name.startswith("_")}
     assert set(summary) == PUBLIC
     assert summary["public/clip_norm"] == pytest.approx(plan.clip_norm[-1])

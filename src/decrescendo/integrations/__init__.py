@@ -1,6 +1,7 @@
 """Private training inside other people's frameworks; a room each, loaded when it is touched.
 
-=====  =======================================================================
-`hf`   Hugging Face: losses of its models, and its trainers made private
-=====  =======================================================================
+=========  =======================================================================
+`hf`       Hugging Face: losses of its models, and its trainers made private
+`loggers`  TensorBoard, MLflow, Weights & Biases: callbacks that log what is public
+=========  =======================================================================
 """
