@@ -44,7 +44,7 @@ EVERY = 5.0  # seconds between lines where nothing can move
 
 
 # What the library calls an option that is shorter here.
-_ALSO = {"batch": ("expected_batch_size",)}
+_ALSO = {"batch": ("expected_batch_size",), "lr": ("learning_rate",)}
 
 
 class Terminated(BaseException):
