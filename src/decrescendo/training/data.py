@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from decrescendo.clipping.batches import count_rows, joined, map_rows, select_rows
+from decrescendo.clipping.batches import Ragged, count_rows, joined, map_rows, select_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
 
@@ -73,16 +73,17 @@ class Examples:
     def take(self, draw: Draw) -> Batch:
         """The batch of a draw, which is not empty."""
         with _own_numbers() as begin:
-            return joined([self._one(int(index), begin, draw.key) for index in draw.indices])
+            made = [self._one(int(index), begin, draw.key) for index in draw.indices]
+        return _stacked(made) if self._collate is None else joined(made)
 
-    def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Batch:
+    def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Any:
+        """The batch of one example; without a collator its item."""
         begin(key, index)
         item = self._items[index]
         if self._collate is None:
             _check_numbers(item)
-            batch = default_collate([item])
-        else:
-            batch = self._collate([item])
+            return item
+        batch = self._collate([item])
         found = count_rows(batch)
         if found != 1:
             raise InvalidValue(
@@ -203,6 +204,28 @@ class _FrameRows:
     def __getitem__(self, index: int, /) -> Any:
         row = self.frame.iloc[index]
         return row.to_dict() if hasattr(row, "to_dict") else row
+
+
+def _stacked(items: list[Any]) -> Batch:
+    """By torch's ``default_collate``, which stacks rows: those of one kind together."""
+    groups: dict[object, list[Any]] = {}
+    for item in items:
+        groups.setdefault(_kind(item), []).append(item)
+    parts = tuple(default_collate(group) for group in groups.values())
+    for part in parts:
+        count_rows(part)
+    return parts[0] if len(parts) == 1 else Ragged(parts)
+
+
+def _kind(item: object) -> object:
+    """What a row of it looks like: shapes, dtypes and types, no values."""
+    if isinstance(item, (Tensor, np.ndarray, np.generic)):
+        return item.shape, item.dtype
+    if isinstance(item, Mapping):
+        return tuple((key, _kind(value)) for key, value in cast("Mapping[Any, object]", item).items())
+    if isinstance(item, (list, tuple)):
+        return type(item), *map(_kind, cast("list[object]", item))
+    return type(item)
 
 
 def _check_numbers(item: object) -> None:

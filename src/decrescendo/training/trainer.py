@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from typing import Any, final
@@ -232,7 +232,7 @@ class Trainer:
         """The place in the streams that batches are drawn from."""
         return {"sampling": stream_state(self._sampling), "data": stream_state(self._keys.stream)}
 
-    def _back_to(self, place: dict[str, Any]) -> None:
+    def _back_to(self, place: Mapping[str, Any]) -> None:
         self._sampling = stream_at(self._sampling, place["sampling"])
         self._keys.stream = stream_at(self._keys.stream, place["data"])
 

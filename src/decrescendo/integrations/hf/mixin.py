@@ -1,6 +1,6 @@
 """`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +16,6 @@ from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.source import source_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     _Base = Any  # whatever trainer comes after it among the bases
 else:
     _Base = object
@@ -44,7 +42,8 @@ class PrivateMixin(_Base):
         PlanViolation: training without a plan, twice by one, or from a checkpoint.
     """
 
-    _private: "Callable[[], Trainer] | Trainer | None" = None
+    _begin: Callable[[], Trainer] | None = None
+    _private: Trainer | None = None
     _run: Run | None = None
 
     def follow(
@@ -71,7 +70,7 @@ class PrivateMixin(_Base):
             )  # not what Accelerate wraps it in
             return Trainer(self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store)
 
-        self._private, self._run = begin, None
+        self._begin, self._private, self._run = begin, None, None
 
     @property
     def run(self) -> Run:
@@ -89,18 +88,23 @@ class PrivateMixin(_Base):
                 "a private training must begin at its beginning, got resume_from_checkpoint: the trainer's checkpoint "
                 "holds no ledger and no place in the noise. Train with decrescendo.train(checkpoints=..)"
             )
-        if self._private is None or isinstance(self._private, Trainer):
+        if self._begin is None or self._private is not None:
             raise PlanViolation(
                 "a training must have a plan of its own, got train() "
-                + ("without one" if self._private is None else "again after the plan was used")
+                + ("without one" if self._begin is None else "again after the plan was used")
                 + ". Call follow(plan, seed=Secure()) first"
             )
         check_arguments(self, self._steps)  # they may have been changed since
         done = super().train(None, trial, ignore_keys_for_eval)
-        if not isinstance(self._private, Trainer):
-            raise PlanViolation("a training must draw its batches from the plan, got one that drew none")
-        self._run = self._private.finish()
+        self._run = self._finished()
         return done
+
+    def _finished(self) -> Run:
+        if self._private is None:
+            raise PlanViolation(
+                "a training must draw its batches from the plan, got one that drew none. Call train()"
+            )
+        return self._private.finish()
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refused: each trial would be a training, and the plan pays for one."""
@@ -111,7 +115,8 @@ class PrivateMixin(_Base):
 
     def get_train_dataloader(self) -> Any:
         """As many steps as there are; their batches stay with the plan, and the trainer sees empty ones."""
-        if self._private is None:
+        begin = self._begin
+        if begin is None:
             raise PlanViolation(
                 "a training must have a plan, got none. Call follow(plan, seed=Secure()) first"
             )
@@ -124,12 +129,20 @@ class PrivateMixin(_Base):
             data = self._remove_unused_columns(data, description="training")
         else:
             collator = self._get_collator_with_removed_columns(collator, description="training")
-        return _Steps(self, data, collator, self._epoch)
+
+        def batches() -> Iterator[Batch | None]:
+            self._private = begin()
+            return self._private.batches(data, collator, self.args.dataloader_num_workers)
+
+        def end() -> None:
+            self.control.should_training_stop = True
+
+        return _Steps(batches, end, data, self._epoch)
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """The noisy mean gradient in ``.grad``; returns a loss of zero, as the loss is private."""
         del num_items_in_batch  # of all examples together
-        if not isinstance(inputs, _Step) or not isinstance(self._private, Trainer):
+        if not isinstance(inputs, _Step) or self._private is None:
             raise PlanViolation("a step must take a batch that the plan drew, got another one. Call train()")
         if model is not self.model:
             raise UnsupportedModel(
@@ -157,26 +170,23 @@ class _Step(dict[str, Any]):
 class _Steps:
     """In place of the trainer's loader: the plan's batches, hidden. ``length`` of them are called an epoch."""
 
-    def __init__(self, trainer: PrivateMixin, data: Any, collator: Any, length: int) -> None:
-        self._trainer, self.dataset, self._collator, self._length = trainer, data, collator, length
+    def __init__(
+        self, begin: Callable[[], Iterator[Batch | None]], end: Callable[[], None], data: Any, length: int
+    ) -> None:
+        self._begin, self._end, self.dataset, self._length = begin, end, data, length
         self._batches: Iterator[Batch | None] | None = None
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[_Step]:
-        trainer = self._trainer
         if self._batches is None:  # now that the optimiser is made
-            if not isinstance(trainer._private, Trainer):
-                assert trainer._private is not None
-                trainer._private = trainer._private()
-            workers = trainer.args.dataloader_num_workers
-            self._batches = trainer._private.batches(self.dataset, self._collator, workers)
+            self._batches = self._begin()
         for _ in range(self._length):
             step = _Step()
             try:
                 step.batch = next(self._batches)
             except StopIteration:  # a filter that refuses ends the training
-                trainer.control.should_training_stop = True
+                self._end()
                 return
             yield step
