@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz clean
+.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz gpu clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -69,6 +69,9 @@ audit:  ## ask the databases of known vulnerabilities about every pinned depende
 fuzz: $(STAMP)  ## fuzz everything that reads, with atheris (about twenty minutes; writes results/fuzz.json)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python -m benchmarks.fuzz
+
+gpu: $(STAMP)  ## everything that needs a CUDA device, within 25 minutes (without one it says so); writes results/gpu
+	$(BIN)/python benchmarks/gpu.py
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .lock .audit site docs/reference/api docs/reference/command-line.md .pytest_cache .ruff_cache .hypothesis

@@ -1,10 +1,15 @@
 """Benchmarks are not run here, but a change of the package must not leave one behind that cannot start."""
 
 import importlib
+import json
+import os
+import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,3 +32,56 @@ def test_a_benchmark_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in PEERS:
             raise
+
+
+def test_the_gpu_command_says_where_there_is_no_device() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    command = [sys.executable, str(ROOT / "benchmarks/gpu.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "no CUDA device here: nothing was run\n"
+
+
+@pytest.mark.slow
+def test_the_gpu_command_needs_torch_and_numpy_alone(tmp_path: Path) -> None:
+    """Rehearsed on the CPU, by a Python that sees these two and what torch itself needs."""
+    packages = (
+        "torch",
+        "torchgen",
+        "numpy",
+        "typing_extensions",
+        "sympy",
+        "mpmath",
+        "networkx",
+        "jinja2",
+        "fsspec",
+    )
+    place = tmp_path / "packages"
+    place.mkdir()
+    for name in (*packages, "markupsafe", "filelock", "numpy.libs", "functorch"):
+        for found in Path(sysconfig.get_path("purelib")).glob(f"{name}*"):
+            if found.name in (name, f"{name}.py"):
+                (place / found.name).symlink_to(found)
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    surroundings = {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1"}
+    command = [
+        str(bare / "bin/python"),
+        str(ROOT / "benchmarks/gpu.py"),
+        "--device",
+        "cpu",
+        "--seconds",
+        "900",
+    ]
+    done = subprocess.run(
+        [*command, "--parts", "noise", "ranks"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=900,
+        env=surroundings,
+    )
+    noise, ranks = (json.loads(line.partition(": ")[2]) for line in done.stdout.splitlines())
+    assert isinstance(noise["26010, seed"], float)
+    assert "not installed" in noise["26010, Secure"]
+    assert ranks["gloo"]["largest difference of weights"] < 1e-5

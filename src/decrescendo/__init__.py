@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from decrescendo import audit as audit
     from decrescendo import base as base
     from decrescendo import clipping as clipping
+    from decrescendo import distributed as distributed
     from decrescendo import errors as errors
     from decrescendo import federated as federated
     from decrescendo import optim as optim
@@ -47,8 +48,8 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = (
-    "accounting", "audit", "base", "clipping", "errors", "federated", "optim", "plans", "report", "steering",
-    "training",
+    "accounting", "audit", "base", "clipping", "distributed", "errors", "federated", "optim",
+    "plans", "report", "steering", "training",
 )  # fmt: skip
 
 __all__ = [

@@ -11,6 +11,7 @@
     ├── UnsupportedModel              the model or loss cannot be trained privately as it stands (why, and the remedy)
     ├── OutOfMemory (MemoryError)     one example alone does not fit into memory
     ├── PlanViolation                 a step that the plan does not contain
+    ├── RankLost (RuntimeError)       another process of a training ended, failed or was silent too long
     ├── DataUnavailable (OSError)     a data file is neither here nor could it be downloaded
     └── MissingExtra (ImportError)    an optional package is not installed (which, and the command that installs it)
 
@@ -61,6 +62,10 @@ class OutOfMemory(DecrescendoError, MemoryError):
 
 class PlanViolation(DecrescendoError):
     """A step was asked for that the plan does not contain; taking it would void the guarantee."""
+
+
+class RankLost(DecrescendoError, RuntimeError):
+    """Another process of the training ended, failed or was silent too long; nothing more was released."""
 
 
 class DataUnavailable(DecrescendoError, OSError):

@@ -15,6 +15,7 @@ from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive
 from decrescendo.training.store import Store
 from decrescendo.training.trainer import Trainer
+from decrescendo.training.world import World, world_of
 
 
 def train(
@@ -31,6 +32,7 @@ def train(
     settings: EngineSettings | None = None,
     store: Store | None = None,
     checkpoints: Checkpoints | None = None,
+    world: World | None = None,
     progress: bool = False,
 ) -> Run:
     """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
@@ -57,6 +59,7 @@ def train(
         settings: of the clipping engine; they cannot change a guarantee.
         store: the ledger on disk that the run is written into, before each step.
         checkpoints: where the run is kept, to go on after a crash.
+        world: from `decrescendo.distributed.join`, to train in several processes; ``None`` is one.
         progress: draw a progress bar on standard error.
 
     >>> from decrescendo.accounting.budget import Budget
@@ -73,14 +76,17 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
-    trainer = Trainer(
-        model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints
-    )
-    with bar(trainer.steps) if progress else nullcontext() as show:
-        for batch in trainer.batches(data, collate_fn, num_workers):
-            trainer.step(batch)
-            if show is not None:
-                show(trainer.progress())
-            if callback is not None and callback(trainer.progress()):
-                break
-    return trainer.finish()
+    ranks = world_of(world)
+    with ranks.watched():
+        trainer = Trainer(
+            model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints,
+            world=world,
+        )  # fmt: skip
+        with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
+            for batch in trainer.batches(data, collate_fn, num_workers):
+                trainer.step(batch)
+                if show is not None:
+                    show(trainer.progress())
+                if callback is not None and callback(trainer.progress()):
+                    break
+        return trainer.finish()

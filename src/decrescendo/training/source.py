@@ -52,6 +52,10 @@ class Source(Protocol):
         """Settings of the step after ``taken`` steps; ``None`` at the end."""
         ...
 
+    def follow(self, settings: Settings | None, stopped: str) -> None:
+        """What rank 0 decided for the next step, on another rank."""
+        ...
+
     def epsilon_spent(self, ledger: Ledger) -> float:
         """Of the first steps."""
         ...
@@ -93,6 +97,9 @@ class Planned:
             return None
         schedule = self.agreed.schedule
         return Settings(float(schedule.noise_multiplier[taken]), float(schedule.clip_norm[taken]))
+
+    def follow(self, settings: Settings | None, stopped: str) -> None:
+        """Nothing to keep: the ranks have one plan."""
 
     def epsilon_spent(self, ledger: Ledger) -> float:
         """Of a number of steps fixed in advance."""

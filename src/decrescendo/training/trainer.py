@@ -2,8 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
 from typing import Any, final
 
@@ -12,10 +12,10 @@ from torch import nn
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.base.rng import Secure, SecureStream, Seeds, sampling_and_noise
+from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams, sampling_and_noise
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
-from decrescendo.clipping.clipped import trainable
+from decrescendo.clipping.clipped import ClippedSum, trainable
 from decrescendo.errors import (
     DecrescendoError,
     FileRefused,
@@ -42,6 +42,15 @@ from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, Settings
 from decrescendo.training.store import Store, new_id
+from decrescendo.training.world import (
+    Tree,
+    World,
+    check_plain,
+    data_facts,
+    facts_of,
+    weights_digest,
+    world_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,8 @@ class Trainer:
         checkpoints: where the state of the run is kept, and a digest of each release, written down before anything of
             it can be seen. Resumed, the run has the same batches, masks and noise as if nothing had happened: on a CPU
             the same bits. ``seed`` must then be of the same kind, and is not used.
+        world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
+            of each batch, and the first adds the noise. ``None`` is one process.
 
     Guarantee:
         after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
@@ -125,11 +136,28 @@ class Trainer:
         settings: EngineSettings | None = None,
         store: Store | None = None,
         checkpoints: Checkpoints | None = None,
+        world: World | None = None,
+    ) -> None:
+        self._world = world_of(world)
+        with self._world.watched():
+            self._begin(model, loss, plan, optimizer, seed, settings, store, checkpoints)
+
+    def _begin(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        plan: Plan | Adaptive,
+        optimizer: torch.optim.Optimizer,
+        seed: int | Secure,
+        settings: EngineSettings | None,
+        store: Store | None,
+        checkpoints: Checkpoints | None,
     ) -> None:
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
         _check_unit(agreed.budget)
         parameters = trainable(model)
+        check_plain(model)
         for name, tensor in check_published(model).items():
             if tensor.is_meta:
                 raise UnsupportedModel(
@@ -142,7 +170,9 @@ class Trainer:
         self._device = next(iter(parameters.values())).device
         self._sampling, self._noise = sampling_and_noise(seed)
         self._seeds, self._keys = Seeds.of(seed), Seeds.of(seed, "data")
-        self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._seeds)
+        # Of several ranks each has masks of its own, from a seed of rank 0's for each step.
+        self._masks = self._seeds if self._world.size == 1 else Seeds(self._seeds.stream)
+        self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._masks)
         self._accumulate = "float64" if settings is not None and settings.wide else "float32"
         self._releases: list[Release] = []
         self._columns: list[Diagnostics] = []
@@ -150,13 +180,29 @@ class Trainer:
         self._checkpoints, self._saved = checkpoints, -1
         self._resumed: tuple[int, ...] = ()
         self._assumed: tuple[str, ...] = ()
-        self._released = None if checkpoints is None else Releases(checkpoints.folder)
+        self._world.agree(
+            lambda: facts_of(
+                model,
+                optimizer,
+                agreed.sha256,
+                {
+                    "settings of the engine": settings,
+                    "kind of seed": type(seed).__name__,
+                    "use of a store": store is not None,
+                    "use of checkpoints": checkpoints is not None,
+                },
+            )
+        )
+        leads = self._world.rank == 0
+        self._released = Releases(checkpoints.folder) if checkpoints is not None and leads else None
         self._run_id = "" if store is None else new_id()
         self._resume()
         self._place = self._where()
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
-        self._account = None if store is None else store.start(self._source.agreed, id=self._run_id)
+        self._account = (
+            store.start(self._source.agreed, id=self._run_id) if store is not None and leads else None
+        )
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._drawn: int | None = None
         self._settings: Settings | None = None
@@ -178,7 +224,11 @@ class Trainer:
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
         """
-        check_integer("num_workers", num_workers, at_least=0)
+        with self._world.watched():
+            check_integer("num_workers", num_workers, at_least=0)
+            return self._draw(self._table(data, collate_fn, num_workers), num_workers)
+
+    def _table(self, data: object, collate_fn: Collate | None, workers: int) -> Rows | Examples:
         table = table_of(data, collate_fn)
         size = self._source.sampling.dataset_size
         if table.count != size:
@@ -186,7 +236,8 @@ class Trainer:
                 f"data must have the plan's {size} rows, got {table.count}. "
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
-        return self._draw(table, num_workers)
+        self._world.agree(lambda: data_facts(table) | {"num_workers": str(workers)})
+        return table
 
     def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
         # What an earlier iterator drew ahead, and yielded to nobody, is drawn again.
@@ -200,33 +251,60 @@ class Trainer:
         self, batches: Iterator[Batch | None], ahead: "deque[tuple[int, dict[str, Any]]]"
     ) -> Iterator[Batch | None]:
         while self._iterator is ahead:
-            if self._drawn is not None:
-                raise PlanViolation(
-                    f"every drawn batch must be given to step, got none for batch {len(self._releases) + 1}. "
-                    "An empty batch (None) is a step too: its noise hides that it was empty"
-                )
-            # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
-            self._keep()
-            # Decided, and paid for where a filter is asked, before anything is drawn or looked at.
-            settings = self._source.following(len(self._releases))
-            if settings is None:
-                return
-            batch = next(batches)
-            self._drawn, self._place = ahead.popleft()
-            self._settings = settings
-            yield None if batch is None else map_rows(self._to_device, batch)
+            with self._world.watched():
+                if not self._grant():
+                    return
+                batch = next(batches)
+                self._drawn, self._place = ahead.popleft()
+                batch = None if batch is None else map_rows(self._to_device, batch)
+            yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
             "Both would draw the same batches: go on with the later one"
         )
 
+    def _grant(self) -> bool:
+        """Have the next step decided; false at the end."""
+        if self._drawn is not None:
+            raise PlanViolation(
+                f"every drawn batch must be given to step, got none for batch {len(self._releases) + 1}. "
+                "An empty batch (None) is a step too: its noise hides that it was empty"
+            )
+        # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
+        self._keep()
+        if self._releases:
+            self._compare_weights(len(self._releases))
+        decided = self._world.draw(self._decide)
+        granted = decided["settings"]
+        self._settings = None if granted is None else Settings(*granted)
+        if self._world.rank:
+            self._source.follow(self._settings, decided["stopped"])
+        if self._world.size > 1 and granted is not None:
+            self._masks.stream = Streams(decided["masks"][self._world.rank]).numpy("model")
+        return granted is not None
+
+    def _decide(self) -> Tree:
+        """On rank 0: the next step, decided, and paid for where a filter is asked, before anything is drawn or looked
+        at; and seeds of the ranks' masks."""
+        settings = self._source.following(len(self._releases))
+        if settings is None:
+            return {"settings": None, "stopped": self._source.stopped}
+        masks = [self._seeds() for _ in range(self._world.size)] if self._world.size > 1 else []
+        return {"settings": astuple(settings), "stopped": "", "masks": masks}
+
     def _draws(self, ahead: "deque[tuple[int, dict[str, Any]]]") -> Iterator[Draw]:
-        """Draws of the steps that may follow; ``ahead`` says how many rows each has and where it leaves the streams."""
+        """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
+        the streams."""
         for _ in range(len(self._releases), self._source.steps):
-            (indices,) = self._source.sampling.batches(1, self._sampling)
-            draw = Draw(indices, self._keys())
+            drawn = self._world.draw(self._drawn_rows)
+            indices = self._world.share(drawn["indices"])
             ahead.append((len(indices), self._where()))
-            yield draw
+            yield Draw(indices, drawn["key"])
+
+    def _drawn_rows(self) -> Tree:
+        """On rank 0: who is in the next batch, and the key of their transforms."""
+        (indices,) = self._source.sampling.batches(1, self._sampling)
+        return {"indices": indices, "key": self._keys()}
 
     def _where(self) -> dict[str, Any]:
         """The place in the streams that batches are drawn from."""
@@ -235,6 +313,9 @@ class Trainer:
     def _back_to(self, place: Mapping[str, Any]) -> None:
         self._sampling = stream_at(self._sampling, place["sampling"])
         self._keys.stream = stream_at(self._keys.stream, place["data"])
+
+    def _compare_weights(self, step: int = 0) -> None:
+        self._world.agree(lambda: {"weights": weights_digest(self._model, trained=True)}, step)
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)
@@ -256,12 +337,25 @@ class Trainer:
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
+        noisy, diagnostics = self._world.release(lambda: self._clip(batch), self._publish)
+        self._releases.append(noisy.release)
+        self._columns.append(diagnostics)
+        self._drawn = None
+        return noisy, diagnostics
+
+    def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
         clipped = self._engine.clipped_sum(batch, settings.clip_norm)
         self._frozen_state.unfreeze(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
             self._frozen_state.check()
             self._looked = True
+        return clipped
+
+    def _publish(self, clipped: ClippedSum) -> NoisyMean:
+        """On rank 0."""
+        settings = self._settings
+        assert settings is not None
         noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
         # A crash may waste a release, never hide one. One that was recorded before is compared: the same noise on
         # another sum must not be seen.
@@ -269,10 +363,7 @@ class Trainer:
             self._released.record(len(self._releases), digest(noisy))
         if self._account is not None:
             self._account.record(len(self._releases), noisy.release, digest(noisy))
-        self._releases.append(noisy.release)
-        self._columns.append(clipped.diagnostics)
-        self._drawn = None
-        return noisy, clipped.diagnostics
+        return noisy
 
     @property
     def ledger(self) -> Ledger:
@@ -315,8 +406,10 @@ class Trainer:
             UnsupportedModel: buffers or frozen parameters have changed, or there is more in the model's state dict than
                 its parameters and buffers.
         """
-        self._frozen_state.check()
-        weights = cpu_weights(self._model)
+        with self._world.watched():
+            self._frozen_state.check()
+            weights = cpu_weights(self._model)
+        self._compare_weights()
         if self._account is not None:
             self._account.finish()
         columns, ledger = self._columns, self.ledger
@@ -347,7 +440,9 @@ class Trainer:
             resumed=self._resumed,
             model=f"{type(self._model).__name__}, {count} trained parameters",
             optimizer=f"{type(optimizer).__name__}({shown})",
-            device=str(self._device),
+            device=f"{self._device}, {self._world.size} processes"
+            if self._world.size > 1
+            else str(self._device),
             accumulate=self._accumulate,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
             assumptions=self._assumptions(),
@@ -371,6 +466,7 @@ class Trainer:
         state = {
             "agreed": self._source.agreed.sha256,
             "run": self._run_id,
+            "ranks": self._world.size,
             "resumed": list(self._resumed),
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
@@ -386,15 +482,33 @@ class Trainer:
         self._saved = taken
 
     def _resume(self) -> None:
-        """Back to the newest checkpoint, if there is one."""
-        planned = self._source.agreed.planned
-        if self._checkpoints is None or self._released is None or planned is None:
+        """Back to the newest checkpoint, if there is one: rank 0 reads it, and hands on what is no secret stream."""
+        if self._checkpoints is None or self._source.agreed.planned is None:
             return
+        handed = self._world.draw(self._newest)
+        step, state = handed["step"], handed["state"]
+        if step is None:
+            return
+        with self._fitting():
+            self._model.load_state_dict(state["model"])
+            self._optimizer.load_state_dict(state["optimizer"])
+            self._assumed = tuple(str(sentence) for sentence in state["assumptions"])
+            self._releases = list(self._source.agreed.planned.first(step))
+            self._columns = [Diagnostics(*values) for values in state["columns"]]
+            self._start = time.monotonic() - state["seconds"]
+            self._checkpoints.restore(Checkpoint(step, state))
+            self._saved, self._run_id = step, state["run"]
+            self._resumed = (*state["resumed"], step)
+
+    def _newest(self) -> Tree:
+        """On rank 0: the newest checkpoint, with the streams put to where it says and left out."""
+        assert self._checkpoints is not None
+        assert self._released is not None
         found = self._checkpoints.newest()
         if found is None:
             self._released.begin()
-            return
-        state = found.state
+            return {"step": None, "state": None}
+        state = dict(found.state)
         if not {"agreed", "run", "releases"} <= state.keys():
             raise FileRefused("a checkpoint must be of a training, got one of something else")
         if state["agreed"] != self._source.agreed.sha256:
@@ -408,19 +522,23 @@ class Trainer:
                 "Its releases would be in no ledger, or only half of them"
             )
         self._released.go_on(state["releases"], found.step)
+        ranks, size = state.get("ranks", 1), self._world.size
+        if ranks != size and self._released.steps > found.step:
+            raise PlanViolation(
+                f"steps that are done again must be done by as many processes, got {size} for {ranks} with "
+                f"{self._released.steps - found.step} steps after the checkpoint of step {found.step}: sums of other "
+                f"shares are rounded otherwise. Go on with {ranks} until the next checkpoint"
+            )
+        with self._fitting():
+            self._back_to({name: state.pop(name) for name in ("sampling", "data")})
+            self._noise = stream_at(self._noise, state.pop("noise"))
+            self._seeds.stream = stream_at(self._seeds.stream, state.pop("masks"))
+        return {"step": found.step, "state": state}
+
+    @contextmanager
+    def _fitting(self) -> Generator[None]:
         try:
-            self._model.load_state_dict(state["model"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            self._back_to(state)
-            self._noise = stream_at(self._noise, state["noise"])
-            self._seeds.stream = stream_at(self._seeds.stream, state["masks"])
-            self._assumed = tuple(str(sentence) for sentence in state["assumptions"])
-            self._releases = list(planned.first(found.step))
-            self._columns = [Diagnostics(*values) for values in state["columns"]]
-            self._start = time.monotonic() - state["seconds"]
-            self._checkpoints.restore(found)
-            self._saved, self._run_id = found.step, state["run"]
-            self._resumed = (*state["resumed"], found.step)
+            yield
         except DecrescendoError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:

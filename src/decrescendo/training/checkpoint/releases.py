@@ -62,6 +62,11 @@ class Releases:
         self._digests: list[str] = []
         self._end = 0
 
+    @property
+    def steps(self) -> int:
+        """How many releases are written down."""
+        return len(self._digests)
+
     def begin(self) -> None:
         """Of a new training; a folder without checkpoints.
 

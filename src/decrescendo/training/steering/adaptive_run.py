@@ -69,6 +69,18 @@ class AdaptiveRun:
         self._granted.append(proposed)
         return proposed
 
+    def follow(self, settings: Settings | None, stopped: str) -> None:
+        """What rank 0 was granted, on another rank: its filter pays the same."""
+        if settings is None:
+            self.stopped = stopped
+            return
+        if not self._adaptive.filter.request(Release(self.sampling.sample_rate, settings.noise_multiplier)):
+            raise PlanViolation(
+                "filters of all ranks must have the same budget left, got one that refuses what rank 0's granted. "
+                "Make the filter on every rank alike"
+            )
+        self._granted.append(settings)
+
     def _end(self, why: str) -> None:
         self.stopped = self._sentence(why)
 

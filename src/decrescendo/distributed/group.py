@@ -1,0 +1,273 @@
+"""`Group`: the ranks of one training over ``torch.distributed``.
+
+Every operation begins with a meeting (`_begin`): each rank says which operation it is at and whether it failed, and
+hears it of all others. So an error of one rank, or ranks that are not at the same place, end all of them with one
+error, before the operation sends anything. Sums without noise travel between ranks as they are: their network is
+trusted.
+"""
+
+import json
+import math
+import os
+import struct
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from typing import NoReturn, final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from jaxtyping import Int
+from torch import Tensor
+
+from decrescendo.accounting.ledger import Release
+from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator
+from decrescendo.distributed.messages import (
+    buckets,
+    described,
+    differs,
+    first_line,
+    packed,
+    raised,
+    raising,
+    unpacked,
+)  # fmt: skip
+from decrescendo.errors import InvalidValue, PlanViolation, RankLost
+from decrescendo.optim.noise import NoisyMean
+from decrescendo.training.world import Tree
+
+
+class _At(IntEnum):
+    AGREE, DRAW, SUM, PUBLISH, FAIL = range(5)
+
+
+_WORDS = {
+    _At.AGREE: "comparing what they have",
+    _At.DRAW: "drawing a batch",
+    _At.SUM: "summing gradients",
+    _At.PUBLISH: "releasing",
+    _At.FAIL: "ending",
+}
+
+
+@final
+class Group:
+    """The ranks of one training; `join` makes it.
+
+    Args:
+        control: a gloo group of all ranks.
+        gradients: the group that sums travel in; ``None`` for ``control``. With NCCL they stay on their devices.
+        every: steps between two comparisons of the weights.
+
+    Guarantee:
+        what `release` gives is `publish`, called once, on rank 0, of sum_r S_r with S_r the clipped sum of rank r's
+        share. Shares of one batch are disjoint and are all of it, so the sum has the sensitivity C of each. It is added
+        with SUM in float32 or wider. Noise and divisor are those of one process, whatever the number of ranks.
+
+    Edge cases:
+        an empty share is a step: its sum is zero.
+        an error of a rank, or a refusal, is an error of all, before noise is drawn.
+        a rank that ends without a word (killed) is an error of the others: `RankLost`.
+        after an error a group is over: whatever is asked of it raises that error.
+
+    >>> Group.__name__  # docs/how-to/distribute.md has a script for torchrun
+    'Group'
+    """
+
+    def __init__(
+        self, control: dist.ProcessGroup, gradients: dist.ProcessGroup | None = None, every: int = 100
+    ) -> None:
+        self._control, self._gradients = control, gradients or control
+        self._on_device = "nccl" in str(dist.get_backend(self._gradients))
+        self._every = every
+        self._owner, self._error = os.getpid(), None
+        self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
+
+    _error: Exception | None
+
+    def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
+        """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
+
+        Raises:
+            PlanViolation: the first fact that differs, with both values.
+        """
+        if step % self._every:
+            return
+        found = self._exchange(_At.AGREE, lambda: json.dumps(dict(facts())).encode())
+        first, *others = (json.loads(text) for text in found)
+        for rank, other in enumerate(others, start=1):
+            for name in sorted(first.keys() | other.keys()):
+                if first.get(name) != other.get(name):
+                    self._over(
+                        PlanViolation(
+                            f"all ranks must have the same {name}, got "
+                            f"{differs(first.get(name), other.get(name), rank)}. Run the same script with the same "
+                            "data and settings, and give the model its weights from one seed or file"
+                        )
+                    )
+
+    def draw(self, make: Callable[[], Tree]) -> Tree:
+        """What ``make`` returns on rank 0: numbers, texts, lists, dicts, tensors and arrays."""
+        made: list[Tree] = []
+
+        def message() -> bytes:
+            if self.rank:
+                return b""
+            made.append(make())
+            return packed(made[0])
+
+        content, lengths = self._begin(_At.DRAW, message)
+        sent = torch.empty(lengths[0], dtype=torch.uint8)
+        if not self.rank:
+            sent = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        with self._talking():
+            dist.broadcast(sent, 0, group=self._control)
+        return made[0] if made else unpacked(sent.numpy().tobytes())
+
+    def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
+        """Every ``size``-th index."""
+        return indices[self.rank :: self.size]
+
+    def release(
+        self, clip: Callable[[], ClippedSum], publish: Callable[[ClippedSum], NoisyMean]
+    ) -> tuple[NoisyMean, Diagnostics]:
+        """Rank 0's `publish` of the sum over all ranks, and what their clipping saw together."""
+        total = self._total(clip)
+        noisy = self._publish(total, publish)
+        return noisy, total.diagnostics
+
+    @contextmanager
+    def watched(self) -> Generator[None]:
+        """Inside, an error of this rank is sent to all others, unless it came from them."""
+        try:
+            yield
+        except Exception as error:
+            if self._error is None:
+                with suppress(Exception):  # the others may be gone; this error is the one to tell
+                    self._begin(_At.FAIL, raising(error))
+            raise
+
+    def _total(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
+        """On rank 0 the sum over all ranks. Elsewhere what was sent, which nothing but `_publish` is given."""
+        clipped: list[ClippedSum] = []
+
+        def message() -> bytes:
+            clipped.append(clip())
+            seen = clipped[0].diagnostics
+            return struct.pack("<3qd", seen.examples, seen.nonfinite, seen.clipped, seen.loss_sum)
+
+        found = self._exchange(_At.SUM, message)
+        seen = Diagnostics(0, 0, 0, 0.0)
+        for text in found:
+            seen += Diagnostics(*struct.unpack("<3qd", text))
+        own = clipped[0]
+        sums = {name: value.to(accumulator(value.dtype)) for name, value in own.gradients.items()}
+        with self._talking():
+            for names in buckets(sums):
+                flat = self._flat(sums[name] for name in names)
+                dist.reduce(flat, 0, op=dist.ReduceOp.SUM, group=self._gradients)
+                self._unflatten(flat, sums, names)
+        return ClippedSum(sums, own.sensitivity, seen)
+
+    def _publish(self, total: ClippedSum, publish: Callable[[ClippedSum], NoisyMean]) -> NoisyMean:
+        made: list[NoisyMean] = []
+
+        def message() -> bytes:
+            if self.rank:
+                return b""
+            made.append(publish(total))
+            release, std = made[0].release, made[0].noise_std
+            noise = math.nan if std is None else std
+            return struct.pack("<2dqd", release.sample_rate, release.noise_multiplier, release.count, noise)
+
+        found = self._exchange(_At.PUBLISH, message)
+        means = dict((made[0] if made else total).gradients)
+        with self._talking():
+            for names in buckets(means):
+                flat = self._flat(means[name] for name in names)
+                dist.broadcast(flat, 0, group=self._gradients)
+                if self.rank:
+                    self._unflatten(flat, means, names)
+        if made:
+            return made[0]
+        rate, noise_multiplier, count, std = struct.unpack("<2dqd", found[0])
+        return NoisyMean(means, Release(rate, noise_multiplier, count), None if math.isnan(std) else std)
+
+    def _flat(self, parts: Iterator[Tensor]) -> Tensor:
+        flat = torch.cat([part.reshape(-1) for part in parts])
+        return flat if self._on_device else flat.cpu()
+
+    @staticmethod
+    def _unflatten(flat: Tensor, into: dict[str, Tensor], names: list[str]) -> None:
+        sizes = [into[name].numel() for name in names]
+        for name, part in zip(names, flat.split(sizes), strict=True):
+            into[name] = part.reshape(into[name].shape).to(into[name].device)
+
+    def _exchange(self, at: _At, message: Callable[[], bytes]) -> list[bytes]:
+        """A message of every rank, on every rank."""
+        return self._exchanged(*self._begin(at, message))
+
+    def _exchanged(self, content: bytes, lengths: list[int]) -> list[bytes]:
+        longest = max(lengths)
+        if not longest:
+            return [b""] * self.size
+        own = torch.frombuffer(bytearray(content.ljust(longest, b"\0")), dtype=torch.uint8)
+        with self._talking():
+            found = [torch.empty_like(own) for _ in lengths]
+            dist.all_gather(found, own, group=self._control)
+        return [part.numpy().tobytes()[:length] for part, length in zip(found, lengths, strict=True)]
+
+    def _begin(self, at: _At, message: Callable[[], bytes]) -> tuple[bytes, list[int]]:
+        """Make a message, and meet: its length and those of all others, where all are at the same place."""
+        if self._error is not None:
+            raise self._error
+        if os.getpid() != self._owner:
+            raise InvalidValue(
+                "a group must be used in the process that joined it, got a forked one. Load data in threads, or "
+                "join in each process"
+            )
+        error: Exception | None = None
+        try:
+            content = message()
+        except Exception as caught:
+            error, content = caught, described(caught)
+        own = torch.tensor([at, error is not None, len(content)])
+        with self._talking():
+            met = [torch.empty_like(own) for _ in range(self.size)]
+            dist.all_gather(met, own, group=self._control)
+        places, failed, lengths = zip(*(row.tolist() for row in met), strict=True)
+        if any(failed):
+            # Only those that failed have something to say.
+            said = [length if bad else 0 for length, bad in zip(lengths, failed, strict=True)]
+            texts = self._exchanged(content if error is not None else b"", said)
+            first = failed.index(1)
+            self._over(error if error is not None else raised(first, texts[first]))
+        if len(set(places)) > 1:
+            told = ", ".join(f"rank {rank} {_WORDS[_At(place)]}" for rank, place in enumerate(places))
+            self._over(
+                PlanViolation(
+                    f"all ranks must take the same steps, got {told}. Run the same loop on every rank, "
+                    "with the same end"
+                )
+            )
+        return content, list(lengths)
+
+    def _over(self, error: Exception) -> NoReturn:
+        self._error = error
+        raise error
+
+    @contextmanager
+    def _talking(self) -> Generator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            lost = RankLost(
+                f"every rank must go on, got one that ended or was silent too long ({first_line(error)}). Nothing more "
+                "was released: start all ranks again, from their checkpoints"
+            )
+            self._error = lost
+            # Closes the connections, so that ranks that wait for this one hear of it.
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            raise lost from None

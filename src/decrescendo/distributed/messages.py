@@ -1,0 +1,82 @@
+"""What ranks send each other, as bytes: trees of numbers and tensors, errors; and which tensors travel together."""
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from decrescendo import errors
+from decrescendo.errors import RankLost
+from decrescendo.training.checkpoint.tree import pack, unpack
+from decrescendo.training.world import Tree
+
+# Numbers sent at once: a copy of so many is what a sum takes beyond the gradients.
+BUCKET = 2**24
+
+
+def raising(error: Exception) -> Callable[[], bytes]:
+    """What raises ``error`` when a message is asked for."""
+
+    def message() -> bytes:
+        raise error
+
+    return message
+
+
+def described(error: Exception) -> bytes:
+    """An error as bytes: its kind and its words."""
+    return json.dumps([type(error).__name__, str(error)]).encode()
+
+
+def raised(rank: int, text: bytes) -> Exception:
+    """The error of another rank: of its kind where it is one of ours."""
+    name, said = json.loads(text)
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, errors.DecrescendoError):
+        return kind(f"{said} (on rank {rank})")
+    return RankLost(f"every rank must go on, got {name} on rank {rank}: {said}")
+
+
+def differs(first: str | None, other: str | None, rank: int) -> str:
+    """Two values of a fact, in words; of digests, which may be of private rows, only that they differ."""
+    values = [value or "nothing" for value in (first, other)]
+    if any(len(value) == 64 and set(value) <= set("0123456789abcdef") for value in values):
+        return f"others on rank {rank} than on rank 0"
+    return f"{values[0]} on rank 0 and {values[1]} on rank {rank}"
+
+
+def first_line(error: Exception) -> str:
+    """Of an error's words."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Sorted names of tensors of one dtype, at most `BUCKET` numbers together."""
+    names: list[str] = []
+    count = 0
+    for name in sorted(tensors, key=lambda name: (str(tensors[name].dtype), name)):
+        value = tensors[name]
+        if names and (count + value.numel() > BUCKET or tensors[names[0]].dtype != value.dtype):
+            yield names
+            names, count = [], 0
+        names.append(name)
+        count += value.numel()
+    yield names
+
+
+def packed(tree: Tree) -> bytes:
+    """A tree as bytes: JSON, and safetensors for the tensors in it."""
+    tensors: dict[str, Tensor] = {}
+    text = json.dumps(pack(tree, tensors)).encode()
+    return struct.pack("<q", len(text)) + text + (save_tensors(tensors) if tensors else b"")
+
+
+def unpacked(content: bytes) -> Any:
+    """What `packed` made it of."""
+    (length,) = struct.unpack_from("<q", content)
+    text, rest = content[8 : 8 + length], content[8 + length :]
+    return unpack(json.loads(text), load_tensors(rest) if rest else {})

@@ -1,0 +1,92 @@
+"""Several processes are one process, computed elsewhere: weights, ledger, noise, masks."""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+KINDS = ("constant", "dynamic", "adaptive")
+
+
+@cache
+def alone(name: str, kind: str, wide: bool, batch: float = 8.0) -> dict[str, Any]:
+    """One process, with no world."""
+    (outcome,), _ = run_ranks("trained", 1, name=name, kind=kind, wide=wide, batch=batch)
+    assert not outcome.error, outcome
+    return outcome.value
+
+
+def check(size: int, name: str, kind: str, *, wide: bool = True, batch: float = 8.0) -> None:
+    expected = alone(name, kind, wide, batch)
+    outcomes, _ = run_ranks("trained", size, name=name, kind=kind, wide=wide, batch=batch)
+    for outcome in outcomes:
+        assert not outcome.error, outcome
+        assert outcome.value["ledger"] == expected["ledger"]
+        for fact in ("clip_norm", "stopped", "examples"):
+            assert outcome.value[fact] == expected[fact]
+        for weight, value in expected["weights"].items():
+            largest = float(np.abs(value).max())
+            error = float(np.abs(outcome.value["weights"][weight] - value).max())
+            assert error <= (1e-10 if wide else 1e-5) * max(largest, 1.0), (weight, error)
+
+
+@pytest.mark.parametrize(("size", "kind"), [(4, "dynamic"), (2, "adaptive")])
+def test_a_cnn_in_several_processes_is_the_cnn_in_one(size: int, kind: str) -> None:
+    check(size, "CNN", kind)
+
+
+def test_in_float32_too() -> None:
+    check(2, "CNN", "dynamic", wide=False)
+
+
+def test_an_lstm_in_two_processes() -> None:
+    check(2, "LSTM of the tutorial", "dynamic")
+
+
+def test_empty_shares_and_empty_batches_are_steps() -> None:
+    """One row is expected in a batch: of four shares most are empty, and some batches are."""
+    expected = alone("CNN", "constant", True, 1.0)
+    assert 0 in expected["examples"]
+    assert max(expected["examples"]) < 4
+    check(4, "CNN", "constant", batch=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize("name", ["CNN", "LSTM of the tutorial", "LoRA on GPT-2 (peft)"])
+def test_every_kind_of_model_and_plan(name: str, kind: str, wide: bool, size: int) -> None:
+    check(size, name, kind, wide=wide)
+
+
+def test_another_seed_is_another_training() -> None:
+    """The comparison above can fail."""
+    (outcome,), _ = run_ranks("trained", 1, seed=4)
+    expected = alone("CNN", "dynamic", True)["weights"]
+    assert (
+        max(float(np.abs(outcome.value["weights"][name] - expected[name]).max()) for name in expected) > 0.01
+    )
+
+
+def test_masks_differ_between_rows_and_between_ranks() -> None:
+    (first, second), _ = run_ranks("masks", 2)
+    assert not first.error, first
+    assert not second.error, second
+    for one, other in zip(first.value["masks"], second.value["masks"], strict=True):
+        rows = np.concatenate([one, other])
+        assert len(np.unique(rows, axis=0)) == len(rows)
+        assert 0.4 < rows.mean() < 0.6
+    assert not np.array_equal(first.value["masks"][0], first.value["masks"][1])
+
+
+def test_a_step_sends_each_number_twice_and_little_else() -> None:
+    """P numbers are summed and P are handed back; the rest hangs on the batch, not on the model."""
+    (first, _), _ = run_ranks("talked", 2)
+    numbers = first.value["numbers"]
+    for step in first.value["steps"]:
+        assert step["reduce"] == 4 * numbers
+        assert 4 * numbers < step["broadcast"] < 4 * numbers + 4096
+        assert step["all_gather"] < 1024

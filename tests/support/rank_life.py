@@ -1,0 +1,416 @@
+"""What a rank does in the tests of `decrescendo.distributed`: trainings, and mistakes in them."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch._dynamo  # what a first pass loads, once for all ranks
+from architectures import ARCHITECTURES
+from torch import Tensor, nn
+
+import decrescendo.optim.noise
+import decrescendo.training.source
+import decrescendo.training.world
+from decrescendo import distributed
+from decrescendo.accounting import RenyiFilter
+from decrescendo.accounting.budget import Budget, Guarantee, Unit
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.rng import Secure
+from decrescendo.clipping import EngineSettings
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.schedule import Schedule
+from decrescendo.training import Adaptive, Checkpoints, Run, Store, Trainer, digits, train
+from decrescendo.training.run import versions
+from decrescendo.training.steering import Settings, ValidationDecay
+from decrescendo.training.world import Alone, World, weights_digest
+
+ROWS, STEPS = 40, 6
+STAND_IN = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
+
+
+def _unjudged(ledger: Ledger, budget: Budget) -> Guarantee:
+    """Here it matters what ranks do with a plan, not what it costs."""
+    return STAND_IN
+
+
+decrescendo.training.source.judged = _unjudged
+
+
+class Cnn(nn.Module):
+    """Two convolutions, with dropout if asked for."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.Tanh(), nn.AvgPool2d(2), nn.Dropout(dropout),
+            nn.Conv2d(4, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def classified(model: nn.Module, batch: Any) -> Tensor:
+    return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def subject(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Any, Any]:
+    """Model, loss and data; the same in every process."""
+    if name != "CNN":
+        architecture = ARCHITECTURES[name]
+        model, data = architecture.make(dtype, ROWS)
+        return model, architecture.loss, data
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        data = torch.randn(ROWS, 1, 8, 8, dtype=dtype), torch.randint(3, (ROWS,))
+        return Cnn().to(dtype), classified, data
+
+
+def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive:
+    sampling = PoissonSampling(ROWS, batch)
+    if kind == "adaptive":
+        scores: Iterator[float] = iter([0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6])
+        policy = ValidationDecay(
+            lambda model: next(scores),
+            noise_multiplier=2.0,
+            clip_norm=0.5,
+            decay=0.8,
+            threshold=0.01,
+            period=1,
+        )
+        return Adaptive(sampling, RenyiFilter(Budget(3.0, 1e-4), order=8), policy, STEPS)
+    noise = np.linspace(1.5, 0.8, STEPS) if kind == "dynamic" else np.full(STEPS, 1.0)
+    clip = np.linspace(1.0, 0.3, STEPS) if kind == "dynamic" else np.full(STEPS, 0.7)
+    return Plan(Budget(1.0, 1e-5), sampling, Schedule(noise, clip), STAND_IN)
+
+
+def facts(run: Run) -> dict[str, Any]:
+    """Of a run, as plain values."""
+    return {
+        "weights": {name: value.numpy() for name, value in run.weights.items()},
+        "ledger": [
+            run.ledger.sample_rate.tolist(),
+            run.ledger.noise_multiplier.tolist(),
+            run.ledger.count.tolist(),
+        ],
+        "clip_norm": run.clip_norm,
+        "stopped": run.stopped,
+        "examples": None if run.diagnostics is None else run.diagnostics.examples,
+        "resumed": run.provenance.resumed if run.provenance else (),
+    }
+
+
+def trained(
+    name: str = "CNN", kind: str = "dynamic", wide: bool = True, batch: float = 8.0, folder: str = "",
+    kill: tuple[int, int, bool] | None = None, seed: int = 3, secure: bool = False,
+) -> dict[str, Any]:  # fmt: skip
+    """One training. ``kill`` says which rank dies after which step: at once, or in the pass of the next step."""
+    world = distributed.join(timeout=60)
+    model, loss, data = subject(name, torch.float64 if wide else torch.float32)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = (
+        torch.optim.Adam(parameters, lr=0.01) if folder else torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
+    )
+    also = {"decay": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)}
+    checkpoints = Checkpoints(folder, every=2, resume=True, also=also) if folder else None
+    who, when, later = kill or (-1, -1, False)
+    taken = 0
+
+    def die() -> None:
+        if world.rank == who and taken == when:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def seen(model: nn.Module, batch: Any) -> Tensor:
+        if later:
+            die()
+        return loss(model, batch)
+
+    def after(progress: Any) -> None:
+        nonlocal taken
+        taken = progress.step
+        if not later:
+            die()
+        also["decay"].step()
+
+    run = train(
+        model, seen, data, plan_of(kind, batch), optimizer, seed=Secure() if secure else seed, world=world,
+        checkpoints=checkpoints, callback=after,
+    )  # fmt: skip
+    return facts(run)
+
+
+def digits_life(folder: str, steps: int) -> tuple[str, list[float]]:
+    """One life of a training on the digits, with a store and checkpoints; each step is noted when it was seen."""
+    world = distributed.join(timeout=60)
+    sampling = PoissonSampling(1438, 64)
+    plan = Plan(
+        Budget(1.0, 1e-5), sampling, Schedule(np.linspace(2, 1, steps), np.full(steps, 0.5)), STAND_IN
+    )
+    model = digits.digits_cnn(0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    trainer = Trainer(
+        model, classified, plan, optimizer, seed=0, world=world, store=Store(Path(folder) / "store.db"),
+        checkpoints=Checkpoints(Path(folder) / "checkpoints", 5, also={"scheduler": scheduler}, resume=True),
+    )  # fmt: skip
+    with (Path(folder) / f"seen-{world.rank}").open("a") as noted:
+        for batch in trainer.batches(digits.digits()[0]):
+            taken = trainer.step(batch).step
+            scheduler.step()
+            noted.write(f"{taken}\n")
+            noted.flush()
+    run = trainer.finish()
+    return weights_digest(model), run.ledger.noise_multiplier.tolist()
+
+
+def joined(late: float = 0.0) -> int:
+    """Join, and meet once; rank 0 comes ``late`` seconds after the others. The store outlives the ranks."""
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
+    if os.environ["RANK"] == "0":
+        time.sleep(late)
+    world = distributed.join(timeout=30)
+    return world.draw(lambda: {"met": os.getpid()})["met"]
+
+
+def waits() -> None:
+    """For ever."""
+    while True:
+        time.sleep(60)
+
+
+def noises(seed: int = 0, scale: float = 1.0) -> list[float]:
+    """The variance of the noise of some steps over many coordinates, in units of (z C)^2; all gradients are zero.
+
+    With another ``scale`` the noise is that much of what it should be.
+    """
+    world = distributed.join(timeout=60)
+    if scale != 1.0:
+        whole = decrescendo.optim.noise._noise_std
+        decrescendo.optim.noise._noise_std = lambda z, sensitivity: scale * whole(z, sensitivity)
+    model = nn.Linear(30_000, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()
+    noise, clip, rate = 2.0, 0.5, 0.02
+    plan = Plan(
+        Budget(1.0, 1e-5), PoissonSampling(ROWS, rate * ROWS), Schedule([noise] * 4, [clip] * 4), STAND_IN
+    )
+    trainer = Trainer(
+        model, lambda model, batch: 0 * model(batch)[:, 0], plan, torch.optim.SGD(model.parameters(), lr=1.0),
+        seed=seed, world=world,
+    )  # fmt: skip
+    found: list[float] = []
+    for batch in trainer.batches(torch.zeros(ROWS, 30_000)):
+        before = model.weight.detach().clone()
+        trainer.step(batch)
+        moved = (before - model.weight.detach()) * plan.sampling.expected_batch_size / (noise * clip)
+        found.append(float(moved.square().mean()))
+    return found
+
+
+def masks() -> dict[str, Any]:
+    """The dropout masks that each rank draws for equal rows."""
+    world = distributed.join(timeout=60)
+    drawn: list[Tensor] = []
+
+    class Sees(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            dropped = nn.functional.dropout(x, 0.5)
+            drawn.append((dropped != 0).detach())
+            return self.layer(dropped)
+
+    torch.manual_seed(0)
+    model = Sees()
+    plan = plan_of("constant", batch=ROWS)
+    trainer = Trainer(
+        model, lambda model, batch: model(batch)[:, 0], plan, torch.optim.SGD(model.parameters(), lr=0.1),
+        seed=3, world=world,
+    )  # fmt: skip
+    kept: list[Any] = []
+    for batch in trainer.batches(torch.ones(ROWS, 64)):
+        drawn.clear()
+        trainer.step(batch)
+        kept.append(drawn[-1].numpy())
+    return {"masks": kept}
+
+
+def talked(name: str = "CNN") -> dict[str, Any]:
+    """Bytes that a step sends by each operation, as handed to torch.distributed."""
+    import torch.distributed as dist
+
+    world = distributed.join(timeout=60)
+    sent: dict[str, int] = {"reduce": 0, "broadcast": 0, "all_gather": 0}
+    whole = {operation: getattr(dist, operation) for operation in sent}
+
+    def counted(operation: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            tensor = args[1] if operation == "all_gather" else args[0]
+            sent[operation] += tensor.numel() * tensor.element_size()
+            return whole[operation](*args, **kwargs)
+
+        return call
+
+    model, loss, data = subject(name, torch.float32)
+    trainer = Trainer(
+        model, loss, plan_of("constant"), torch.optim.SGD(model.parameters(), lr=0.1), seed=3, world=world
+    )
+    steps: list[dict[str, int]] = []
+    for operation in sent:
+        setattr(dist, operation, counted(operation))
+    batches = trainer.batches(data)
+    while True:
+        sent.update(dict.fromkeys(sent, 0))
+        batch = next(batches, "over")
+        if isinstance(batch, str):
+            break
+        trainer.step(batch)
+        steps.append(dict(sent))
+    for operation, call in whole.items():
+        setattr(dist, operation, call)
+    numbers = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return {"steps": steps, "numbers": numbers}
+
+
+# ---- mistakes: what one rank does otherwise than the others ----
+
+
+def mistaken_in_turn(mistakes: list[str], ports: list[int]) -> list[tuple[str, str, float]]:
+    """`mistaken`, one after the other, each with a group of its own: the error, its words, and seconds it took."""
+    found: list[tuple[str, str, float]] = []
+    for mistake, port in zip(mistakes, ports, strict=True):
+        os.environ["MASTER_PORT"] = str(port)
+        began, outcome = time.monotonic(), ("", "")
+        try:
+            mistaken(mistake)
+        except Exception as error:
+            outcome = type(error).__name__, str(error)
+        found.append((*outcome, time.monotonic() - began))
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    return found
+
+
+def mistaken(mistake: str) -> dict[str, Any]:
+    """A training in which rank 1 does something else."""
+    world = distributed.join(timeout=3 if mistake == "a rank that never comes" else 60, compare_every=2)
+    odd = world.rank == 1
+    model, loss, columns = subject("CNN")
+    plan: Any = plan_of("dynamic")
+    data: Any = columns
+    given: World | None = world
+    options: dict[str, Any] = {"seed": 3}
+    lr = 0.5
+    if mistake == "another plan" and odd:
+        plan = plan_of("constant")
+    if mistake == "another filter" and odd:
+        plan = Adaptive(
+            plan.sampling, RenyiFilter(Budget(1.0, 1e-4), 8), lambda seen: Settings(2.0, 1.0), STEPS
+        )
+    if mistake == "another number of rows" and odd:
+        data = data[0][:20], data[1][:20]
+    if mistake == "other rows" and odd:
+        data = data[0].flip(0), data[1].flip(0)
+    if mistake == "other weights" and odd:
+        with torch.no_grad():
+            next(model.parameters()).add_(1e-3)
+    if mistake == "another width" and odd:
+        model.layers[7] = nn.Flatten()
+        model.layers[8] = nn.Linear(16, 4).double()
+    if mistake == "other frozen parameters" and odd:
+        model.layers[8].bias.requires_grad_(False)
+    if mistake == "another dtype" and odd:
+        model, data = model.float(), (data[0].float(), data[1])
+    if mistake == "evaluation mode on one" and odd:
+        model.eval()
+    if mistake == "another step length" and odd:
+        lr = 0.25
+    found = versions() | ({"torch": "1.0.0"} if mistake == "another version" and odd else {})
+    decrescendo.training.world.versions = lambda: found
+    if mistake == "other engine settings" and odd:
+        options["settings"] = EngineSettings(accumulate="float64")
+    if mistake == "another kind of seed" and odd:
+        options["seed"] = Secure()
+    if mistake == "checkpoints on one" and odd:
+        import tempfile
+
+        options["checkpoints"] = Checkpoints(tempfile.mkdtemp())
+    if mistake == "DDP":
+        model = nn.parallel.DistributedDataParallel(model)
+    if mistake == "DDP on one" and odd:
+        model = nn.parallel.DataParallel(model)
+    if mistake == "a loader that is sharded":
+        rows = torch.utils.data.TensorDataset(*data)
+        sampler = torch.utils.data.DistributedSampler(rows, world.size, world.rank)
+        data = torch.utils.data.DataLoader(rows, sampler=sampler, batch_size=4)
+    if mistake == "rows that are sharded":
+        data = data[0][world.rank :: world.size], data[1][world.rank :: world.size]
+    if mistake == "sharded parameters":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=torch.distributed.init_device_mesh("cpu", (world.size,)))
+    if mistake == "no world":
+        given = None
+    if mistake == "Alone on one" and odd:
+        given = Alone()
+    if mistake == "something else as world" and odd:
+        given = "gloo"  # type: ignore[assignment]
+
+    passes = 0
+
+    def failing(model: nn.Module, batch: Any) -> Tensor:
+        nonlocal passes
+        passes += 1
+        if mistake == "an error in the loss" and odd and passes > 4:
+            raise ZeroDivisionError("a mistake in the loss")
+        if mistake == "killed in a step" and odd and passes > 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if mistake == "a loss that mixes examples" and odd and passes > 4:
+            return loss(model, batch) + loss(model, batch).mean()
+        return loss(model, batch)
+
+    class Fails(torch.utils.data.Dataset[Any]):
+        reads = 0
+
+        def __len__(self) -> int:
+            return ROWS
+
+        def __getitem__(self, index: int) -> Any:
+            self.reads += 1
+            if odd and self.reads > 2 * 8:
+                raise OSError("a disk that fails")
+            return columns[0][index], columns[1][index]
+
+    def after(progress: Any) -> bool | None:
+        if mistake == "an error in the callback" and odd and progress.step == 2:
+            raise KeyError("nothing of that name")
+        if mistake == "weights changed by hand" and odd and progress.step == 2:
+            with torch.no_grad():
+                next(model.parameters()).mul_(1.01)
+        return mistake == "an end of its own" and odd and progress.step == 3
+
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr)
+    if mistake == "another optimiser" and odd:
+        optimizer = torch.optim.Adam(model.parameters(), lr=lr)
+    if mistake in ("rows left out", "a batch not given", "an end of its own loop"):
+        trainer = Trainer(model, loss, plan, optimizer, seed=3, world=world)
+        for number, batch in enumerate(trainer.batches(data)):
+            if odd and number == 2 and mistake == "an end of its own loop":
+                break
+            if odd and number == 2 and mistake == "a batch not given":
+                continue
+            if odd and mistake == "rows left out" and batch is not None:
+                batch = batch[0][1:], batch[1][1:]
+            trainer.step(batch)
+        return facts(trainer.finish())
+    if mistake == "a disk that fails":
+        data = Fails()
+    return facts(train(model, failing, data, plan, optimizer, world=given, callback=after, **options))
