@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.accounting.test_pld import composed_elsewhere, two_steps_exactly
 
 from decrescendo.accounting import Pld
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import accountant
-from decrescendo.accounting.pld.rates import WIDTH, Cell, cells, expanded, log_bound
 from decrescendo.accounting.pld.discretisation import losses
 from decrescendo.accounting.pld.interpolation import Mixtures, build_nodes, mixtures_above, mixtures_below
+from decrescendo.accounting.pld.rates import WIDTH, Cell, cells, expanded, log_bound
 from decrescendo.accounting.pld.transform import DIRECTIONS
-from tests.accounting.test_pld import composed_elsewhere, two_steps_exactly
 
 DELTA = 1e-6
 
@@ -93,7 +93,14 @@ def test_the_bound_of_the_error_is_needed() -> None:
     value, _, relative = expanded(centre, mixtures, spread, "remove", 5.0, v)
     cut = spread.moments.copy()
     cut[:, 2:] = 0
-    shorter = expanded(centre, mixtures, type(spread)(spread.half_width, spread.shift, spread.highest, spread.typical, cut), "remove", 5.0, v)[0]
+    shorter = expanded(
+        centre,
+        mixtures,
+        type(spread)(spread.half_width, spread.shift, spread.highest, spread.typical, cut),
+        "remove",
+        5.0,
+        v,
+    )[0]
     assert abs(shorter - value)[0] > relative[0]
 
 
@@ -170,9 +177,7 @@ def test_cells_and_rates_one_by_one_agree(
 
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**31), log_rate=st.floats(-3.5, -1), change=st.floats(1.0, 1.5))
-def test_more_noise_or_a_smaller_rate_never_raises_epsilon(
-    seed: int, log_rate: float, change: float
-) -> None:
+def test_more_noise_or_a_smaller_rate_never_raises_epsilon(seed: int, log_rate: float, change: float) -> None:
     rng = np.random.default_rng(seed)
     rate, noise = 10**log_rate * np.exp(rng.random(300)), 0.8 + rng.random(300)
     upper = Pld().bracket(run_of(rate, noise), DELTA)[1]

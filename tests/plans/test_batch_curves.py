@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.plans.test_poisson import mean_p_value
 from torch import nn
 
 from decrescendo import curves
@@ -18,7 +19,6 @@ from decrescendo.errors import FileRefused, InvalidType, InvalidValue
 from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, Schedule, calibrate
 from decrescendo.plans.sampling import only_constant
 from decrescendo.training import Checkpoints, Run, Store, Trainer, train
-from tests.plans.test_poisson import mean_p_value
 
 ROWS, STEPS = 60, 12
 BUDGET = Budget(4.0, 1e-3)
@@ -208,7 +208,12 @@ class TestTraining:
             model = model_of()
             optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
             trainer = Trainer(
-                model, loss, plan, optimizer, seed=5, checkpoints=Checkpoints(tmp_path / folder, 2, resume=True)
+                model,
+                loss,
+                plan,
+                optimizer,
+                seed=5,
+                checkpoints=Checkpoints(tmp_path / folder, 2, resume=True),
             )
             for batch in trainer.batches(rows):
                 trainer.step(batch)
@@ -270,3 +275,32 @@ def test_federated_rounds_have_a_cohort_of_their_own_size() -> None:
         placement=Placement.SERVER,
     )
     assert outcome.ledger == plan.ledger
+
+
+def test_the_command_line_moves_batches_too(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from decrescendo.cli import app
+
+    path = tmp_path / "plan.json"
+    given = [
+        "plan",
+        "--epsilon",
+        "4",
+        "--delta",
+        "1e-3",
+        "--dataset-size",
+        "60",
+        "--batch",
+        "6",
+        "--steps",
+        "4",
+    ]
+    made = CliRunner().invoke(app, [*given, "--batch-end", "12", "--save", str(path)])
+    assert made.exit_code == 0, made.output
+    assert Plan.load(path).batch_size.tolist() == [7.5, 9.0, 10.5, 12.0]
+    refused = CliRunner().invoke(
+        app, [*given, "--batch-end", "12", "--schedule", "optimal", "--momentum", "0.5"]
+    )
+    assert refused.exit_code != 0
+    assert "--batch-end must be left out" in refused.output.replace("\n", " ")

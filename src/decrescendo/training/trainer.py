@@ -222,8 +222,8 @@ class Trainer:
 
     def _draws(self, ahead: "deque[tuple[int, dict[str, Any]]]") -> Iterator[Draw]:
         """Draws of the steps that may follow; ``ahead`` says how many rows each has and where it leaves the streams."""
-        for _ in range(len(self._releases), self._source.steps):
-            (indices,) = self._source.sampling.batches(1, self._sampling)
+        for taken in range(len(self._releases), self._source.steps):
+            (indices,) = self._source.sampling.at(taken).batches(1, self._sampling)
             draw = Draw(indices, self._keys())
             ahead.append((len(indices), self._where()))
             yield draw
@@ -262,7 +262,9 @@ class Trainer:
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
             self._frozen_state.check()
             self._looked = True
-        noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
+        # The step's own declared B_t is the divisor.
+        sampling = self._source.sampling.at(len(self._releases))
+        noisy = privatise(clipped, settings.noise_multiplier, sampling, self._noise)
         # A crash may waste a release, never hide one. One that was recorded before is compared: the same noise on
         # another sum must not be seen.
         if self._released is not None:

@@ -14,7 +14,13 @@ from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import Gaussian, check_delta
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld.discretisation import losses
-from decrescendo.accounting.pld.interpolation import Mixtures, Nodes, build_nodes, mixtures_above, mixtures_below
+from decrescendo.accounting.pld.interpolation import (
+    Mixtures,
+    Nodes,
+    build_nodes,
+    mixtures_above,
+    mixtures_below,
+)
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
 from decrescendo.accounting.pld.rates import WIDTH, Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one

@@ -19,7 +19,17 @@ from decrescendo.accounting.pld.interpolation import ORDER, Mixtures
 from decrescendo.accounting.pld.rates import Spread, expanded, log_bound
 from decrescendo.accounting.pld.waves import DIRECTIONS, UNIT, Direction, Waves
 
-__all__ = ["CURVE_ERROR", "DIRECTIONS", "UNIT", "Cumulants", "Direction", "Part", "Transform", "log_mgf", "transform"]
+__all__ = [
+    "CURVE_ERROR",
+    "DIRECTIONS",
+    "UNIT",
+    "Cumulants",
+    "Direction",
+    "Part",
+    "Transform",
+    "log_mgf",
+    "transform",
+]
 
 # Relative error allowed for one value of a privacy curve (log_delta and exp; measured at most 1e-13 against mpmath).
 CURVE_ERROR = 2e-13

@@ -87,7 +87,9 @@ class Table:
         real, imaginary = _product(q, tilt, change), _product(q, tilt, self.sine)
         return ((q @ self.waves.tilt_less_1)[:, None] - real) + 1j * imaginary
 
-    def moments(self, q: Float[np.ndarray, "g n"], factor: Float[np.ndarray, " n"]) -> Complex[np.ndarray, "g f"]:
+    def moments(
+        self, q: Float[np.ndarray, "g n"], factor: Float[np.ndarray, " n"]
+    ) -> Complex[np.ndarray, "g f"]:
         """sum_j q_j factor_j exp(a_j + i v l_j)."""
         tilt = self.waves.tilt * factor
         return _product(q, tilt, self.cosine) + 1j * _product(q, tilt, self.sine)
