@@ -1,6 +1,8 @@
 """Many sample rates in one run: the expansion in the rate against plain sums, other libraries and exact integrals."""
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from decrescendo.accounting.pld import accountant
 from decrescendo.accounting.pld.discretisation import losses
 from decrescendo.accounting.pld.interpolation import Mixtures, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.rates import WIDTH, Cell, cells, expanded, log_bound
-from decrescendo.accounting.pld.transform import DIRECTIONS
+from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part
 
 DELTA = 1e-6
 
@@ -42,7 +44,7 @@ def member(mixtures: Mixtures, place: int) -> np.ndarray:
     [(1e-4, 0.3, 0.8, 0.02), (0.01, 0.7, 1.6, 0.02), (0.3, 0.1, 0.3, 0.3), (0.97, 0.05, 0.1, 0.3)],
 )
 def test_the_expansion_is_the_product_of_plain_sums_within_its_own_error(
-    side, direction: str, middle: float, low: float, high: float, tilt: float
+    side: Callable[..., Mixtures], direction: Direction, middle: float, low: float, high: float, tilt: float
 ) -> None:
     rng = np.random.default_rng(0)
     mu = np.sort(rng.uniform(low, high, 60))
@@ -93,15 +95,26 @@ def test_the_bound_of_the_error_is_needed() -> None:
     value, _, relative = expanded(centre, mixtures, spread, "remove", 5.0, v)
     cut = spread.moments.copy()
     cut[:, 2:] = 0
-    shorter = expanded(
-        centre,
-        mixtures,
-        type(spread)(spread.half_width, spread.shift, spread.highest, spread.typical, cut),
-        "remove",
-        5.0,
-        v,
-    )[0]
+    shorter = expanded(centre, mixtures, replace(spread, moments=cut), "remove", 5.0, v)[0]
     assert abs(shorter - value)[0] > relative[0]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_infinite_losses_are_counted_at_every_steps_own_rate(direction: Direction) -> None:
+    rng = np.random.default_rng(3)
+    mu = np.sort(rng.uniform(0.5, 1.0, 40))
+    rate, count = rng.uniform(0.01, 0.014, 40), rng.integers(1, 5, 40)
+    nodes = build_nodes(mu, count, nodes=8, kappa=0.06, left=3, right=3)
+    mixtures = mixtures_above(nodes, mu, count)
+    cell = Cell(rate, np.arange(40), count)
+    spread = cell.spread(nodes.loss_grid, mixtures)
+    part = Part(losses(nodes.loss_grid, cell.middle), mixtures, cell.middle, spread)
+    plain = 0.0
+    for i in range(40):
+        group, w = mixtures.group[i], mixtures.coefficient[i]
+        infinite = mixtures.base_infinite[group] + w * mixtures.difference_infinite[group]
+        plain += count[i] * (rate[i] * infinite if direction == "remove" else member(mixtures, i)[0])
+    assert part.infinite_mass(direction) == pytest.approx(plain, rel=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Batches whose expected size moves: who is drawn, what divides, what is promised, written down and refused."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -98,9 +99,9 @@ class TestCalibration:
         assert upper == plan.guarantee.epsilon
 
     def test_a_constant_curve_is_the_constant_plan_to_the_last_digit(self) -> None:
-        asked = dict(steps=8, privacy=curves.growing_mu(1.25), clip=curves.constant(1.0))
-        plain = calibrate(BUDGET, PoissonSampling(ROWS, 6), **asked)  # type: ignore[arg-type]
-        curve = calibrate(BUDGET, PoissonSampling(ROWS, 30), batch=curves.constant(6.0), **asked)  # type: ignore[arg-type]
+        made = partial(calibrate, BUDGET, steps=8, privacy=curves.growing_mu(1.25), clip=curves.constant(1.0))
+        plain = made(PoissonSampling(ROWS, 6))
+        curve = made(PoissonSampling(ROWS, 30), batch=curves.constant(6.0))
         assert curve == plain
         assert curve.to_json() == plain.to_json()
 

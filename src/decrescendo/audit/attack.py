@@ -83,6 +83,9 @@ class Attack:
 
 
 def _one_row_less(plan: Plan) -> Plan:
-    size, sizes = plan.sampling.dataset_size, plan.sampling.expected_batch_size
-    form = PoissonSampling if isinstance(plan.sampling, PoissonSampling) else BatchSchedule
-    return replace(plan, sampling=form(size - 1, sizes / size * (size - 1)))
+    sampling, size = plan.sampling, plan.sampling.dataset_size
+    if isinstance(sampling, PoissonSampling):
+        return replace(
+            plan, sampling=PoissonSampling(size - 1, sampling.expected_batch_size / size * (size - 1))
+        )
+    return replace(plan, sampling=BatchSchedule(size - 1, sampling.expected_batch_size / size * (size - 1)))

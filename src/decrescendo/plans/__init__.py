@@ -24,6 +24,7 @@ from decrescendo.plans.sampling import BatchSchedule, PoissonSampling
 from decrescendo.plans.schedule import Schedule
 
 __all__ = [
-    "AdaptivePlan", "Agreement", "BatchSchedule", "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES", "Schedule",
+    "AdaptivePlan", "Agreement", "BatchSchedule", "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES",
+    "Schedule",
     "allocate", "calibrate", "calibrate_selection", "curves", "noise_cost", "noise_influence", "schedule_curves",
 ]  # fmt: skip

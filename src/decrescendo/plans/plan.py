@@ -398,11 +398,9 @@ def _check_keys(found: Mapping[str, Any], section: str, source: str) -> None:
 
 
 def _written(sampling: Sampling) -> dict[str, Any]:
-    sizes = sampling.expected_batch_size
-    return {
-        "dataset_size": sampling.dataset_size,
-        "expected_batch_size": sizes if isinstance(sizes, float) else sizes.tolist(),
-    }
+    moving = isinstance(sampling, BatchSchedule)
+    sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
+    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes}
 
 
 def _span(values: Float[np.ndarray, " steps"], digits: int = 4) -> str:

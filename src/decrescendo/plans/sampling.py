@@ -96,7 +96,7 @@ class PoissonSampling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSchedule:
-    """Poisson sampling with an expected batch size B_t of its own at every step, all of them public, declared constants.
+    """Poisson sampling with an expected batch size B_t of its own at every step, all public, declared constants.
 
     `at` gives the sampling of one step: its noisy sum is divided by its own B_t. There is no rate of the whole run.
 
@@ -133,7 +133,8 @@ class BatchSchedule:
         """How the batch of the step after ``taken`` steps is drawn."""
         if not 0 <= taken < self.expected_batch_size.size:
             raise InvalidValue(
-                f"a step must be one of the {self.expected_batch_size.size} of its batch schedule, got one after {taken}"
+                f"a step must be one of the {self.expected_batch_size.size} of its batch schedule, "
+                f"got one after {taken}"
             )
         return PoissonSampling(self.dataset_size, float(self.expected_batch_size[taken]))
 

@@ -1,7 +1,8 @@
 """Thousands of different sample rates at the cost of a few: the transform of a step, expanded in its rate.
 
-A point of the un-subsampled mechanism at y = exp(e) loses l = log Y(p) with Y(p) = 1 - p + p y at sample rate p, and its
-masses do not depend on p (`discretisation`). Rates are put into *cells* p = p0 + H x, |x| <= 1. With t = H (y - 1)/Y(p0),
+A point of the un-subsampled mechanism at y = exp(e) loses l = log Y(p) with Y(p) = 1 - p + p y at sample rate p, and
+its masses do not depend on p (`discretisation`). Rates are put into *cells* p = p0 + H x, |x| <= 1. With
+t = H (y - 1)/Y(p0),
 
     Y(p)^a = Y(p0)^a (1 + t x)^a = Y(p0)^a sum_k binom(a, k) t^k x^k,        |t| <= tanh(width/2) < 1,
 
@@ -48,8 +49,9 @@ def cells(rate: Float[np.ndarray, " n"], width: float = WIDTH) -> Int[np.ndarray
 class Spread:
     """The rates of a cell: p0 + half_width x for x in [-1, 1], and what composition needs to know of its steps.
 
-    ``shift`` is t at the points of the grid, ``highest`` the losses at the largest rate, ``typical`` those at the root mean square of
-    the rates, to steer with; ``moments[g, a, b]`` is the sum over the members of group g of count x^a (w/largest_g)^b.
+    ``shift`` is t at the points of the grid, ``highest`` the losses at the largest rate, ``typical`` those at the root
+    mean square of the rates, to steer with; ``moments[g, a, b]`` is the sum over the members of group g of
+    count x^a (w/largest_g)^b.
     """
 
     half_width: float
