@@ -244,3 +244,10 @@ class TestManyRates:
         assert len(steps.groups) <= 6
         total = sum(float(part.mixtures.counts.sum()) for part in steps.above)
         assert total == self.STEPS
+
+    def test_batches_may_grow_until_everybody_is_in_them(self) -> None:
+        rate, noise = np.linspace(0.5, 1.0, 60), np.full(60, 30.0)
+        lower, upper = Pld().bracket(run_of(rate, noise), DELTA)
+        assert upper - lower <= 1e-3 * upper
+        assert Pld().bracket(run_of(rate[:-1], noise[:-1]), DELTA)[0] <= upper
+        assert lower <= Pld().bracket(run_of(np.full(60, 1.0), noise), DELTA)[1]

@@ -90,7 +90,11 @@ class _Steps:
             for mass in (float(ledger.count @ ledger.sample_rate), float(ledger.steps))
         )
         rates = np.unique(ledger.sample_rate)
-        cell = cells(ledger.sample_rate, effort.width) if rates.size > _FEW_RATES else None
+        cell: Int[np.ndarray, " n"] | None = None
+        if rates.size > _FEW_RATES:
+            sampled = ledger.sample_rate < 1  # whoever is always drawn needs no expansion
+            cell = np.full(len(ledger), -1)
+            cell[sampled] = cells(ledger.sample_rate[sampled], effort.width)
         span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
         for rows in _split(ledger.sample_rate, rates, cell):
@@ -191,7 +195,8 @@ class Pld:
     The exact privacy loss distribution is composed between two discrete bounds, in both neighbour directions, each on
     its own; `bracket` gives both ends of epsilon, `epsilon` the upper one. How it works and why both ends are bounds:
     `discretisation` (one step), `interpolation` (thousands of different steps), `transform` (composition), `inversion`
-    (back to delta). Cost: about a quarter of a second a sample rate, hardly depending on the number of steps.
+    (back to delta), `rates` (thousands of sample rates). Cost: about a quarter of a second a sample rate up to twelve
+    of them, then a few seconds for any number; hardly depending on the number of steps.
 
     Args:
         rtol: the bracket is at most ``rtol`` times epsilon wide (1e-7 where that is less); 1e-5 to 0.1.
