@@ -162,7 +162,7 @@ def test_different_rates_against_an_independent_library_step_by_step(
     log_noise=st.floats(-0.4, 1.5),
     log_rate=st.floats(-4, -0.4),
     span=st.floats(0.01, 2.0),
-    log_steps=st.floats(1.6, 2.5),
+    log_steps=st.floats(1.5, 2.0),
     log_delta=st.floats(-12, -3),
 )
 def test_cells_and_rates_one_by_one_agree(
@@ -179,13 +179,13 @@ def test_cells_and_rates_one_by_one_agree(
         near = Pld().estimate(ledger, delta)
         if not 1e-3 < near < 60:
             return
-        apart = Pld().bracket(ledger, delta)
+        apart = Pld(rtol=1e-2).bracket(ledger, delta)
     with pytest.MonkeyPatch.context() as patch:
         in_cells(patch, always=True)
-        together = Pld().bracket(ledger, delta)
+        together = Pld(rtol=1e-2).bracket(ledger, delta)
     assert together[0] <= apart[1]
     assert apart[0] <= together[1]
-    assert together[1] == pytest.approx(apart[1], rel=1e-3)
+    assert together[1] == pytest.approx(apart[1], rel=1e-2)
 
 
 @settings(max_examples=4, deadline=None)

@@ -73,7 +73,7 @@ def calibrate(
     ...     privacy=curves.constant(1.0), clip=curves.constant(1.0), batch=curves.linear(250, 500),
     ... )
     >>> print(moving)
-    (1.2, 1e-06)-DP an example, Pld upper bound · z 1.0... · C 1 · B 250.5 -> 500 · 500 steps
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.946... · C 1 · B 250.5 -> 500 · 500 steps
     """
     check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
