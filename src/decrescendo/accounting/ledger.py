@@ -1,6 +1,6 @@
 """What was, or will be, released: the only thing accountants look at."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -73,16 +73,24 @@ class Ledger:
         )
 
     @classmethod
-    def of(cls, noise_multipliers: object, sample_rate: float) -> "Ledger":
-        """One release a step: z_t from ``noise_multipliers`` (any one-dimensional array), all at one rate.
+    def of(cls, noise_multipliers: object, sample_rate: float | np.ndarray | Sequence[float]) -> "Ledger":
+        """One release a step: z_t from ``noise_multipliers`` (any one-dimensional array), all at one rate or each at
+        its own.
 
         >>> Ledger.of([1.0, 0.9, 0.8], sample_rate=0.01)
         Ledger(3 releases, sample_rate 0.01, noise_multiplier 0.8..1)
+        >>> Ledger.of([1.0, 0.9], sample_rate=[0.01, 0.02])
+        Ledger(2 releases, sample_rate 0.01..0.02, noise_multiplier 0.9..1)
         """
         noise = check_array("noise_multipliers", noise_multipliers, at_least=0)
-        rate = check_real("sample_rate", sample_rate, above=0, at_most=1)
+        if isinstance(sample_rate, np.ndarray | Sequence):
+            rates = check_array("sample_rate", sample_rate, above=0, length=noise.size)
+            if rates.size:
+                check_real("sample_rate", float(rates.max()), above=0, at_most=1)
+        else:
+            rates = np.full(noise.size, check_real("sample_rate", sample_rate, above=0, at_most=1))
         ledger = cls()
-        ledger._fill(np.full(noise.size, rate), noise, np.ones(noise.size, dtype=np.int64))
+        ledger._fill(rates, noise, np.ones(noise.size, dtype=np.int64))
         return ledger
 
     def _fill(
@@ -180,6 +188,16 @@ class Ledger:
         changed = Ledger()
         noise = check_array("noise_multiplier", change(self._noise_multiplier), at_least=0, length=len(self))
         changed._fill(self._sample_rate, noise, self._count)
+        return changed
+
+    def with_rates(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
+        """The same releases with other sample rates: ``change`` of the column.
+
+        >>> Ledger.of([1.0, 2.0], 0.1).with_rates(lambda p: p / 2).sample_rate
+        array([0.05, 0.05])
+        """
+        changed = Ledger.of(self._noise_multiplier, change(self._sample_rate))
+        changed._fill(changed._sample_rate, self._noise_multiplier, self._count)
         return changed
 
     def __len__(self) -> int:

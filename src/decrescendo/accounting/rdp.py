@@ -71,19 +71,34 @@ def accountant_of(event: "DpEvent") -> "RdpAccountant":
 
 
 def event_of(ledger: Ledger) -> "DpEvent":
-    """The ledger in dp-accounting's language; more than 64 distinct noise multipliers a sample rate rounded down."""
+    """The ledger in dp-accounting's language; more than 64 distinct noise multipliers a sample rate rounded down; of
+    more than 32 rates each rounded up and left with two."""
     import dp_accounting
 
     steps: list[DpEvent] = []
-    distinct = ledger.distinct()
+    # A smaller rate never costs more: rounded up, what many rates cost is a bound.
+    many = np.unique(ledger.sample_rate).size > _DISTINCT // 2
+    places, own = (_DISTINCT // 2, 2) if many else (_DISTINCT, _DISTINCT)
+    distinct = ledger.with_rates(lambda rates: round_up(rates, places)).distinct()
     for rate in np.unique(distinct.sample_rate):
         rows = distinct.where(distinct.sample_rate == rate)
-        noise, inverse = np.unique(round_down(rows.noise_multiplier, _DISTINCT), return_inverse=True)
+        noise, inverse = np.unique(round_down(rows.noise_multiplier, own), return_inverse=True)
         counts = np.bincount(inverse, weights=rows.count)
         for z, count in zip(noise, counts, strict=True):
             step = dp_accounting.PoissonSampledDpEvent(float(rate), dp_accounting.GaussianDpEvent(float(z)))
             steps.append(dp_accounting.SelfComposedDpEvent(step, int(count)))
     return dp_accounting.ComposedDpEvent(steps)
+
+
+def round_up(values: Float[np.ndarray, " n"], places: int) -> Float[np.ndarray, " n"]:
+    """As `round_down`, the other way.
+
+    >>> round_up(np.array([1.0, 2.0, 3.0, 4.0, 8.0]), 4)
+    array([1., 2., 4., 4., 8.])
+    """
+    if np.unique(values).size <= places:
+        return values
+    return np.clip(1 / round_down(1 / values, places), values, values.max())
 
 
 def round_down(values: Float[np.ndarray, " n"], places: int) -> Float[np.ndarray, " n"]:

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.rdp import round_down
+from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.errors import check_integer
 
 # Even grids of this share of epsilon: rounding then costs a few parts in a thousand for thousands of steps.
@@ -65,9 +65,14 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
 
 
 def _rounded(ledger: Ledger, values: int, *, up: bool) -> Ledger:
-    def rounded(noise: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        return 1 / round_down(1 / noise, values) if up else round_down(noise, values)
+    # As many pairs as values: few rates keep all of their noise multipliers, of many each keeps two.
+    many = np.unique(ledger.sample_rate).size > max(2, values // 2)
+    places, own = (max(2, values // 2), 2) if many else (values, values)
 
+    def rounded(noise: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        return round_up(noise, own) if up else round_down(noise, own)
+
+    ledger = ledger.with_rates(lambda rates: (round_down if up else round_up)(rates, places))
     result = Ledger()
     for rate in np.unique(ledger.sample_rate):
         result += ledger.where(ledger.sample_rate == rate).with_noise(rounded)

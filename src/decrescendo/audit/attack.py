@@ -14,7 +14,7 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.errors import InvalidValue
-from decrescendo.plans import Plan, PoissonSampling
+from decrescendo.plans import BatchSchedule, Plan, PoissonSampling
 from decrescendo.training import Trainer
 
 # The noisy sums of a whole run in units of C_t, one row a step.
@@ -83,5 +83,9 @@ class Attack:
 
 
 def _one_row_less(plan: Plan) -> Plan:
-    size, expected = plan.sampling.dataset_size, plan.sampling.expected_batch_size
-    return replace(plan, sampling=PoissonSampling(size - 1, expected / size * (size - 1)))
+    sampling, size = plan.sampling, plan.sampling.dataset_size
+    if isinstance(sampling, PoissonSampling):
+        return replace(
+            plan, sampling=PoissonSampling(size - 1, sampling.expected_batch_size / size * (size - 1))
+        )
+    return replace(plan, sampling=BatchSchedule(size - 1, sampling.expected_batch_size / size * (size - 1)))

@@ -77,8 +77,8 @@ def _simulated(plan: Plan, canaries: int, pull: float) -> tuple[Canaries, Canari
     rng = np.random.default_rng(0)
     coins = rng.integers(2, size=canaries).astype(np.float64)
     evidence = np.zeros(canaries)
-    p = plan.sampling.sample_rate
-    for z in plan.noise_multiplier.tolist():
+    rates = plan.sampling.rates(plan.steps).tolist()
+    for p, z in zip(rates, plan.noise_multiplier.tolist(), strict=True):
         drawn = coins * (rng.random(canaries) < p)
         evidence += participation_evidence(pull * drawn + z * rng.standard_normal(canaries), p, z)
     return coins, evidence

@@ -92,13 +92,13 @@ def one_run(
     probed = Probed(model, slots)
     device = next(model.parameters()).device
     probed.to(device)
-    p, left_out = plan.sampling.sample_rate, coins == 0
+    drawn, left_out = plan.sampling.rates(plan.steps), coins == 0
     evidence, squares = np.zeros(slots), np.zeros(plan.steps)
 
     def look(t: int, sums: Float[np.ndarray, " coordinates"]) -> None:
         nonlocal evidence
         z = float(plan.noise_multiplier[t])
-        evidence = evidence + participation_evidence(sums, p, z)
+        evidence = evidence + participation_evidence(sums, float(drawn[t]), z)
         squares[t] = float(np.sum(np.square(sums[left_out] / z)))
 
     made = optimizer(probed)

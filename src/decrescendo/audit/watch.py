@@ -33,7 +33,7 @@ def watch(optimizer: torch.optim.Optimizer, watched: nn.Parameter, plan: Plan, l
         if watched.grad is None:
             return
         mean = watched.grad.detach().to("cpu", torch.float64).flatten().numpy()
-        scale = plan.sampling.expected_batch_size / float(plan.clip_norm[taken])
+        scale = float(plan.batch_size[taken]) / float(plan.clip_norm[taken])
         look(taken, mean * scale)
         taken += 1
 

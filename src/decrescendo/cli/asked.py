@@ -40,6 +40,7 @@ class Asked:
     epsilon: float | None = None
     delta: float | None = None
     batch: float | None = None
+    batch_end: float | None = None
     steps: int | None = None
     epochs: float | None = None
     schedule: Schedule | None = None
@@ -52,15 +53,16 @@ class Asked:
     def given(self) -> list[str]:
         """The options that were given, of those without a default."""
         names = [field.name for field in dataclasses.fields(self) if field.default is None]
-        return [f"--{name}" for name in names if getattr(self, name) is not None]
+        return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
 
     def plan(self, dataset_size: int) -> "Plan":
         """The plan that they describe."""
         from decrescendo.plans import calibrate, schedule_curves
+        from decrescendo.plans.curves import linear
 
         budget, sampling, total = self.setting(dataset_size)
         name = (self.schedule or Schedule.DYNAMIC).value
-        passes = max(1, round(total * sampling.sample_rate))
+        passes = max(1, round(total * self._mean(sampling) / dataset_size))
         clip = 1.0 if self.clip is None else self.clip
         privacy, norms = schedule_curves(name, clip=clip, rho_mu=self.rho_mu, rho_c=self.rho_c, epochs=passes)
         with working("calibrating"):
@@ -70,8 +72,18 @@ class Asked:
                 steps=total,
                 privacy=privacy,
                 clip=norms,
+                batch=None
+                if self.batch_end is None
+                else linear(sampling.expected_batch_size, self.batch_end),
                 accountant=judge_of(self.accountant),
             )
+
+    def _mean(self, sampling: "PoissonSampling") -> float:
+        """The expected batch size of a step, on average over the run."""
+        if self.batch_end is None:
+            return sampling.expected_batch_size
+        last = check_real("batch_end", self.batch_end, above=0, at_most=sampling.dataset_size)
+        return (sampling.expected_batch_size + last) / 2
 
     def setting(self, dataset_size: int) -> "tuple[Budget, PoissonSampling, int]":
         """Budget, sampling and number of steps that they describe."""
@@ -87,10 +99,11 @@ class Asked:
         if self.steps is not None and self.epochs is None:
             return budget, sampling, check_steps(self.steps)
         if self.epochs is not None and self.steps is None:
-            most = LARGEST_STEPS * sampling.sample_rate
+            rate = self._mean(sampling) / dataset_size
+            most = LARGEST_STEPS * rate
             hint = "Each step takes time and memory"
             passes = check_real("epochs", self.epochs, above=0, at_most=most, hint=hint)
-            return budget, sampling, max(1, round(passes / sampling.sample_rate))
+            return budget, sampling, max(1, round(passes / rate))
         given = "neither" if self.steps is None else "both"
         raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
 

@@ -115,6 +115,12 @@ Clients = Annotated[int | None, typer.Option(help="With --unit client: number of
 ClientsPerRound = Annotated[
     float | None, typer.Option(help="With --unit client: expected clients of a round; Poisson sampling.")
 ]
+BatchEnd = Annotated[
+    float | None,
+    typer.Option(
+        help="Expected batch size of the last step: it moves there linearly from --batch. Default: it stays."
+    ),
+]
 Steps = Annotated[int | None, typer.Option(help="Number of steps (rounds, over clients).")]
 Epochs = Annotated[float | None, typer.Option(help="Instead of --steps: expected passes over the data.")]
 ScheduleName = Annotated[

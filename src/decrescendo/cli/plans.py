@@ -15,6 +15,7 @@ from decrescendo.cli.options import (
     Accountant,
     AsJson,
     Batch,
+    BatchEnd,
     Clients,
     ClientsPerRound,
     Clip,
@@ -48,6 +49,7 @@ def plan_command(
     epsilon: EpsilonNeeded,
     dataset_size: DatasetSize = None,
     batch: Batch = None,
+    batch_end: BatchEnd = None,
     unit: UnitOf = UnitName.EXAMPLE,
     clients: Clients = None,
     clients_per_round: ClientsPerRound = None,
@@ -87,10 +89,15 @@ def plan_command(
     known.check(schedule)
     size, expected = population(unit, dataset_size, batch, clients, clients_per_round)
     asked = Asked(
-        epsilon=epsilon, delta=delta, batch=expected, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
-        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
+        epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, steps=steps, epochs=epochs,
+        schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
     )  # fmt: skip
     advice: Advice | None = None
+    if known.anything and batch_end is not None:
+        raise InvalidValue(
+            "--batch-end must be left out where the noise follows from what is known of the training, got "
+            f"--batch-end {batch_end:g}. That search takes one expected batch size"
+        )
     if known.anything:
         advice = advise(
             *asked.setting(size),
@@ -192,6 +199,8 @@ def guarantee_facts(guarantee: Any) -> dict[str, Any]:
 
 def plan_facts(plan: "Plan") -> dict[str, Any]:
     """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
+    from decrescendo.plans.sampling import BatchSchedule
+
     schedule = plan.schedule
     return {
         "budget": {
@@ -200,7 +209,9 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
             "unit": str(plan.budget.unit),
         },
         "dataset_size": plan.sampling.dataset_size,
-        "expected_batch_size": plan.sampling.expected_batch_size,
+        "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]
+        if isinstance(plan.sampling, BatchSchedule)
+        else plan.sampling.expected_batch_size,
         "steps": plan.steps,
         "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
         "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],

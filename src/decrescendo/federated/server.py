@@ -203,7 +203,7 @@ class Server:
                 "Another round would spend more than was promised: make a longer plan before the start"
             )
         index = self.spent
-        cohort = next(self.plan.sampling.batches(1, self._sampling))
+        cohort = next(self.plan.sampling.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:
             self._releases.append(self._release_of(index))
@@ -273,7 +273,7 @@ class Server:
             diagnostics: what the clipping saw; private.
         """
         opened, _ = self._require_open()
-        asked, sampling = opened.round, self.plan.sampling
+        asked, sampling = opened.round, self.plan.sampling.at(opened.round.number - 1)
         if self.placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
             noisy = privatise(clipped, asked.noise_multiplier, sampling, self._noise)
@@ -353,7 +353,7 @@ class Server:
         return report
 
     def _release_of(self, index: int) -> Release:
-        rate = 1.0 if self.placement is Placement.LOCAL else self.plan.sampling.sample_rate
+        rate = 1.0 if self.placement is Placement.LOCAL else self.plan.sampling.at(index).sample_rate
         return Release(rate, float(self.plan.noise_multiplier[index]))
 
     def _write(self, noisy: NoisyMean | None) -> None:

@@ -17,7 +17,7 @@ from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import Sampling
 
 Kind = Literal["plan", "adaptive_plan"]
 
@@ -37,7 +37,7 @@ class Agreement(Protocol):
         ...
 
     @property
-    def sampling(self) -> PoissonSampling:
+    def sampling(self) -> Sampling:
         """How batches are drawn."""
         ...
 

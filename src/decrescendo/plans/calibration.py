@@ -14,7 +14,7 @@ from decrescendo.accounting.protocol import estimate
 from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling
 from decrescendo.plans.schedule import Schedule, check_steps
 
 # The certified epsilon ends within this share of the budget, on the safe side.
@@ -29,6 +29,7 @@ def calibrate(
     steps: int,
     privacy: CurveOrValues,
     clip: CurveOrValues,
+    batch: CurveOrValues | None = None,
     accountant: Accountant | None = None,
 ) -> Plan:
     """Scale the privacy curve until the accountant's epsilon of the whole run just meets the budget.
@@ -42,6 +43,8 @@ def calibrate(
         steps: number of steps T >= 1.
         privacy: curve (or array) of relative mu_t; only its shape matters.
         clip: curve (or array) of C_t. It never changes epsilon.
+        batch: curve (or array) of expected batch sizes B_t, in place of the one of ``sampling``: each step draws at its
+            own rate B_t/N and divides by its own B_t. By default all are alike.
         accountant: judges the plan; by default `Pld`, whose upper end is certified.
 
     Returns:
@@ -62,6 +65,15 @@ def calibrate(
     ... )
     >>> print(plan)
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.97... -> 0.78... · C 1.496 -> 0.4545 · 500 steps
+
+    With batches that double on the way:
+
+    >>> moving = calibrate(
+    ...     Budget(epsilon=1.2, delta=1e-6), PoissonSampling(60_000, 250), steps=500,
+    ...     privacy=curves.constant(1.0), clip=curves.constant(1.0), batch=curves.linear(250, 500),
+    ... )
+    >>> print(moving)
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.946... · C 1 · B 250.5 -> 500 · 500 steps
     """
     check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
@@ -71,12 +83,14 @@ def calibrate(
     relative = evaluate("privacy", privacy, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)
+    drawn: Sampling = sampling if batch is None else _moving(sampling, evaluate("batch", batch, count))
+    rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
         return 1 / (scale * relative)
 
     def ledger_at(scale: float) -> Ledger:
-        return Ledger.of(noise_of(scale), sampling.sample_rate)
+        return Ledger.of(noise_of(scale), rates)
 
     def estimated(scale: float) -> float:
         return estimate(judge, ledger_at(scale), budget.delta)
@@ -84,9 +98,16 @@ def calibrate(
     def certified(scale: float) -> Guarantee:
         return judge.certify(ledger_at(scale), budget)
 
-    start = _steer(estimated, _guess(relative, sampling, budget), budget)
+    start = _steer(estimated, _guess(relative, rates, budget), budget)
     scale, guarantee = _certify(certified, start, budget)
-    return Plan(budget, sampling, Schedule(noise_of(scale), clips), guarantee)
+    return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
+
+
+def _moving(sampling: PoissonSampling, sizes: Float[np.ndarray, " steps"]) -> Sampling:
+    """Batches of these expected sizes: a schedule only where they differ."""
+    if sizes.min() == sizes.max():
+        return PoissonSampling(sampling.dataset_size, float(sizes[0]))
+    return BatchSchedule(sampling.dataset_size, sizes)
 
 
 def calibrate_selection(
@@ -143,13 +164,15 @@ def calibrate_selection(
     return plan, whole
 
 
-def _guess(relative: Float[np.ndarray, " steps"], sampling: PoissonSampling, budget: Budget) -> float:
+def _guess(
+    relative: Float[np.ndarray, " steps"], rates: Float[np.ndarray, " steps"], budget: Budget
+) -> float:
     """The scale at which the CLT estimate meets the budget."""
     clt = GdpClt()
 
     def gap(log_scale: float) -> float:
         noise = 1 / (math.exp(log_scale) * relative)
-        estimate = clt.epsilon(Ledger.of(noise, sampling.sample_rate), budget.delta).value
+        estimate = clt.epsilon(Ledger.of(noise, rates), budget.delta).value
         return min(estimate, 1e300) - budget.epsilon
 
     low, high = math.log(1e-9), math.log(20.0)

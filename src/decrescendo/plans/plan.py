@@ -30,10 +30,12 @@ from decrescendo.errors import (
     check_instance,
 )
 from decrescendo.plans.curves import CurveOrValues, evaluate
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling, check_sampling
 from decrescendo.plans.schedule import Schedule, check_steps
 
 FORMAT, VERSION = "decrescendo-plan", 1
+# Expected batch sizes, one a step.
+MOVING_VERSION = 3
 # A plan without privacy: no budget and no guarantee that a reader could take for one.
 BARE_VERSION = 2
 _BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
@@ -68,18 +70,22 @@ class Plan:
     """
 
     budget: Budget
-    sampling: PoissonSampling
+    sampling: Sampling
     schedule: Schedule
     guarantee: Guarantee
 
     def __post_init__(self) -> None:
         for name, kind in (
             ("budget", Budget),
-            ("sampling", PoissonSampling),
             ("schedule", Schedule),
             ("guarantee", Guarantee),
         ):
             check_instance(name, getattr(self, name), kind)
+        check_sampling(self.sampling)
+        if self.batch_size.size != self.steps:
+            raise InvalidValue(
+                f"a plan must have one expected batch size a step ({self.steps}), got {self.batch_size.size}"
+            )
         if self.guarantee.epsilon > self.budget.epsilon:
             raise InvalidValue(
                 f"a plan's guarantee must be within its budget, got epsilon={self.guarantee.epsilon:g} "
@@ -103,7 +109,7 @@ class Plan:
 
     @classmethod
     def without_privacy(
-        cls, sampling: PoissonSampling, *, steps: int, clip: CurveOrValues | float = math.inf
+        cls, sampling: Sampling, *, steps: int, clip: CurveOrValues | float = math.inf
     ) -> "Plan":
         """Plain SGD, to compare with: no noise, no budget, **no privacy**; everything made of it says so in words.
 
@@ -117,17 +123,18 @@ class Plan:
         >>> print(Plan.without_privacy(PoissonSampling(1_000, 10), steps=3))
         NO PRIVACY for an example: epsilon is infinite at delta 1e-06, says Pld · z 0 · C inf · 3 steps
         """
-        check_instance("sampling", sampling, PoissonSampling)
+        check_sampling(sampling)
         count = check_steps(steps)
         flat = isinstance(clip, int | float)
         return cls._bare(sampling, np.full(count, float(clip)) if flat else evaluate("clip", clip, count))
 
     @classmethod
-    def _bare(cls, sampling: PoissonSampling, clip_norm: Float[np.ndarray, " steps"]) -> "Plan":
+    def _bare(cls, sampling: Sampling, clip_norm: Float[np.ndarray, " steps"]) -> "Plan":
         schedule = Schedule(np.zeros(len(clip_norm)), clip_norm)
         # A delta at which a record that is laid open with probability sample_rate has no finite epsilon.
-        budget = Budget.unlimited(min(1e-6, sampling.sample_rate / 2))
-        ledger = Ledger.of(schedule.noise_multiplier, sampling.sample_rate)
+        rates = sampling.rates(schedule.steps)
+        budget = Budget.unlimited(min(1e-6, float(rates.max()) / 2))
+        ledger = Ledger.of(schedule.noise_multiplier, rates)
         return cls(budget, sampling, schedule, Pld().certify(ledger, budget))
 
     @property
@@ -151,9 +158,14 @@ class Plan:
         return self.schedule.clip_norm
 
     @property
+    def batch_size(self) -> Float[np.ndarray, " steps"]:
+        """B_t, the expected batch size, one a step: what each noisy sum is divided by."""
+        return self.sampling.sizes(self.steps)
+
+    @property
     def ledger(self) -> Ledger:
         """What the whole run will release."""
-        return Ledger.of(self.schedule.noise_multiplier, self.sampling.sample_rate)
+        return Ledger.of(self.schedule.noise_multiplier, self.sampling.rates(self.steps))
 
     @property
     def kind(self) -> Literal["plan"]:
@@ -181,7 +193,7 @@ class Plan:
     def allows(self, position: int, release: Release) -> bool:
         """Whether ``release`` is the plan's at ``position``, from 0."""
         return position < self.steps and release == Release(
-            self.sampling.sample_rate, float(self.noise_multiplier[position])
+            self.sampling.at(position).sample_rate, float(self.noise_multiplier[position])
         )
 
     def begins(self, ledger: Ledger) -> bool:
@@ -224,7 +236,8 @@ class Plan:
 
     def __str__(self) -> str:
         z, c = _span(self.noise_multiplier), _span(self.clip_norm)
-        return f"{self.guarantee.promise} · z {z} · C {c} · {self.steps} steps"
+        b = f" · B {_span(self.batch_size)}" if isinstance(self.sampling, BatchSchedule) else ""
+        return f"{self.guarantee.promise} · z {z} · C {c}{b} · {self.steps} steps"
 
     def describe(self) -> str:
         """The plan in a few lines of words, for people.
@@ -249,14 +262,14 @@ class Plan:
             ("Certified", str(self.guarantee)),
             (
                 "Sampling",
-                f"each of {sampling.dataset_size} {unit}s with probability {sampling.sample_rate:.6g} a step "
-                f"({sampling.expected_batch_size:g} expected a batch)",
+                f"each of {sampling.dataset_size} {unit}s with probability "
+                f"{_span(sampling.rates(self.steps), 6)} a step ({_span(self.batch_size, 6)} expected a batch)",
             ),
             ("Steps", str(self.steps)),
             (
                 "Noise",
                 f"z_t {_span(self.noise_multiplier)} (multiplier); z_t C_t {_span(noise)} on the sum; "
-                f"{_span(noise / sampling.expected_batch_size)} on the mean",
+                f"{_span(noise / self.batch_size)} on the mean",
             ),
             ("Clipping", f"C_t {_span(self.clip_norm)}"),
         ]
@@ -305,12 +318,9 @@ class Plan:
         guarantee, budget = self.guarantee, self.budget
         body: dict[str, Any] = {
             "format": FORMAT,
-            "version": VERSION,
+            "version": MOVING_VERSION if isinstance(self.sampling, BatchSchedule) else VERSION,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta, "unit": budget.unit.value},
-            "sampling": {
-                "dataset_size": self.sampling.dataset_size,
-                "expected_batch_size": self.sampling.expected_batch_size,
-            },
+            "sampling": _written(self.sampling),
             "schedule": {
                 "noise_multiplier": self.noise_multiplier.tolist(),
                 "clip_norm": self.clip_norm.tolist(),
@@ -332,10 +342,7 @@ class Plan:
             "format": FORMAT,
             "version": BARE_VERSION,
             "privacy": "none",
-            "sampling": {
-                "dataset_size": self.sampling.dataset_size,
-                "expected_batch_size": self.sampling.expected_batch_size,
-            },
+            "sampling": _written(self.sampling),
             "clip_norm": clips,
         }
         return sealed.seal(body) + "\n"
@@ -348,13 +355,15 @@ class Plan:
         clips = check_array(
             "clip_norm", [1.0 if clip is None else clip for clip in body["clip_norm"]], above=0
         )
-        return cls._bare(PoissonSampling(**body["sampling"]), np.where(free, math.inf, clips))
+        sizes = body["sampling"]["expected_batch_size"]
+        form = BatchSchedule if isinstance(sizes, list) else PoissonSampling
+        return cls._bare(form(**body["sampling"]), np.where(free, math.inf, clips))
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
-        keys = {VERSION: _KEYS[""], BARE_VERSION: _BARE_KEYS}
-        body = sealed.opened(text, source, FORMAT, VERSION, BARE_VERSION, keys=keys)
+        keys = {VERSION: _KEYS[""], BARE_VERSION: _BARE_KEYS, MOVING_VERSION: _KEYS[""]}
+        body = sealed.opened(text, source, FORMAT, VERSION, BARE_VERSION, MOVING_VERSION, keys=keys)
         if body["version"] == BARE_VERSION:
             try:
                 return cls._from_bare(body)
@@ -365,9 +374,10 @@ class Plan:
                 raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')
             _check_keys(body[section], section, source)
         try:
+            form = BatchSchedule if body["version"] == MOVING_VERSION else PoissonSampling
             return cls(
                 Budget(**_with_unit(body["budget"])),
-                PoissonSampling(**body["sampling"]),
+                form(**body["sampling"]),
                 Schedule(**body["schedule"]),
                 Guarantee(**_with_unit(body["guarantee"])),
             )
@@ -387,12 +397,19 @@ def _check_keys(found: Mapping[str, Any], section: str, source: str) -> None:
         raise FileRefused(f"{source} must have exactly the keys of a plan{where}, got {what}")
 
 
-def _span(values: Float[np.ndarray, " steps"]) -> str:
+def _written(sampling: Sampling) -> dict[str, Any]:
+    moving = isinstance(sampling, BatchSchedule)
+    sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
+    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes}
+
+
+def _span(values: Float[np.ndarray, " steps"], digits: int = 4) -> str:
     first, last, low, high = values[0], values[-1], values.min(), values.max()
     if low == high:
-        return f"{first:.4g}"
+        return f"{first:.{digits}g}"
     monotone = {first, last} == {low, high}
-    return f"{first:.4g} -> {last:.4g}" + ("" if monotone else f" (from {low:.4g} to {high:.4g})")
+    ends = f"{first:.{digits}g} -> {last:.{digits}g}"
+    return ends if monotone else f"{ends} (from {low:.{digits}g} to {high:.{digits}g})"
 
 
 _EXAMPLE = Plan(

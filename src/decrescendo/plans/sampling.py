@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
+from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
-from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
 
 # Whole numbers up to here are exact in floating point.
 LARGEST = 2**53
@@ -54,6 +55,19 @@ class PoissonSampling:
         """Probability p that one record is in one batch, in (0, 1]."""
         return self.expected_batch_size / self.dataset_size
 
+    def at(self, taken: int) -> "PoissonSampling":
+        """How the batch of the step after ``taken`` steps is drawn: as every other."""
+        del taken
+        return self
+
+    def sizes(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """B of each of ``steps`` steps."""
+        return np.full(steps, self.expected_batch_size)
+
+    def rates(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """p of each of ``steps`` steps."""
+        return np.full(steps, self.sample_rate)
+
     def batches(
         self, steps: int, rng: np.random.Generator | SecureStream
     ) -> Iterator[Int[np.ndarray, " batch"]]:
@@ -78,3 +92,93 @@ class PoissonSampling:
                 continue
             size = int(rng.binomial(self.dataset_size, self.sample_rate))
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchSchedule:
+    """Poisson sampling with an expected batch size B_t of its own at every step, all public, declared constants.
+
+    `at` gives the sampling of one step: its noisy sum is divided by its own B_t. There is no rate of the whole run.
+
+    Args:
+        dataset_size: number of records N (clients, in federated training), >= 1.
+        expected_batch_size: B_t in (0, N], one value a step.
+
+    Raises:
+        InvalidValue: a number outside its range (named by its index), or no step at all.
+
+    >>> sampling = BatchSchedule(60_000, [250, 500])
+    >>> sampling.at(1)
+    PoissonSampling(dataset_size=60000, expected_batch_size=500.0)
+    """
+
+    dataset_size: int
+    expected_batch_size: Float[np.ndarray, " steps"]
+
+    def __init__(self, dataset_size: int, expected_batch_size: object) -> None:
+        sizes = check_array("batch", expected_batch_size, above=0)
+        if not sizes.size:
+            raise InvalidValue("a batch schedule must have at least one step, got batch of length 0")
+        count = PoissonSampling(dataset_size, 1.0 if dataset_size == 1 else 0.5).dataset_size
+        over = np.flatnonzero(sizes > count)
+        if over.size:
+            raise InvalidValue(
+                f"batch must be <= dataset_size={count} at every step, got batch[{over[0]}]={sizes[over[0]]:g}. "
+                "A batch cannot be expected to hold more than every record"
+            )
+        object.__setattr__(self, "dataset_size", count)
+        object.__setattr__(self, "expected_batch_size", read_only(sizes))
+
+    def at(self, taken: int) -> PoissonSampling:
+        """How the batch of the step after ``taken`` steps is drawn."""
+        if not 0 <= taken < self.expected_batch_size.size:
+            raise InvalidValue(
+                f"a step must be one of the {self.expected_batch_size.size} of its batch schedule, "
+                f"got one after {taken}"
+            )
+        return PoissonSampling(self.dataset_size, float(self.expected_batch_size[taken]))
+
+    def sizes(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """B_t of the first ``steps`` steps."""
+        return self.expected_batch_size[:steps]
+
+    def rates(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """p_t of the first ``steps`` steps."""
+        return self.expected_batch_size[:steps] / self.dataset_size
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BatchSchedule):
+            return NotImplemented
+        return self.dataset_size == other.dataset_size and np.array_equal(
+            self.expected_batch_size, other.expected_batch_size
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.dataset_size, self.expected_batch_size.tobytes()))
+
+
+Sampling = PoissonSampling | BatchSchedule
+
+
+def check_sampling(value: object) -> None:
+    """``value`` is one of the two forms of sampling, or an error."""
+    if not isinstance(value, PoissonSampling | BatchSchedule):
+        raise InvalidType(
+            f"sampling must be a PoissonSampling or a BatchSchedule, got {type(value).__name__}. Make the former, and "
+            "give calibrate a curve of batch sizes for the latter"
+        )
+
+
+def only_constant(sampling: Sampling, what: str) -> PoissonSampling:
+    """``sampling`` if all its batches are drawn alike; else a refusal by ``what``, which needs one rate.
+
+    >>> only_constant(BatchSchedule(100, [10, 20]), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have one expected batch size for all steps, got 10 to 20. ...
+    """
+    if isinstance(sampling, BatchSchedule):
+        low, high = sampling.expected_batch_size.min(), sampling.expected_batch_size.max()
+        raise InvalidValue(
+            f"{what} must have one expected batch size for all steps, got {low:g} to {high:g}. Calibrate without batch="
+        )
+    return sampling

@@ -42,8 +42,8 @@ class Scores:
 
 
 def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, checkpoints: int = 25) -> None:
-    """Three panels over the steps: clip norm C_t, noise multiplier z_t, and the certified epsilon spent so
-    far.
+    """Panels over the steps: clip norm C_t, noise multiplier z_t, the certified epsilon spent so far, and the expected
+    batch size B_t where one moves.
 
     Args:
         plans: by the name shown in the legend; at least one.
@@ -56,13 +56,16 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
     """
     if not plans:
         raise InvalidValue("plans must hold at least one plan, got none")
-    figure, panels = new_figure(columns=3, width=11.5, height=3.9)
+    moving = any(np.ptp(plan.batch_size) > 0 for plan in plans.values())
+    figure, panels = new_figure(columns=3 + moving, width=11.5 + 3.8 * moving, height=3.9)
     budgets = {(plan.budget.epsilon, plan.budget.delta) for plan in plans.values()}
     for i, (name, plan) in enumerate(plans.items()):
         style = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINES[i % len(LINES)], "label": name}
         steps = np.arange(1, plan.steps + 1)
         panels[0].plot(steps, plan.schedule.clip_norm, **style)
         panels[1].plot(steps, plan.schedule.noise_multiplier, **style)
+        if moving:
+            panels[3].plot(steps, plan.batch_size, **style)
         spent = EpsilonCurve(plan.ledger, plan.budget.delta, checkpoints=checkpoints)
         panels[2].plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], marker="o", markersize=2.5, **style)
     for epsilon, _ in sorted(budgets):
@@ -79,6 +82,8 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
         "What has been spent (computed at the dots)",
         f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}",
     )
+    if moving:
+        label(panels[3], "How many examples are expected in a batch", "expected batch size $B_t$")
     for panel in panels:
         panel.set_xlim(left=0)
         panel.set_ylim(

@@ -23,6 +23,7 @@ from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.plans import Plan, PoissonSampling, Schedule, calibrate_selection
 from decrescendo.plans.curves import evaluate
+from decrescendo.plans.sampling import only_constant
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.settings import Settings
 from decrescendo.training.space import Space, Value
@@ -250,7 +251,7 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         "trials": {"mean": asked.trials.mean, "law": str(asked.trials)},
         "one_trial": {
             "dataset_size": plan.sampling.dataset_size,
-            "expected_batch_size": plan.sampling.expected_batch_size,
+            "expected_batch_size": only_constant(plan.sampling, "a private search").expected_batch_size,
             "noise_multiplier": plan.noise_multiplier.tolist(),
         },
         "space": asked.space.describe(),

@@ -12,7 +12,7 @@ from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import Sampling
 from decrescendo.training.progress import Spending
 from decrescendo.training.run import certify
 from decrescendo.training.steering import Adaptive, Settings
@@ -29,7 +29,7 @@ class Source(Protocol):
         ...
 
     @property
-    def sampling(self) -> PoissonSampling:
+    def sampling(self) -> Sampling:
         """How batches are drawn."""
         ...
 

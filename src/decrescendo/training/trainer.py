@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import astuple, dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -295,15 +296,15 @@ class Trainer:
     def _draws(self, ahead: "deque[tuple[int, dict[str, Any]]]") -> Iterator[Draw]:
         """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
         the streams."""
-        for _ in range(len(self._releases), self._source.steps):
-            drawn = self._world.draw(self._drawn_rows)
+        for taken in range(len(self._releases), self._source.steps):
+            drawn = self._world.draw(partial(self._drawn_rows, taken))
             indices = self._world.share(drawn["indices"])
             ahead.append((len(indices), self._where()))
             yield Draw(indices, drawn["key"])
 
-    def _drawn_rows(self) -> Tree:
-        """On rank 0: who is in the next batch, and the key of their transforms."""
-        (indices,) = self._source.sampling.batches(1, self._sampling)
+    def _drawn_rows(self, taken: int) -> Tree:
+        """On rank 0: who is in the batch after ``taken`` steps, and the key of their transforms."""
+        (indices,) = self._source.sampling.at(taken).batches(1, self._sampling)
         return {"indices": indices, "key": self._keys()}
 
     def _where(self) -> dict[str, Any]:
@@ -356,7 +357,9 @@ class Trainer:
         """On rank 0."""
         settings = self._settings
         assert settings is not None
-        noisy = privatise(clipped, settings.noise_multiplier, self._source.sampling, self._noise)
+        # The step's own declared B_t is the divisor.
+        sampling = self._source.sampling.at(len(self._releases))
+        noisy = privatise(clipped, settings.noise_multiplier, sampling, self._noise)
         # A crash may waste a release, never hide one. One that was recorded before is compared: the same noise on
         # another sum must not be seen.
         if self._released is not None:

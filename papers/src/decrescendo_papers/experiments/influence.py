@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from decrescendo import NoisyMean, Plan, Streams, apply, privatise
+from decrescendo import NoisyMean, Plan, PoissonSampling, Streams, apply, privatise
 from decrescendo.base import Seeds
 from decrescendo.clipping import Batch, ClippedSum, Engine, Loss
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
@@ -213,21 +213,21 @@ class _Runner:
     def step(self, number: int, factor: float = 1.0) -> None:
         """Step ``number`` of the plan, its noise times ``factor``."""
         plan = self._course.plan
-        (chosen,) = plan.sampling.batches(1, self._sampling)
+        sampling = plan.sampling.at(number - 1)
+        (chosen,) = sampling.batches(1, self._sampling)
         batch = None
         if len(chosen):
             batch = _moved(self._table.take(chosen), self._device)
         clipped = self._engine.clipped_sum(batch, float(plan.clip_norm[number - 1]))
-        noisy = self._noised(clipped, float(plan.noise_multiplier[number - 1]), factor)
+        noisy = self._noised(clipped, float(plan.noise_multiplier[number - 1]), factor, sampling)
         apply(noisy, self._model, self._optimizer)
         if self._scheduler is not None:
             self._scheduler.step()
         if self._tick is not None:
             self._tick(1)
 
-    def _noised(self, clipped: ClippedSum, z: float, factor: float) -> NoisyMean:
+    def _noised(self, clipped: ClippedSum, z: float, factor: float, sampling: PoissonSampling) -> NoisyMean:
         """Whatever the factor, the stream of noise goes on from the same place."""
-        sampling = self._course.plan.sampling
         noisy = privatise(clipped, z * (abs(factor) or 1.0), sampling, self._noise)
         if factor > 0:
             return noisy

@@ -118,10 +118,11 @@ def influence_plan(
     fit, plan = fit_exponential(influence), course.plan
     planned = calibrate(
         plan.budget,
-        plan.sampling,
+        plan.sampling.at(0),
         steps=plan.steps,
         privacy=fit.privacy(),
         clip=plan.clip_norm,
+        batch=plan.batch_size,
         accountant=accountant,
     )
     return Allocation(influence, fit, planned)
@@ -139,6 +140,6 @@ def _one(
 
 def _digest(plan: Plan) -> str:
     """Of what `measure` takes from a plan; to six digits, because the last bits of a calibration differ by machine."""
-    arrays = (np.array([plan.sampling.sample_rate]), plan.noise_multiplier, plan.clip_norm)
+    arrays = (np.unique(plan.sampling.rates(plan.steps)), plan.noise_multiplier, plan.clip_norm)
     text = "|".join(" ".join(f"{value:.6g}" for value in array) for array in arrays)
     return hashlib.sha256(f"{plan.sampling.dataset_size}|{text}".encode()).hexdigest()

@@ -2,11 +2,11 @@
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy.optimize import brentq
 from scipy.special import erf, ndtri
 
@@ -14,8 +14,15 @@ from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import Gaussian, check_delta
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld.discretisation import losses
-from decrescendo.accounting.pld.interpolation import Nodes, build_nodes, mixtures_above, mixtures_below
+from decrescendo.accounting.pld.interpolation import (
+    Mixtures,
+    Nodes,
+    build_nodes,
+    mixtures_above,
+    mixtures_below,
+)
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
+from decrescendo.accounting.pld.rates import WIDTH, Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
 from decrescendo.errors import AccountingError, check_instance, check_real
@@ -23,16 +30,22 @@ from decrescendo.errors import AccountingError, check_instance, check_real
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """What a bracket costs: nodes a sample rate, grid (kappa), and the relative epsilon that smoothing may cost."""
+    """What a bracket costs: nodes a sample rate, grid (kappa), and the relative epsilon that smoothing may cost.
+
+    ``width``: of a cell of sample rates, where there are many.
+    """
 
     nodes: int
     kappa: float
     smoothing: float
+    width: float = WIDTH
 
     def refined(self) -> "_Effort":
-        return _Effort(self.nodes * 2, self.kappa / 1.6, self.smoothing / 2.5)
+        return _Effort(self.nodes * 2, self.kappa / 1.6, self.smoothing / 2.5, self.width / 2)
 
 
+# Rates that are paid for one by one, in a run and in a cell: up to so many, cells are no cheaper.
+_FEW_RATES, _ALONE = 12, 4
 _PILOT = _Effort(nodes=24, kappa=0.08, smoothing=2e-3)
 _REFINEMENTS = 3
 _SMALLEST_WIDTH = 1e-7
@@ -40,28 +53,25 @@ _SMALLEST_WIDTH = 1e-7
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """All steps at one sample rate: distinct mu, ascending, how often each, and the nodes that stand for them."""
+    """All steps of one sample rate, or of one cell of rates: distinct mu, ascending, how often each, their nodes."""
 
     rate: float
     mu: Float[np.ndarray, " n"]
     count: Int[np.ndarray, " n"]
     nodes: Nodes
+    cell: Cell | None = None
 
     def above(self) -> Part:
         """What dominates the steps."""
-        return Part(
-            losses(self.nodes.loss_grid, self.rate),
-            mixtures_above(self.nodes, self.mu, self.count),
-            self.rate,
-        )
+        return self._part(mixtures_above(self.nodes, self.mu, self.count))
 
     def below(self) -> Part:
         """What the steps dominate."""
-        return Part(
-            losses(self.nodes.loss_grid, self.rate),
-            mixtures_below(self.nodes, self.mu, self.count),
-            self.rate,
-        )
+        return self._part(mixtures_below(self.nodes, self.mu, self.count))
+
+    def _part(self, mixtures: Mixtures) -> Part:
+        spread = None if self.cell is None else self.cell.spread(self.nodes.loss_grid, mixtures)
+        return Part(losses(self.nodes.loss_grid, self.rate), mixtures, self.rate, spread)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +83,34 @@ class _Steps:
 
     @classmethod
     def of(cls, ledger: Ledger, delta: float, effort: _Effort) -> "_Steps":
+        """The steps of a distinct ledger, grouped by rate; rates in `cells` where there are many."""
         # Cut tails go to infinite losses: a share p of those of P, all of those of Q. Together 1e-5 of delta.
         right, left = (
             float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300)))
             for mass in (float(ledger.count @ ledger.sample_rate), float(ledger.steps))
         )
+        rates = np.unique(ledger.sample_rate)
+        cell: Int[np.ndarray, " n"] | None = None
+        if rates.size > _FEW_RATES:
+            sampled = ledger.sample_rate < 1  # whoever is always drawn needs no expansion
+            cell = np.full(len(ledger), -1)
+            cell[sampled] = cells(ledger.sample_rate[sampled], effort.width)
+        span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
-        for rate in np.unique(ledger.sample_rate):
-            rows = ledger.sample_rate == rate
-            mu, count = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1]
-            nodes = build_nodes(mu, count, nodes=effort.nodes, kappa=effort.kappa, left=left, right=right)
-            groups.append(_Group(float(rate), mu, count, nodes))
+        for rows in _split(ledger.sample_rate, rates, cell):
+            mu, count, place = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1], None
+            several = cell is not None and ledger.sample_rate[rows][0] != ledger.sample_rate[rows][-1]
+            nodes = effort.nodes
+            if several:
+                of_cell = count
+                mu, place = np.unique(mu, return_inverse=True)
+                count = np.bincount(place, weights=of_cell).astype(np.int64)
+                share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
+                nodes = min(nodes, 8 + math.ceil(share * nodes))
+                place = Cell(ledger.sample_rate[rows][::-1], place, of_cell)
+            found = build_nodes(mu, count, nodes=nodes, kappa=effort.kappa, left=left, right=right)
+            rate = float(ledger.sample_rate[rows][0]) if place is None else place.middle
+            groups.append(_Group(rate, mu, count, found, place))
         return cls(tuple(groups), tuple(group.above() for group in groups))
 
     def saddles(self, *, delta: float | None = None, epsilon: float | None = None) -> list[Saddle]:
@@ -127,6 +154,22 @@ class _Bounds:
         return low, high
 
 
+def _split(
+    rate: Float[np.ndarray, " n"], rates: Float[np.ndarray, " k"], cell: Int[np.ndarray, " n"] | None
+) -> Iterator[Bool[np.ndarray, " n"]]:
+    """Rows of one rate each; or, given cells, of one cell each, but for cells of a few rates."""
+    if cell is None:
+        yield from (rate == one for one in rates)
+        return
+    for number in np.unique(cell):
+        inside = cell == number
+        own = np.unique(rate[inside])
+        if own.size <= _ALONE:
+            yield from (rate == one for one in own)
+        else:
+            yield inside
+
+
 def _crossing(curve: Callable[[float], float], delta: float, near: float) -> float:
     """Where a falling curve passes ``delta``, searched from ``near``; 0 if it is below already at 0."""
 
@@ -152,7 +195,8 @@ class Pld:
     The exact privacy loss distribution is composed between two discrete bounds, in both neighbour directions, each on
     its own; `bracket` gives both ends of epsilon, `epsilon` the upper one. How it works and why both ends are bounds:
     `discretisation` (one step), `interpolation` (thousands of different steps), `transform` (composition), `inversion`
-    (back to delta). Cost: about a quarter of a second a sample rate, hardly depending on the number of steps.
+    (back to delta), `rates` (thousands of sample rates). Cost: about a quarter of a second a sample rate up to twelve
+    of them, then a few seconds for any number; hardly depending on the number of steps.
 
     Args:
         rtol: the bracket is at most ``rtol`` times epsilon wide (1e-7 where that is less); 1e-5 to 0.1.

@@ -39,7 +39,8 @@ class Mixtures:
     """Groups of steps: member t of group i has masses base_i + w_t difference_i, for |w_t| <= largest_i.
 
     ``power_sums[i, k]`` is the sum over members of count_t w_t^k, which is all that composition needs of them;
-    ``slope_scale`` bounds that of every member; ``members`` is how many terms those sums have.
+    ``slope_scale`` bounds that of every member; ``members`` is how many terms those sums have; ``group`` and
+    ``coefficient`` w are those of each distinct mu, ascending.
     """
 
     base: Float[np.ndarray, "g n"]
@@ -50,6 +51,8 @@ class Mixtures:
     power_sums: Float[np.ndarray, "g powers"]
     slope_scale: Float[np.ndarray, "g n_less_1"]
     members: Float[np.ndarray, " g"]
+    group: Int[np.ndarray, " mus"]
+    coefficient: Float[np.ndarray, " mus"]
 
     @property
     def counts(self) -> Float[np.ndarray, " g"]:
@@ -103,22 +106,24 @@ def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: in
 def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
     """Every step as a mixture of its two neighbouring nodes, written round the middle: |w| <= 1/2."""
     if mu.size > nodes.mu.size and _alike(mu):
-        return _exactly(masses_above(nodes.loss_grid, mu[-1:]), count.sum(keepdims=True))
+        return _exactly(masses_above(nodes.loss_grid, mu[-1:]), count, alike=True)
     above = masses_above(nodes.loss_grid, nodes.mu)
     q, infinite, scale = above.q, above.infinite, above.slope_scale
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
         return _exactly(above, count)
     left = np.clip(np.searchsorted(nodes.mu, mu) - 1, 0, nodes.mu.size - 2)
-    share = _shares(nodes.mu, mu, left)
+    coefficient = np.clip(_shares(nodes.mu, mu, left), 0.0, 1.0) - 0.5
     return Mixtures(
         base=(q[1:] + q[:-1]) / 2,
         difference=q[1:] - q[:-1],
         base_infinite=(infinite[1:] + infinite[:-1]) / 2,
         difference_infinite=infinite[1:] - infinite[:-1],
         largest=np.full(nodes.mu.size - 1, 0.5),
-        power_sums=_power_sums(left, np.clip(share, 0.0, 1.0) - 0.5, count, nodes.mu.size - 1),
+        power_sums=_power_sums(left, coefficient, count, nodes.mu.size - 1),
         slope_scale=np.maximum(scale[1:], scale[:-1]),
         members=np.bincount(left, minlength=nodes.mu.size - 1).astype(np.float64),
+        group=left,
+        coefficient=coefficient,
     )
 
 
@@ -128,7 +133,7 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
     A group's masses are those of coefficient 0 and of its largest one, mixed: both ends are curves of mechanisms.
     """
     if mu.size > nodes.mu.size and _alike(mu):
-        return _exactly(masses_below(nodes.loss_grid, mu[:1], tail=nodes.tail), count.sum(keepdims=True))
+        return _exactly(masses_below(nodes.loss_grid, mu[:1], tail=nodes.tail), count, alike=True)
     below = masses_below(nodes.loss_grid, nodes.mu, tail=nodes.tail)
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
         return _exactly(below, count)
@@ -146,19 +151,22 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
     members = np.bincount(group, minlength=groups).astype(np.float64)
     # An extrapolated curve's rounding is that of both curves it was made of.
     scale = (1 + 2 * largest)[:, None] * below.slope_scale[1:]
-    return Mixtures(
-        base, difference, none, none, largest, _power_sums(group, coefficient, count, groups), scale, members
-    )
+    sums = _power_sums(group, coefficient, count, groups)
+    return Mixtures(base, difference, none, none, largest, sums, scale, members, group, coefficient)
 
 
-def _exactly(masses: Masses, count: Int[np.ndarray, " n"]) -> Mixtures:
-    """One group a step: nothing to mix."""
+def _exactly(masses: Masses, count: Int[np.ndarray, " n"], *, alike: bool = False) -> Mixtures:
+    """One group a mu, or one for all that are ``alike``: nothing to mix."""
+    of = np.zeros(count.size, dtype=np.int64) if alike else np.arange(count.size)
+    if alike:
+        count = count.sum(keepdims=True)
     none = np.zeros(count.size)
     sums = np.zeros((count.size, ORDER))
     sums[:, 0] = count
     ones = np.ones(count.size)
+    zero = np.zeros_like(masses.q)
     return Mixtures(
-        masses.q, np.zeros_like(masses.q), masses.infinite, none, none, sums, masses.slope_scale, ones
+        masses.q, zero, masses.infinite, none, none, sums, masses.slope_scale, ones, of, np.zeros(of.size)
     )
 
 

@@ -25,7 +25,8 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.discretisation import losses, masses_above, masses_change, place_grid
 from decrescendo.accounting.pld.interpolation import build_nodes, mixtures_above
 from decrescendo.accounting.pld.inversion import Grid, choose_grid
-from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, Waves, log_mgf
+from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, log_mgf
+from decrescendo.accounting.pld.waves import Waves
 
 _SPACING = 0.04  # of nodes, in log mu
 _KAPPA = 0.05
@@ -208,7 +209,7 @@ def _sums(
     sign = 1.0 if direction == "remove" else -1.0
     block = max(64, _BLOCK // step.losses.size)
     pieces = [
-        Waves.of(step, direction, grid.c, sign * grid.v[start : start + block]).sums(masses)
+        Waves.of(step.losses, direction, grid.c, sign * grid.v[start : start + block]).sums(masses)
         for start in range(0, grid.v.size, block)
     ]
     return np.concatenate(pieces, axis=1)

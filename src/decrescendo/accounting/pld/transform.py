@@ -10,18 +10,27 @@ over finite losses l_j; mass at infinite loss is kept apart. Losses of a directi
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from jaxtyping import Complex, Float
 from scipy.special import log1p  # NumPy's loses small complex arguments
 
 from decrescendo.accounting.pld.interpolation import ORDER, Mixtures
+from decrescendo.accounting.pld.rates import Spread, expanded, log_bound
+from decrescendo.accounting.pld.waves import DIRECTIONS, UNIT, Direction, Waves
 
-Direction = Literal["remove", "add"]
-DIRECTIONS: tuple[Direction, Direction] = ("remove", "add")
+__all__ = [
+    "CURVE_ERROR",
+    "DIRECTIONS",
+    "UNIT",
+    "Cumulants",
+    "Direction",
+    "Part",
+    "Transform",
+    "log_mgf",
+    "transform",
+]
 
-UNIT = 2.0**-53
 # Relative error allowed for one value of a privacy curve (log_delta and exp; measured at most 1e-13 against mpmath).
 CURVE_ERROR = 2e-13
 _BLOCK = 1 << 22  # numbers held at once in a table of phases
@@ -29,11 +38,15 @@ _BLOCK = 1 << 22  # numbers held at once in a table of phases
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """All steps at one sample rate: their losses at grid points, and their masses (dominating or dominated)."""
+    """All steps at one sample rate: their losses at grid points, and their masses (dominating or dominated).
+
+    Or all in one cell of sample rates, ``sample_rate`` in its middle: ``spread`` then says how they differ.
+    """
 
     losses: Float[np.ndarray, " n"]
     mixtures: Mixtures
     sample_rate: float
+    spread: Spread | None = None
 
     def infinite_mass(self, direction: Direction) -> float:
         """Sum over steps of the probability of an infinite loss, an upper bound on that of their composition."""
@@ -47,6 +60,11 @@ class Part:
             # The mass of Q at y = 0 stands for its cut tail. Its loss -log(1 - p) is finite, but far too large to be
             # tilted: it is counted as infinite.
             base, difference = mixtures.base[:, 0], mixtures.difference[:, 0]
+        if self.spread is not None:
+            middle = self.sample_rate if direction == "remove" else None
+            base = mixtures.base_infinite if direction == "remove" else base
+            difference = mixtures.difference_infinite if direction == "remove" else difference
+            return self.spread.total(base, difference * mixtures.largest, by_rate=middle)
         return float(mixtures.power_sums[:, 0] @ base + mixtures.power_sums[:, 1] @ difference)
 
 
@@ -82,12 +100,20 @@ def _transform(
     relative = np.zeros(v.size)
     sign = 1.0 if direction == "remove" else -1.0
     for part in parts:
+        if part.spread is not None:
+            value, magnitude, error = expanded(
+                part.losses, part.mixtures, part.spread, direction, c, sign * v
+            )
+            log_value += value
+            log_magnitude += magnitude
+            relative += error
+            continue
         mixtures, counts, largest = (
             part.mixtures,
             part.mixtures.counts[:, None],
             part.mixtures.largest[:, None],
         )
-        waves = Waves.of(part, direction, c, sign * v)
+        waves = Waves.of(part.losses, direction, c, sign * v)
         base, difference = (
             waves.sums(mixtures.base),
             waves.sums(mixtures.difference) if largest.any() else 0.0,
@@ -117,58 +143,14 @@ def _transform(
     return Transform(log_value, log_magnitude, relative)
 
 
-@dataclass(frozen=True, slots=True)
-class Waves:
-    """exp(s l_j) - 1 at the losses (times y_j where P is the first law), split so that nothing cancels.
-
-    With the tilt exp(a) at v = 0 and the phase x = v l: exp(a + ix) - 1 = expm1(a) - exp(a) (2 sin^2(x/2) - i sin x).
-    Where the loss is infinite, or counted so, the tilt is 0: the term is -1.
-    """
-
-    v: Float[np.ndarray, " f"]
-    power: float
-    tilt: Float[np.ndarray, " n"]
-    tilt_less_1: Float[np.ndarray, " n"]
-    loss: Float[np.ndarray, " n"]
-    versine: Float[np.ndarray, "n f"]
-    sine: Float[np.ndarray, "n f"]
-
-    @classmethod
-    def of(cls, part: Part, direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> "Waves":
-        power = 1 + c if direction == "remove" else -c
-        finite = np.isfinite(part.losses)
-        if direction == "add":
-            finite[0] = False
-        loss = np.where(finite, part.losses, 0.0)
-        half = np.outer(loss, v / 2)
-        sine, cosine = np.sin(half), np.cos(half)
-        with np.errstate(over="ignore"):  # an overflow makes a search turn back; no bound is made of it
-            tilt = np.where(finite, np.exp(power * loss), 0.0)
-            tilt_less_1 = np.where(finite, np.expm1(power * loss), -1.0)
-        return cls(v, power, tilt, tilt_less_1, loss, 2 * sine**2, 2 * sine * cosine)
-
-    def sums(self, q: Float[np.ndarray, "g n"]) -> Complex[np.ndarray, "g f"]:
-        """sum_j q_j (exp(a_j + i v l_j) - 1)."""
-        tilted = q * self.tilt
-        return ((q @ self.tilt_less_1)[:, None] - tilted @ self.versine) + 1j * (tilted @ self.sine)
-
-    def rounding(
-        self, q: Float[np.ndarray, "g n"], scale: Float[np.ndarray, "g m"]
-    ) -> Float[np.ndarray, "g f"]:
-        """How far such a sum may be off for masses |q|: products and sums; and slopes, whose errors telescope."""
-        tilted = q * self.tilt
-        mass, moment = tilted.sum(axis=1)[:, None], (tilted @ np.abs(self.loss))[:, None]
-        real = (q @ np.abs(self.tilt_less_1))[:, None]
-        waves = np.minimum(3 * mass, 2 * np.abs(self.v) * moment)
-        rise = (self.tilt[1:] + self.tilt[:-1]) * np.abs(np.diff(self.loss))
-        slopes = np.abs(self.power) + np.abs(self.v)
-        return UNIT * ((self.loss.size + 64) * (real + waves) + 8 * slopes * (scale @ rise)[:, None])
-
-
 def log_mgf(parts: Sequence[Part], direction: Direction, c: float) -> float:
     """An upper bound on log M(c), c real; infinite where floating point cannot tell."""
     with np.errstate(over="ignore", invalid="ignore"):
-        result = float(_transform(parts, direction, c, np.zeros(1)).log_magnitude[0])
+        plain = [part for part in parts if part.spread is None]
+        result = float(_transform(plain, direction, c, np.zeros(1)).log_magnitude[0]) if plain else 0.0
+        for part in parts:
+            if part.spread is not None:
+                result += log_bound(part.losses, part.mixtures, part.spread, direction, c)
     return result if math.isfinite(result) else math.inf
 
 
@@ -189,7 +171,8 @@ class Cumulants:
             counts = mixtures.counts[occupied]
             mean = mixtures.power_sums[occupied, 1] / counts
             masses = mixtures.base[occupied] + mean[:, None] * mixtures.difference[occupied]
-            waves = Waves.of(part, self.direction, c, np.zeros(1))
+            losses = part.losses if part.spread is None else part.spread.typical
+            waves = Waves.of(losses, self.direction, c, np.zeros(1))
             loss = sign * waves.loss
             with np.errstate(
                 over="ignore", invalid="ignore", divide="ignore"

@@ -37,9 +37,9 @@ def one_canary(
     canary = with_canaries(data, torch.tensor([True]), float(plan.clip_norm.max()))
 
     def evidence(sums: Sums, plan: Plan) -> float:
-        p = plan.sampling.sample_rate
-        steps = zip(sums, plan.noise_multiplier.tolist(), strict=True)
-        return float(sum(participation_evidence(x, p, z)[0] for x, z in steps))
+        rates = plan.sampling.rates(plan.steps).tolist()
+        steps = zip(sums, rates, plan.noise_multiplier.tolist(), strict=True)
+        return float(sum(participation_evidence(x, p, z)[0] for x, p, z in steps))
 
     return Attack(
         "one canary", plan, canary, lambda: Probed(build(), 1), probed_loss(loss), evidence, learning_rate

@@ -11,6 +11,7 @@ from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.probe import STEEPNESS
 from decrescendo.clipping import Batch
 from decrescendo.plans import Plan, PoissonSampling, calibrate
+from decrescendo.plans.sampling import only_constant
 
 PADDING, SHORT, LONG = 0, 1, 2
 _LENGTH, _ROWS = 8, 40
@@ -58,7 +59,7 @@ def padded(budget: Budget, *, steps: int = 4) -> Attack:
 
 def _evidence(sums: Sums, plan: Plan) -> float:
     """log of the likelihood ratio if short texts were padded to the longest that was drawn."""
-    p = plan.sampling.sample_rate
+    p = only_constant(plan.sampling, "this attack").sample_rate
     alone, beside, record = np.eye(3)[SHORT], np.zeros(3), np.eye(3)[LONG]
     beside[[SHORT, PADDING]] = 1, _LENGTH - 1
     beside /= np.linalg.norm(beside)

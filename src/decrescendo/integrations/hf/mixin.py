@@ -62,7 +62,7 @@ class PrivateMixin(_Base):
         steps = source_of(plan, self.model).steps
         check_arguments(self, steps)
         self._steps = steps
-        self._epoch = max(1, round(1 / plan.sampling.sample_rate))
+        self._epoch = max(1, round(1 / float(plan.sampling.rates(plan.steps).mean())))
 
         def begin() -> Trainer:
             optimizer = getattr(

@@ -113,12 +113,26 @@ def _accounting(accounting: Mapping[str, Any]) -> str:
 
 def _mechanism(facts: Mapping[str, Any]) -> list[str]:
     mechanism = facts["mechanism"]
+    rate, size = mechanism["sample_rate"], mechanism["expected_batch_size"]
+    each = "" if isinstance(rate, float) else ", one a step, which divides its sum"
     return [
-        f"Sampling: {mechanism['sampling']}. Rate {mechanism['sample_rate']:.6g}: "
-        f"{mechanism['expected_batch_size']:g} of {mechanism['units']} {facts['promise']['unit']}s expected.",
+        f"Sampling: {mechanism['sampling']}. Rate {_ends(rate, 6)}: "
+        f"{_ends(size, 6)} of {mechanism['units']} {facts['promise']['unit']}s expected{each}.",
         f"Clipping: {mechanism['clipping']}.",
         f"Noise: {mechanism['noise']}.",
     ]
+
+
+def _ends(value: float | list[float], digits: int) -> str:
+    """The number; or the first and the last of one a step, and the range where they are not its ends."""
+    if not isinstance(value, list):
+        return f"{value:.{digits}g}"
+    if not value:
+        return "that was never drawn"
+    ends = f"{value[0]:.{digits}g} to {value[-1]:.{digits}g}"
+    if {value[0], value[-1]} == {min(value), max(value)}:
+        return ends
+    return f"{ends} (between {min(value):.{digits}g} and {max(value):.{digits}g})"
 
 
 def _schedule(schedule: Mapping[str, Any]) -> str:

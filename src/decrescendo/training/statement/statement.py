@@ -15,6 +15,7 @@ from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError
 from decrescendo.plans.agreement import Agreement
+from decrescendo.plans.sampling import BatchSchedule, Sampling
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
 from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
@@ -110,7 +111,7 @@ def state(
     unit = str(guarantee.unit)
     planned, clips = agreed.planned, agreed.clip_norms(clip_norm, ledger.steps)
     noise = [release.noise_multiplier for release in ledger for _ in range(release.count)]
-    batch = agreed.sampling.expected_batch_size
+    sizes = agreed.sampling.sizes(ledger.steps).tolist()
     facts: dict[str, Any] = {
         "promise": _promise(agreed, guarantee),
         "reading": _reading(guarantee),
@@ -118,8 +119,7 @@ def state(
         "mechanism": {
             "sampling": "Poisson: each unit takes part in each step by an independent coin; batches of any size, the "
             "empty ones too, are noised and counted; none is cut short",
-            "sample_rate": agreed.sampling.sample_rate,
-            "expected_batch_size": batch,
+            **_drawn(agreed.sampling, ledger.steps),
             "units": agreed.sampling.dataset_size,
             "clipping": f"each {unit}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
             "not finite counts as zero",
@@ -135,7 +135,9 @@ def state(
             "steps_run": ledger.steps,
             "noise_multiplier": noise,
             "clip_norm": [_plain(clip) for clip in clips],
-            "noise_std_of_mean": [z * c / batch if z else 0.0 for z, c in zip(noise, clips, strict=True)],
+            "noise_std_of_mean": [
+                z * c / b if z else 0.0 for z, c, b in zip(noise, clips, sizes, strict=True)
+            ],
         },
         "provenance": None if provenance is None else _facts(provenance),
         "ended": _ended(agreed, ledger, stopped),
@@ -151,6 +153,16 @@ def state(
         ],
     }
     return Statement(facts)
+
+
+def _drawn(sampling: Sampling, steps: int) -> dict[str, Any]:
+    """One rate and size where all batches are drawn alike, else one a step."""
+    if isinstance(sampling, BatchSchedule):
+        return {
+            "sample_rate": sampling.rates(steps).tolist(),
+            "expected_batch_size": sampling.sizes(steps).tolist(),
+        }
+    return {"sample_rate": sampling.sample_rate, "expected_batch_size": sampling.expected_batch_size}
 
 
 def _facts(provenance: Provenance) -> dict[str, Any]:
