@@ -274,7 +274,7 @@ def test_federated_rounds_have_a_cohort_of_their_own_size() -> None:
         plan,
         torch.optim.SGD(model.parameters(), lr=0.1),
         seed=0,
-        placement=Placement.SERVER,
+        placement=Placement.CENTRAL,
     )
     assert outcome.ledger == plan.ledger
 
