@@ -53,6 +53,15 @@ def test_empty_shares_and_empty_batches_are_steps() -> None:
     check(4, "CNN", "constant", batch=1.0)
 
 
+def test_examples_that_are_collated_one_by_one() -> None:
+    (one,), _ = run_ranks("trained", 1, items=True)
+    outcomes, _ = run_ranks("trained", 2, items=True)
+    for outcome in (one, *outcomes):
+        assert not outcome.error, outcome
+        for weight, value in alone("CNN", "dynamic", True)["weights"].items():
+            np.testing.assert_allclose(outcome.value["weights"][weight], value, rtol=0, atol=1e-10)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 4])
 @pytest.mark.parametrize("kind", KINDS)

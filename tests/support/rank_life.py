@@ -108,7 +108,7 @@ def facts(run: Run) -> dict[str, Any]:
 
 def trained(
     name: str = "CNN", kind: str = "dynamic", wide: bool = True, batch: float = 8.0, folder: str = "",
-    kill: tuple[int, int, bool] | None = None, seed: int = 3, secure: bool = False,
+    kill: tuple[int, int, bool] | None = None, seed: int = 3, secure: bool = False, items: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """One training. ``kill`` says which rank dies after which step: at once, or in the pass of the next step."""
     world = distributed.join(timeout=60)
