@@ -46,6 +46,11 @@ class Progress:
     spent: Spending
 
     @property
+    def seconds_left(self) -> float:
+        """At the pace so far."""
+        return self.seconds / self.step * (self.steps - self.step)
+
+    @property
     def epsilon_spent(self) -> float:
         """Certified upper bound on the epsilon spent so far: its value at the next checkpoint of the plan.
 
