@@ -48,7 +48,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = (
-    "accounting", "audit", "base", "clipping", "distributed", "errors", "federated", "optim",
+    "accounting", "audit", "base", "clipping", "distributed", "errors", "federated", "integrations", "optim",
     "plans", "report", "steering", "training",
 )  # fmt: skip
 
