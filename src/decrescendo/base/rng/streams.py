@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from decrescendo.base.rng.keystream import Keystream
 from decrescendo.errors import InvalidValue, check_integer
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class Streams:
     def numpy(self, purpose: Purpose) -> np.random.Generator:
         """A fresh NumPy generator at the start of the stream."""
         return np.random.default_rng(self.seed_of(purpose))
+
+    def keyed(self, purpose: Purpose) -> Keystream:
+        """A fresh stream of a cipher, keyed by SHA-256 of the seed: the noise of a run."""
+        self.seed_of(purpose)
+        return Keystream(hashlib.sha256(f"decrescendo:{self.seed}:{purpose}:key".encode()).digest())
 
     def torch(self, purpose: Purpose, device: "str | torch.device" = "cpu") -> "torch.Generator":
         """A fresh torch generator at the start of the stream, on ``device``.
