@@ -18,7 +18,9 @@ KEY = bytes(range(32))
 SAMPLING = PoissonSampling(dataset_size=1000, expected_batch_size=8)
 
 
-def noised(stream: SecureStream | Keystream, z: float = 1.5, c: float = 0.5, **gradients: torch.Tensor) -> NoisyMean:
+def noised(
+    stream: SecureStream | Keystream, z: float = 1.5, c: float = 0.5, **gradients: torch.Tensor
+) -> NoisyMean:
     return privatise(ClippedSum(gradients, c, Diagnostics(8, 0, 0, 0.0)), z, SAMPLING, stream)
 
 

@@ -1,9 +1,8 @@
-"""The law of the noise that is drawn: some millions of numbers here, and the 10^10 that benchmarks/noise_law.py counted."""
+"""The law of the noise that is drawn: millions of numbers here, and the 10^10 that benchmarks/noise_law.py counted."""
 
 import json
 
 import pytest
-
 from benchmarks.noise_law import RESULT, from_json, judge, power, walk
 
 

@@ -14,4 +14,14 @@ from decrescendo.base.extras import require
 from decrescendo.base.rng import Keystream, Secure, Seeds, Streams
 from decrescendo.base.whole_file import write_whole
 
-__all__ = ["Keystream", "Secure", "Seeds", "Streams", "markdown", "require", "sealed", "strict_json", "write_whole"]
+__all__ = [
+    "Keystream",
+    "Secure",
+    "Seeds",
+    "Streams",
+    "markdown",
+    "require",
+    "sealed",
+    "strict_json",
+    "write_whole",
+]

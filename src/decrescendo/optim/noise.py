@@ -63,8 +63,8 @@ def privatise(
         noise_multiplier: z >= 0. Zero adds nothing, draws nothing and protects nothing.
         sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
         stream: the noise stream. A `base.rng.SecureStream` (which nobody can predict) or a `Keystream` (of a seed:
-            `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: the whole sum goes to the CPU for it,
-            its parameters one after another in the order of the sorted names, those of float64 last. A
+            `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: the whole sum goes to the CPU for
+            it, its parameters one after another in the order of the sorted names, those of float64 last. A
             ``torch.Generator`` draws once a parameter in that order, where it lives.
 
     Guarantee:
@@ -75,7 +75,8 @@ def privatise(
     Edge cases:
         an empty batch gets the same noise; the divisor never is the realised batch size, which is private;
         noise is added in float64 whatever the gradients are (float32 draws never leave 5.8 standard deviations, and
-        what lies beyond is worth more than a usual delta over a run); the result is at least float32; an infinite sensitivity is refused unless z is 0.
+        what lies beyond is worth more than a usual delta over a run); the result is at least float32; an infinite
+        sensitivity is refused unless z is 0.
 
     Raises:
         InvalidType: ``clipped`` is no `ClippedSum`, or another argument of the wrong kind.
@@ -130,7 +131,9 @@ def _noised(
     if std > 0 and not isinstance(stream, torch.Generator):
         for dtype in (torch.float32, torch.float64):
             names = [name for name in sorted(gradients) if accumulator(gradients[name].dtype) == dtype]
-            noisy |= _noised_at_once({name: gradients[name] for name in names}, dtype, std, divisor, stream)
+            noisy |= _noised_at_once(
+                {name: gradients[name] for name in names}, dtype, std, divisor, stream
+            )
         return {name: noisy[name] for name in gradients}
     for name in sorted(gradients):
         gradient = gradients[name].detach()
@@ -148,7 +151,11 @@ def _noised(
 
 
 def _noised_at_once(
-    gradients: Mapping[str, Tensor], dtype: torch.dtype, std: float, divisor: float, stream: SecureStream | Keystream
+    gradients: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    std: float,
+    divisor: float,
+    stream: SecureStream | Keystream,
 ) -> dict[str, Tensor]:
     """The same in one walk over all of them, laid side by side: exact, rounded once to a grid."""
     if not gradients:

@@ -309,7 +309,12 @@ def _read_checkpoint(folder: Path) -> str:
     if read is None:
         return ""
     noise = read.state.get("noise") if isinstance(read.state, dict) else None
-    for stream in (np.random.default_rng(1), SecureStream(bytes(32)), Keystream(bytes(32)), torch.Generator()):
+    for stream in (
+        np.random.default_rng(1),
+        SecureStream(bytes(32)),
+        Keystream(bytes(32)),
+        torch.Generator(),
+    ):
         if isinstance(noise, dict) and noise.get("kind") == stream_state(stream)["kind"]:
             stream_at(stream, noise)
     return repr((read.step, sorted(map(repr, dict(read.state).items()))))

@@ -13,8 +13,21 @@
 #define LANES 8
 #define DEGREE 16
 #define OCTAVES 16
-/* Vectors that are looked through together for what is left. */
-#define GROUP 8
+/* Vectors worked on at once, and values that are looked through together for what is left. */
+#define SOME 2
+#define BLOCK 64
+
+#if defined(__clang__)
+#define UNROLL _Pragma("unroll")
+#define UNROLL_ALL _Pragma("unroll")
+#define PERMUTE(row, at) \
+    ((reals){(row)[(at)[0] & 15], (row)[(at)[1] & 15], (row)[(at)[2] & 15], (row)[(at)[3] & 15], \
+             (row)[(at)[4] & 15], (row)[(at)[5] & 15], (row)[(at)[6] & 15], (row)[(at)[7] & 15]})
+#else
+#define UNROLL _Pragma("GCC unroll 2")
+#define UNROLL_ALL _Pragma("GCC unroll 17")
+#define PERMUTE(row, at) __builtin_shuffle((reals)*(const reals_there *)(row), (reals)*(const reals_there *)(row + LANES), at)
+#endif
 
 typedef double reals __attribute__((vector_size(8 * LANES)));
 typedef int64_t bits __attribute__((vector_size(8 * LANES)));
@@ -96,62 +109,58 @@ static const double power[DEGREE + 1][OCTAVES] = {
      0x1.04b723058dbaap-15, 0x1.fabfff403a96dp-16, 0x1.ed34c51b7ada2p-16, 0x1.e0a9a4ed6d2a0p-16},
 };
 
-/* The polynomial of the lane's octave at the lane's mantissa; `permute`: rows are looked up by a permutation of registers. */
-static inline __attribute__((always_inline)) reals quantile(bits octave, reals mantissa, const int permute)
-{
-    reals size;
-#if defined(__GNUC__) && !defined(__clang__)
-    if (permute) {
-        for (int degree = DEGREE; degree >= 0; degree--) {
-            const reals_there *row = (const reals_there *)power[degree];
-            const reals found = __builtin_shuffle((reals)row[0], (reals)row[1], octave);
-            size = degree == DEGREE ? found : size * mantissa + found;
-        }
-        return size;
-    }
-#endif
-    (void)permute;
-    for (int lane = 0; lane < LANES; lane++) {
-        const double *row = &power[DEGREE][octave[lane] & (OCTAVES - 1)];
-        double sum = *row;
-        for (int degree = DEGREE - 1; degree >= 0; degree--)
-            sum = sum * mantissa[lane] + *(row -= OCTAVES);
-        size[lane] = sum;
-    }
-    return size;
-}
-
 struct scales {
     double std, per_step, back; /* s, 1 / gamma, gamma / divisor */
     int64_t room; /* 1/2 less the error in units of gamma: the bits of a double */
 };
 
-/* LANES values; gives the lanes that are listed. */
-static inline __attribute__((always_inline)) bits add(
-    const void *from, void *to, const uint64_t *words, const struct scales *s, const int wide, const int permute)
+/* SOME vectors of values; writes to `open` which lanes are left. `permute`: rows of the table are looked up by a permutation
+   of registers. Steps of several vectors alternate, so that a processor need not look far ahead for what it can begin. */
+static inline __attribute__((always_inline)) void add(
+    const char *from, char *to, const uint64_t *words, bits *open, const struct scales *s, const int wide, const int permute)
 {
-    const bits word = *(const bits_there *)words;
-    const reals tail = __builtin_convertvector(word & INT64_MAX, reals) + 0.5;
-    /* tail in [2^62, 2^63) is octave 0 */
-    const bits octave = 1023 + 62 - ((bits)tail >> 52);
-    const reals mantissa = (reals)(((bits)tail & 0xfffffffffffff) | 0x3ff0000000000000) - 1.5;
-    const reals size = quantile(octave, mantissa, permute);
-    const reals noise = (reals)((bits)(size * s->std) ^ (word & INT64_MIN));
-    const reals value = wide ? (reals) * (const reals_there *)from
-                             : __builtin_convertvector((halves) * (const halves_there *)from, reals);
-    const reals scaled = (value + noise) * s->per_step;
-    const reals nearest = (scaled + 0x1.8p52) - 0x1.8p52; /* right below 2^51; what is larger is listed */
-    const reals off = (reals)((bits)(scaled - nearest) & INT64_MAX);
-    const reals large = (reals)((bits)scaled & INT64_MAX);
-    /* Positive numbers are ordered as their bits are, and what is not a number is above them all. */
-    const bits apart = ((bits)(off + large * 0x1p-52) & INT64_MAX) - s->room;
-    const bits sure = (apart & (octave - OCTAVES) & ~octave) >> 63;
-    const reals found = (reals)(((bits)(nearest * s->back) & sure) | ((bits)value & ~sure));
-    if (wide)
-        *(reals_there *)to = found;
+    const int64_t bytes = LANES * (wide ? 8 : 4);
+    bits word[SOME], octave[SOME];
+    reals mantissa[SOME], size[SOME];
+    UNROLL for (int i = 0; i < SOME; i++) {
+        word[i] = ((const bits_there *)words)[i];
+        const reals tail = __builtin_convertvector(word[i] & INT64_MAX, reals) + 0.5;
+        octave[i] = 1023 + 62 - ((bits)tail >> 52); /* tail in [2^62, 2^63) is octave 0 */
+        mantissa[i] = (reals)(((bits)tail & 0xfffffffffffff) | 0x3ff0000000000000) - 1.5;
+    }
+    if (permute)
+        UNROLL_ALL for (int degree = DEGREE; degree >= 0; degree--)
+            UNROLL for (int i = 0; i < SOME; i++) {
+                const reals found = PERMUTE(power[degree], octave[i]);
+                size[i] = degree == DEGREE ? found : size[i] * mantissa[i] + found;
+            }
     else
-        *(halves_there *)to = __builtin_convertvector(found, halves);
-    return ~sure;
+        for (int i = 0; i < SOME; i++)
+            for (int lane = 0; lane < LANES; lane++) {
+                const double *row = &power[DEGREE][octave[i][lane] & (OCTAVES - 1)];
+                double sum = *row;
+                for (int degree = DEGREE - 1; degree >= 0; degree--)
+                    sum = sum * mantissa[i][lane] + *(row -= OCTAVES);
+                size[i][lane] = sum;
+            }
+    UNROLL for (int i = 0; i < SOME; i++) {
+        const reals noise = (reals)((bits)(size[i] * s->std) ^ (word[i] & INT64_MIN));
+        const reals value = wide ? (reals) * (const reals_there *)(from + i * bytes)
+                                 : __builtin_convertvector((halves) * (const halves_there *)(from + i * bytes), reals);
+        const reals scaled = (value + noise) * s->per_step;
+        const reals nearest = (scaled + 0x1.8p52) - 0x1.8p52; /* right below 2^51; what is larger is left */
+        const reals off = (reals)((bits)(scaled - nearest) & INT64_MAX);
+        const reals large = (reals)((bits)scaled & INT64_MAX);
+        /* Positive numbers are ordered as their bits are, and what is not a number is above them all. */
+        const bits apart = ((bits)(off + large * 0x1p-52) & INT64_MAX) - s->room;
+        const bits sure = (apart & (octave[i] - OCTAVES) & ~octave[i]) >> 63;
+        const reals found = (reals)(((bits)(nearest * s->back) & sure) | ((bits)value & ~sure));
+        if (wide)
+            *(reals_there *)(to + i * bytes) = found;
+        else
+            *(halves_there *)(to + i * bytes) = __builtin_convertvector(found, halves);
+        open[i] = ~sure;
+    }
 }
 
 static inline __attribute__((always_inline)) int64_t add_all(
@@ -160,30 +169,35 @@ static inline __attribute__((always_inline)) int64_t add_all(
 {
     const int64_t bytes = wide ? 8 : 4;
     int64_t listed = 0;
-    for (int64_t start = 0, end; start < count; start = end) {
-        bits open[GROUP] = {0}, any = {0};
-        end = count - start < GROUP * LANES ? count : start + GROUP * LANES;
-        for (int64_t at = start, group = 0; at < end; at += LANES, group++) {
-            const int64_t some = end - at < LANES ? end - at : LANES;
-            if (some == LANES)
-                open[group] = add(from + at * bytes, to + at * bytes, words + at, s, wide, permute);
-            else {
-                double copy[LANES] = {0};
-                uint64_t last[LANES] = {0};
-                __builtin_memcpy(copy, from + at * bytes, (size_t)(some * bytes));
-                __builtin_memcpy(last, words + at, (size_t)some * sizeof *last);
-                open[group] = add(copy, copy, last, s, wide, permute);
-                __builtin_memcpy(to + at * bytes, copy, (size_t)(some * bytes));
-            }
-            any |= open[group];
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        const int64_t size = count - start < BLOCK ? count - start : BLOCK;
+        const char *these = from + start * bytes;
+        char *those = to + start * bytes;
+        const uint64_t *drawn = words + start;
+        double copy[BLOCK];
+        uint64_t last[BLOCK];
+        if (size < BLOCK) {
+            __builtin_memset(copy, 0, sizeof copy);
+            __builtin_memset(last, 0, sizeof last);
+            __builtin_memcpy(copy, these, (size_t)(size * bytes));
+            __builtin_memcpy(last, drawn, (size_t)size * sizeof *last);
+            these = those = (char *)copy;
+            drawn = last;
         }
+        bits open[BLOCK / LANES], any = {0};
+        for (int64_t at = 0; at < BLOCK; at += SOME * LANES)
+            add(these + at * bytes, those + at * bytes, drawn + at, open + at / LANES, s, wide, permute);
+        if (size < BLOCK)
+            __builtin_memcpy(to + start * bytes, copy, (size_t)(size * bytes));
+        for (int i = 0; i < BLOCK / LANES; i++)
+            any |= open[i];
         int64_t found = 0;
         for (int lane = 0; lane < LANES; lane++)
             found |= any[lane];
         if (__builtin_expect(found != 0, 0))
-            for (int64_t at = start; at < end; at++)
-                if (open[(at - start) / LANES][(at - start) % LANES])
-                    left[listed++] = at;
+            for (int64_t at = 0; at < size; at++)
+                if (open[at / LANES][at % LANES])
+                    left[listed++] = start + at;
     }
     return listed;
 }

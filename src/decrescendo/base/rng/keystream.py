@@ -1,7 +1,7 @@
 """A stream of bits from a key, any place of which is found at once: AES-256 in counter mode (NIST SP 800-38A)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 import numpy as np
@@ -71,7 +71,8 @@ class Keystream:
         Draws one word a value, from the next whole block on.
         """
         first = -(-self._position // _BLOCK)
-        found = add_gaussian(values, std, _Words(self.key, first), divisor=divisor, out=out)
+        words = _Words(self.key, first, [self._context])
+        found = add_gaussian(values, std, words, divisor=divisor, out=out)
         self._seek(_BLOCK * first + 8 * len(values))
         return found
 
@@ -84,10 +85,12 @@ class Keystream:
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """The words of one vector's coordinates, in any order, by any number of threads: word i is at byte 16 first + 8 i."""
+    """The words of one vector's coordinates, for any number of threads: word i is at byte 16 first + 8 i."""
 
     key: bytes
     first: int
+    # Contexts that a reader may take: making one takes as long as a thousand words.
+    free: list[CipherContext] = field(default_factory=list[CipherContext])
 
     def reader(self, most: int) -> Callable[[int, int], UInt64[np.ndarray, " count"]]:
         """A function of (start, count), for one thread: words start .. start + count - 1, until it is called again.
@@ -95,9 +98,9 @@ class _Words:
         Args:
             most: the largest count; ``start`` is even.
         """
-        context = _context(self.key, 0)
-        zeros, buffer = memoryview(bytes(8 * most)), bytearray(8 * most + _BLOCK - 1)
-        words = np.frombuffer(buffer, dtype="<u8", count=most)
+        context = self.free.pop() if self.free else _context(self.key, 0)
+        zeros, words = memoryview(bytes(8 * most)), np.empty(most + 2, dtype="<u8")
+        buffer = memoryview(words).cast("B")  # with room for the block that `update_into` asks for
 
         def read(start: int, count: int) -> np.ndarray:
             context.reset_nonce(_counter(self.first + start // 2))

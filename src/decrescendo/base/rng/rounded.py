@@ -25,7 +25,6 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt64
-from scipy.special import ndtri
 
 from decrescendo.base import native
 from decrescendo.errors import InvalidValue, check_instance, check_real
@@ -65,7 +64,7 @@ def add_gaussian(
     divisor: float = 1.0,
     out: np.ndarray | None = None,
 ) -> Float[np.ndarray, " size"]:
-    """``values`` plus independent N(0, std^2) on each, rounded to the nearest multiple of `grid` (std), over ``divisor``.
+    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of `grid` (std), over ``divisor``.
 
     All of torch's threads take part, where torch was imported.
 
@@ -73,7 +72,7 @@ def add_gaussian(
         values: float64 or float32; what must be protected.
         std: in [2^-900, 2^900]; public.
         words: where random bits come from.
-        divisor: > 0; public. The multiple is multiplied by 1 / divisor in float64, and rounded to the dtype of ``values``.
+        divisor: > 0; public. The multiple times 1 / divisor, in float64, is rounded to the dtype of ``values``.
         out: where the result goes, of the shape and dtype of ``values``; may be ``values``. ``None`` for a new array.
 
     Guarantee:
@@ -105,15 +104,14 @@ def add_gaussian(
     left: list[tuple[Int[np.ndarray, " some"], UInt64[np.ndarray, " some"]]] = []
 
     def work() -> None:
-        read, unsure = words.reader(most), np.empty(most, dtype=np.int64)
+        read, add = words.reader(most), _adder(values, found, std, step, inverse, most)
         while starts:
             try:
                 start = starts.popleft()
             except IndexError:
                 return
-            part = slice(start, min(start + CHUNK, len(values)))
-            drawn = read(start, part.stop - start)
-            indices = _add(values[part], found[part], std, step, inverse, drawn, unsure)
+            drawn = read(start, min(CHUNK, len(values) - start))
+            indices = add(start, drawn)
             if len(indices):
                 left.append((start + indices, drawn[indices]))
 
@@ -123,7 +121,10 @@ def add_gaussian(
         work()
     if left:
         indices, drawn = (np.concatenate(parts) for parts in zip(*left, strict=True))
-        found[indices] = _settled(values[indices].astype(np.float64), std, step, inverse, drawn, words, indices)
+        with np.errstate(over="ignore"):  # beyond float32
+            found[indices] = _settled(
+                values[indices].astype(np.float64), std, step, inverse, drawn, words, indices
+            )
     return found
 
 
@@ -153,27 +154,40 @@ def kernel() -> Any:
     return function
 
 
-def _add(
-    values: Float[np.ndarray, " size"], out: Float[np.ndarray, " size"], std: float, step: float, inverse: float,
-    drawn: UInt64[np.ndarray, " size"], left: Int[np.ndarray, " most"],
-) -> Int[np.ndarray, " some"]:  # fmt: skip
-    """Writes to ``out`` where float64 is sure which multiple is nearest; gives the indices of the others, left alone."""
+def _adder(
+    values: np.ndarray, out: np.ndarray, std: float, step: float, inverse: float, most: int
+) -> Callable[[int, np.ndarray], np.ndarray]:
+    """A function of (start, words), for one thread: writes to ``out`` where float64 is sure which multiple is nearest,
+    and gives the places, from ``start`` on, of the others, which it leaves alone."""
     function = kernel()
     if function is None:
-        nearest, is_open = _nearest(values.astype(np.float64), std, step, drawn)
-        np.copyto(out, nearest * (step * inverse), casting="same_kind", where=~is_open)
-        return np.flatnonzero(is_open)
-    count = function(
-        values.ctypes.data, out.ctypes.data, drawn.ctypes.data, left.ctypes.data, len(values),
-        std, 1 / step, 0.5 - KERNEL_ERROR * (std / step), step * inverse, values.dtype == np.float64, native.BEST,
-    )  # fmt: skip
-    return left[:count].copy()
+
+        def portable(start: int, drawn: np.ndarray) -> np.ndarray:
+            part = slice(start, start + len(drawn))
+            nearest, is_open = _nearest(values[part].astype(np.float64), std, step, drawn)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.copyto(out[part], nearest * (step * inverse), casting="same_kind", where=~is_open)
+            return np.flatnonzero(is_open)
+
+        return portable
+    unsure, size = np.empty(most, dtype=np.int64), values.itemsize
+    source, target, listed = (array.ctypes.data for array in (values, out, unsure))
+    scales = std, 1 / step, 0.5 - KERNEL_ERROR * (std / step), step * inverse
+    version = values.dtype == np.float64, native.BEST
+
+    def compiled(start: int, drawn: np.ndarray) -> np.ndarray:
+        there = source + size * start, target + size * start, drawn.ctypes.data
+        return unsure[: function(*there, listed, len(drawn), *scales, *version)].copy()
+
+    return compiled
 
 
 def _nearest(
     values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
 ) -> tuple[Float[np.ndarray, " size"], Bool[np.ndarray, " size"]]:
     """The nearest multiples, in units of ``step``, and where float64 leaves them open."""
+    from scipy.special import ndtri  # slow to load, for `decrescendo --help` too
+
     # One bit is the sign; 63 are the beginning of a tail probability below one half, whose other bits nobody drew yet.
     negative, tail = drawn >> np.uint64(63) == 1, drawn & np.uint64(2**63 - 1)
     probability = (tail + 0.5) * 2.0**-64
