@@ -131,9 +131,7 @@ def _noised(
     if std > 0 and not isinstance(stream, torch.Generator):
         for dtype in (torch.float32, torch.float64):
             names = [name for name in sorted(gradients) if accumulator(gradients[name].dtype) == dtype]
-            noisy |= _noised_at_once(
-                {name: gradients[name] for name in names}, dtype, std, divisor, stream
-            )
+            noisy |= _noised_at_once({name: gradients[name] for name in names}, dtype, std, divisor, stream)
         return {name: noisy[name] for name in gradients}
     for name in sorted(gradients):
         gradient = gradients[name].detach()
