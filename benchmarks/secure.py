@@ -32,8 +32,8 @@ from decrescendo_papers.models import paper_cnn
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT, PAGE = ROOT / "results" / "engine" / "secure.json", ROOT / "docs/reference/noise-speed.md"
-# The CNN's parameters, and a small language model's.
-SIZES = (26_010, 10_000_000)
+# The CNN's parameters, and an embedding's.
+SIZES = (26_010, 2_000_000)
 
 
 def draws(size: int) -> dict[str, Callable[[], object]]:
