@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from unittest import mock
 
 import mpmath
@@ -218,6 +219,24 @@ def test_the_same_bits_with_any_number_of_threads_and_in_parts(threads: int) -> 
     # A part, as one shard of several would draw it: its words are where they were.
     part = slice(1234, 2 * CHUNK + 11)
     assert np.array_equal(Keystream(KEY, 16 + 8 * 1234).add_gaussian(sums[part], 1.3), expected[part])
+
+
+def test_what_fails_and_who_comes_at_the_same_time_gets_no_word_twice() -> None:
+    """Two sums with the same noise would betray their difference."""
+    stream, seen = Keystream(KEY), list[np.ndarray]()
+    with mock.patch.object(rounded, "_adder", side_effect=RuntimeError), pytest.raises(RuntimeError):
+        stream.add_gaussian(np.zeros(100), 1.0)
+    assert stream.position == 800
+    assert stream.words(3).tolist() == Keystream(KEY, 800).words(3).tolist()
+    threads = [
+        Thread(target=lambda: seen.append(stream.add_gaussian(np.zeros(CHUNK), 1.0))) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({found[:4].tobytes() for found in seen}) == 8
+    assert stream.position == 832 + 8 * 8 * CHUNK
 
 
 def test_more_words_of_a_coordinate_are_used_for_nothing_else() -> None:

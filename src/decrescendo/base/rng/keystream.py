@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import final
 
 import numpy as np
@@ -36,12 +37,12 @@ class Keystream:
     True
     """
 
-    __slots__ = ("_context", "_position", "key")
+    __slots__ = ("_context", "_lock", "_position", "key")
 
     def __init__(self, key: bytes, position: int = 0) -> None:
         if not isinstance(key, bytes) or len(key) != KEY:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValue(f"key must be {KEY} bytes, got another value. Use SecureStream.fresh()")
-        self.key, self._context = key, _context(key, 0)
+        self.key, self._context, self._lock = key, _context(key, 0), Lock()
         self._seek(check_integer("position", position))
 
     @property
@@ -51,8 +52,9 @@ class Keystream:
 
     def take(self, count: int) -> bytes:
         """The next bytes."""
-        self._position += count
-        return self._context.update(bytes(count))
+        with self._lock:
+            self._position += count
+            return self._context.update(bytes(count))
 
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
         """The next uniform 64-bit words."""
@@ -68,13 +70,16 @@ class Keystream:
     ) -> Float[np.ndarray, " size"]:
         """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`.
 
-        Draws one word a value, from the next whole block on.
+        Draws one word a value, from the next whole block on; no word is used twice, whatever fails, and by several threads
+        one after another.
         """
-        first = -(-self._position // _BLOCK)
-        words = _Words(self.key, first, [self._context])
-        found = add_gaussian(values, std, words, divisor=divisor, out=out)
-        self._seek(_BLOCK * first + 8 * len(values))
-        return found
+        with self._lock:
+            first = -(-self._position // _BLOCK)
+            words = _Words(self.key, first, [self._context])
+            try:
+                return add_gaussian(values, std, words, divisor=divisor, out=out)
+            finally:
+                self._seek(_BLOCK * first + 8 * len(values))
 
     def _seek(self, position: int) -> None:
         self._position = position
