@@ -70,8 +70,8 @@ class Keystream:
     ) -> Float[np.ndarray, " size"]:
         """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`.
 
-        Draws one word a value, from the next whole block on; no word is used twice, whatever fails, and by several threads
-        one after another.
+        Draws one word a value, from the next whole block on. No word is used twice, whatever fails, and whoever else
+        draws at the same time.
         """
         with self._lock:
             first = -(-self._position // _BLOCK)
