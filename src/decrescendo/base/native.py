@@ -30,10 +30,9 @@ def kernel(source: Path) -> Any:
 
 @functools.cache
 def gomp_parallel() -> int | None:
-    """The address of GOMP_parallel in the OpenMP runtime that torch brings; without it, one thread does the work."""
-    import torch
-
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
+    """The address of GOMP_parallel in the OpenMP runtime that torch, already imported, brings; without it, one thread
+    does the work."""
+    for path in sorted((Path(str(sys.modules["torch"].__file__)).parent / "lib").glob("libgomp*.so*")):
         try:
             return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
         except (OSError, AttributeError):
