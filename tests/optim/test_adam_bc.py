@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn import normals
+from drawn import normals, on_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -224,9 +224,8 @@ def algorithm_4(model: nn.Module, plan: Plan, data: Any, seed: int, rule: Rule) 
         normal = normals(noise, {name: p.shape for name, p in named})
         for name, p in named:
             drawn = normal[name]
-            history[name].append(
-                ((total[name] + z * clip * drawn) / plan.sampling.expected_batch_size).numpy()
-            )
+            noisy = on_grid(total[name] + z * clip * drawn, z * clip)
+            history[name].append((noisy / plan.sampling.expected_batch_size).numpy())
             with torch.no_grad():
                 p -= torch.as_tensor(
                     rule(np.stack(history[name]), plan.noise_multiplier, plan.clip_norm, t + 1)
