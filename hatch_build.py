@@ -16,27 +16,38 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-RULES = Path("src", "decrescendo", "clipping", "rules")
-SOURCE, LIBRARY = RULES / "products.c", RULES / "_products.so"
+PACKAGE = Path("src", "decrescendo")
+SOURCES = (PACKAGE / "base" / "rng" / "gaussian.c", PACKAGE / "clipping" / "rules" / "products.c")
 FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi"]
 
 
 class Compile(BuildHookInterface[Any]):
-    """One C file to one shared library beside it."""
+    """Each C file to a shared library beside it."""
 
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 (hatch's)
-        try:
-            done = compile_to(Path(self.root, SOURCE), Path(self.root, LIBRARY))
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            done = str(error)
-        if done is not None:
-            self.app.display_warning(f"convolutions on a CPU take the form without C: {done}")
+        made: list[str] = []
+        for source in SOURCES:
+            library = library_of(source)
+            try:
+                done = compile_to(Path(self.root, source), Path(self.root, library))
+            except (OSError, ValueError, subprocess.SubprocessError) as error:
+                done = str(error)
+            if done is None:
+                made.append(library.as_posix())
+            else:
+                self.app.display_warning(f"what {source.name} does takes the form without C: {done}")
+        if not made:
             return
-        build_data["artifacts"].append(LIBRARY.as_posix())
+        build_data["artifacts"] += made
         build_data["pure_python"] = False
         build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+
+
+def library_of(source: Path) -> Path:
+    """Where the library of a C file lies."""
+    return source.with_name(f"_{source.stem}.so")
 
 
 def compile_to(source: Path, library: Path) -> str | None:
@@ -50,7 +61,8 @@ def compile_to(source: Path, library: Path) -> str | None:
     )
     if not compiler:
         return "no C compiler found"
-    name = f"-DPRODUCTS=decrescendo_products_{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    name = f"-D{source.stem.upper()}=decrescendo_{source.stem}_{digest}"
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder, library.name)
         command = [*compiler, *FLAGS, name, str(source), "-o", str(made)]

@@ -1,22 +1,27 @@
-"""What unpredictable, exactly rounded noise costs: draws a second, and a private step of the paper's CNN.
+"""What exact noise costs: numbers a second, and a private step of the paper's CNN.
 
     python -m benchmarks.secure [--rounds 15]       # measures, then writes docs/reference/noise-speed.md
 
-All ways alternate in one process on one thread; medians over rounds, the slowdown as a median of ratios within a round.
+All ways alternate in one process on one thread; seconds are the thread's own; medians over rounds, the slowdown as a
+median of ratios within a round.
 """
 
 import argparse
+import datetime
 import json
 import statistics
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import torch
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.base.rng import Secure, SecureStream, Streams
+from decrescendo.base.rng import Secure, SecureStream, Streams, rounded
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant
 from decrescendo.plans.sampling import PoissonSampling
@@ -27,29 +32,40 @@ from decrescendo_papers.models import paper_cnn
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT, PAGE = ROOT / "results" / "engine" / "secure.json", ROOT / "docs/reference/noise-speed.md"
-# The CNN's parameters, and a small language model's.
-SIZES = (26_010, 10_000_000)
+# The CNN's parameters, and an embedding's.
+SIZES = (26_010, 2_000_000)
 
 
 def draws(size: int) -> dict[str, Callable[[], object]]:
-    """Ways of adding noise to a sum of ``size`` float64 numbers."""
-    sums = torch.zeros(size, dtype=torch.float64)
-    generator, stream = Streams(0).torch("noise"), SecureStream.fresh()
+    """Ways of adding noise to a sum of ``size`` float32 numbers, and of dividing it."""
+    sums, out = torch.zeros(size), np.zeros(size, dtype=np.float32)
+    generator, seeded, secure = Streams(0).torch("noise"), Streams(0).keyed("noise"), SecureStream.fresh()
+
+    def without_kernel() -> object:
+        with mock.patch.object(rounded, "kernel", return_value=None):
+            return secure.add_gaussian(sums.numpy(), 1.0, divisor=3.0, out=out)
+
     return {
-        "float32 draw (predictable; ends at 5.8 deviations)": lambda: torch.randn(size, generator=generator),
-        "float64 draw (predictable)": lambda: (
-            torch.randn(size, dtype=torch.float64, generator=generator) + sums
+        "torch, float32 (ends at 5.8 deviations; predictable)": lambda: (
+            torch.randn(size, generator=generator).add_(sums).div_(3.0)
         ),
-        "secure, exactly rounded": lambda: stream.add_gaussian(sums.numpy(), 1.0),
+        "torch, float64 (ends at 8.6; predictable)": lambda: (
+            torch.randn(size, dtype=torch.float64, generator=generator).add_(sums).div_(3.0).float()
+        ),
+        "a seed: exact": lambda: seeded.add_gaussian(sums.numpy(), 1.0, divisor=3.0, out=out),
+        "`Secure()`: exact, unpredictable": lambda: secure.add_gaussian(
+            sums.numpy(), 1.0, divisor=3.0, out=out
+        ),
+        "the same, without the compiled kernel": without_kernel,
     }
 
 
 def seconds(work: Callable[[], object], times: int) -> float:
     """Of one call, from ``times`` of them."""
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(times):
         work()
-    return (time.perf_counter() - start) / times
+    return (time.thread_time() - start) / times
 
 
 def trainer(seed: int | Secure, steps: int) -> Callable[[], object]:
@@ -71,7 +87,17 @@ def trainer(seed: int | Secure, steps: int) -> Callable[[], object]:
 def measure(rounds: int) -> dict[str, Any]:
     """Draws and steps."""
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"rounds": rounds, "machine": machine("cpu"), "draws": {}}
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    today = datetime.date.today().isoformat()
+    found: dict[str, Any] = {
+        "rounds": rounds,
+        "machine": machine("cpu"),
+        "draws": {},
+        "date": today,
+        "commit": commit,
+    }
     for size in SIZES:
         ways, times = draws(size), max(1, 1_000_000 // size)
         rows = [{name: seconds(work, times) for name, work in ways.items()} for _ in range(rounds)]
@@ -91,13 +117,15 @@ def measure(rounds: int) -> dict[str, Any]:
 def render(found: dict[str, Any]) -> str:
     """The page, every number from the result."""
     lines = [
-        "# What secure noise costs",
+        "# What exact noise costs",
         "",
-        "One thread of a CPU, all ways alternating in one process, medians of "
-        f"{found['rounds']} rounds. Made by `python -m benchmarks.secure`. What secure noise is: "
-        "[secure-noise.md](../explanation/secure-noise.md).",
+        "One thread of a CPU, in its own seconds, all ways alternating in one process, medians of "
+        f"{found['rounds']} rounds, {found['date']}, commit {found['commit']}. Made by "
+        "`python -m benchmarks.secure`. What exact noise is: [secure-noise.md](../explanation/secure-noise.md).",
         "",
-        "| noise added to a sum | " + " | ".join(f"{int(size):,} numbers" for size in found["draws"]) + " |",
+        "| noise added to a float32 sum, and divided | "
+        + " | ".join(f"{int(size):,} numbers" for size in found["draws"])
+        + " |",
         "| --- | " + " | ".join("---:" for _ in found["draws"]) + " |",
     ]
     for name in next(iter(found["draws"].values())):
@@ -109,7 +137,7 @@ def render(found: dict[str, Any]) -> str:
         "A private step of the paper's CNN on MNIST (250 of 60,000 expected): "
         f"{found['step_ms']['seeded']:.1f} ms with a seed, {found['step_ms']['secure']:.1f} ms with `Secure()`;",
         f"within a round the secure step takes {statistics.median(ratios):.3f} times the other "
-        f"({ratios[0]:.3f} .. {ratios[-1]:.3f}). Batches are drawn by the cipher too.",
+        f"({ratios[0]:.3f} .. {ratios[-1]:.3f}). With `Secure()` batches are drawn by the cipher too.",
     ]
     return "\n".join(lines) + "\n"
 

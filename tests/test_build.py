@@ -32,15 +32,16 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    (tmp_path / module.RULES).mkdir(parents=True)
-    shutil.copy(ROOT / module.SOURCE, tmp_path / module.SOURCE)
-    (tmp_path / module.LIBRARY).write_bytes(b"of an older source")
     made = module.Compile()
+    made.libraries = [tmp_path / module.library_of(source) for source in module.SOURCES]
+    for source, library in zip(module.SOURCES, made.libraries, strict=True):
+        library.parent.mkdir(parents=True)
+        shutil.copy(ROOT / source, tmp_path / source)
+        library.write_bytes(b"of an older source")
     made.root, made.said = str(tmp_path), []
     made.app = SimpleNamespace(display_warning=made.said.append)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("DECRESCENDO_COMPILED", raising=False)
-    made.library = tmp_path / module.LIBRARY
     return made
 
 
@@ -51,11 +52,14 @@ def build(hook: Any) -> dict[str, Any]:
 
 
 @compiler
-def test_one_library_is_compiled_and_the_wheel_is_for_this_platform(hook: Any) -> None:
+def test_each_library_is_compiled_and_the_wheel_is_for_this_platform(hook: Any) -> None:
     data = build(hook)
-    assert hook.library.stat().st_size > 10_000
+    assert all(library.stat().st_size > 10_000 for library in hook.libraries)
     assert data["tag"].startswith("py3-none-")
-    assert data["artifacts"] == ["src/decrescendo/clipping/rules/_products.so"]
+    assert data["artifacts"] == [
+        "src/decrescendo/base/rng/_gaussian.so",
+        "src/decrescendo/clipping/rules/_products.so",
+    ]
     assert not hook.said
 
 
@@ -67,14 +71,14 @@ def test_a_compiler_that_fails_leaves_a_package_without_it(
 ) -> None:
     monkeypatch.setenv("CC", command)
     assert build(hook) == {"artifacts": []}
-    assert not hook.library.exists()  # nor one of an older source
-    assert len(hook.said) == 1
+    assert not any(library.exists() for library in hook.libraries)  # nor one of an older source
+    assert len(hook.said) == 2
 
 
 def test_it_can_be_left_out(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DECRESCENDO_COMPILED", "0")
     assert build(hook) == {"artifacts": []}
-    assert not hook.library.exists()
+    assert not any(library.exists() for library in hook.libraries)
 
 
 def test_no_compiler_at_all(hook: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -397,9 +397,11 @@ def test_it_is_a_form_that_operations_choose_from() -> None:
     assert called.called
 
 
+@built
 def test_a_library_from_another_source_is_not_called(tmp_path: Path) -> None:
     other = tmp_path / "products.c"
     other.write_bytes(compiled.SOURCE.read_bytes() + b"\n")
+    shutil.copy(compiled.SOURCE.with_name("_products.so"), tmp_path)
     with mock.patch.object(compiled, "SOURCE", other):
         assert compiled.library.__wrapped__() is None
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from drawn import normals
 from torch import Tensor, nn
 
 from decrescendo.accounting.budget import Unit
@@ -62,7 +63,7 @@ def test_rounds_equal_a_slow_loop_by_hand(build: Build) -> None:
     hand = make_model()
     optimizer = build(hand)
     streams = Streams(11)
-    sampling, noise = streams.numpy("sampling"), streams.torch("noise")
+    sampling, noise = streams.numpy("sampling"), streams.keyed("noise")
     inputs, targets = records()
     for index in range(3):
         opened = server.open()
@@ -78,10 +79,7 @@ def test_rounds_equal_a_slow_loop_by_hand(build: Build) -> None:
                 total[name] += gradient.double() * min(1.0, CLIP[index] / norm)
         server.close()
         optimizer.zero_grad()
-        drawn = {
-            name: torch.randn(total[name].shape, dtype=torch.float64, generator=noise)
-            for name in sorted(total)
-        }
+        drawn = normals(noise, {name: sums.shape for name, sums in total.items()})
         for name, parameter in hand.named_parameters():
             parameter.grad = ((total[name] + NOISE[index] * CLIP[index] * drawn[name]) / 8).float()
         optimizer.step()

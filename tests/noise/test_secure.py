@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from decrescendo.base.rng import SecureStream
+from decrescendo.base.rng import Keystream, SecureStream, Streams
 from decrescendo.base.rng.rounded import grid
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType
@@ -18,7 +18,9 @@ KEY = bytes(range(32))
 SAMPLING = PoissonSampling(dataset_size=1000, expected_batch_size=8)
 
 
-def noised(stream: SecureStream, z: float = 1.5, c: float = 0.5, **gradients: torch.Tensor) -> NoisyMean:
+def noised(
+    stream: SecureStream | Keystream, z: float = 1.5, c: float = 0.5, **gradients: torch.Tensor
+) -> NoisyMean:
     return privatise(ClippedSum(gradients, c, Diagnostics(8, 0, 0, 0.0)), z, SAMPLING, stream)
 
 
@@ -31,12 +33,30 @@ def std_p_value(noise: np.ndarray) -> float:
 def test_is_the_exact_gaussian_of_each_parameter_in_the_order_of_names(dtype: torch.dtype) -> None:
     b, a = torch.arange(6.0).reshape(2, 3).to(dtype), torch.tensor(3.0, dtype=dtype)
     found = noised(SecureStream(KEY), b=b, a=a).gradients
-    stream = SecureStream(KEY)
-    for name, total in (("a", a), ("b", b)):
-        sums = total.double().flatten().numpy()
-        expected = torch.from_numpy(stream.add_gaussian(sums, 1.5 * 0.5) / 8).reshape(total.shape)
-        assert torch.equal(found[name], expected.to(found[name].dtype))
+    sums = torch.cat([a.flatten(), b.flatten()]).double().numpy()
+    expected = torch.from_numpy(SecureStream(KEY).add_gaussian(sums, 1.5 * 0.5) / 8)
+    for name, part, shape in (("a", expected[:1], ()), ("b", expected[1:], (2, 3))):
+        assert torch.equal(found[name], part.reshape(shape).to(found[name].dtype))
         assert found[name].dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def test_a_seed_gives_the_same_law_and_parameters_of_float64_come_last() -> None:
+    wide, small = torch.ones(3, dtype=torch.float64), torch.ones(20)
+    found = noised(Streams(1).keyed("noise"), a=wide, b=small).gradients
+    stream = Streams(1).keyed("noise")
+    first, last = (stream.add_gaussian(part.numpy(), 1.5 * 0.5, divisor=8) for part in (small, wide))
+    assert torch.equal(found["b"], torch.from_numpy(first))
+    assert torch.equal(found["a"], torch.from_numpy(last))
+    again = noised(Streams(1).keyed("noise"), a=wide, b=small).gradients
+    assert all(torch.equal(found[name], again[name]) for name in found)
+    other = noised(Streams(2).keyed("noise"), a=wide, b=small).gradients
+    assert not torch.equal(found["b"], other["b"])
+
+
+def test_the_sum_is_left_as_it_was() -> None:
+    sums = torch.ones(5)
+    noised(SecureStream(KEY), w=sums)
+    assert torch.equal(sums, torch.ones(5))
 
 
 @pytest.mark.parametrize(("z", "c"), [(1.0, 1.0), (0.7, 3.0), (4.0, 0.01)])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from drawn import normals, on_grid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -208,7 +209,7 @@ def examples(rows: int) -> tuple[torch.Tensor, torch.Tensor]:
 def algorithm_4(model: nn.Module, plan: Plan, data: Any, seed: int, rule: Rule) -> None:
     """Du et al., Algorithm 4, one example after another; ``rule`` is the update from all gradients so far."""
     streams = Streams(seed)
-    noise = streams.torch("noise")
+    noise = streams.keyed("noise")
     named = sorted(model.named_parameters())
     history: dict[str, list[np.ndarray]] = {name: [] for name, _ in named}
     for t, indices in enumerate(plan.sampling.batches(plan.steps, streams.numpy("sampling"))):
@@ -220,11 +221,11 @@ def algorithm_4(model: nn.Module, plan: Plan, data: Any, seed: int, rule: Rule) 
             norm = float(torch.sqrt(sum(p.grad.square().sum() for _, p in named)))
             for name, p in named:
                 total[name] += p.grad * min(1.0, clip / norm)
+        normal = normals(noise, {name: p.shape for name, p in named})
         for name, p in named:
-            drawn = torch.randn(p.shape, generator=noise, dtype=torch.float64)
-            history[name].append(
-                ((total[name] + z * clip * drawn) / plan.sampling.expected_batch_size).numpy()
-            )
+            drawn = normal[name]
+            noisy = on_grid(total[name] + z * clip * drawn, z * clip)
+            history[name].append((noisy / plan.sampling.expected_batch_size).numpy())
             with torch.no_grad():
                 p -= torch.as_tensor(
                     rule(np.stack(history[name]), plan.noise_multiplier, plan.clip_norm, t + 1)

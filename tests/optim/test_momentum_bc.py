@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from drawn import normals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -115,13 +116,13 @@ def test_a_full_batch_run_is_algorithm_1_written_out(beta: float) -> None:
     run = train(
         model, loss, (inputs, targets), plan, MomentumBC(model.parameters(), lr=RATE, momentum=beta), seed=5
     )
-    noise, weights, noisy = Streams(5).torch("noise"), np.zeros(3), list[np.ndarray]()
+    noise, weights, noisy = Streams(5).keyed("noise"), np.zeros(3), list[np.ndarray]()
     for z, clip in zip(plan.noise_multiplier, plan.clip_norm, strict=True):
         total = np.zeros(3)
         for x, y in zip(inputs.numpy(), targets.numpy(), strict=True):
             gradient = (weights @ x - y) * x
             total += gradient * min(1.0, clip / np.linalg.norm(gradient))
-        drawn = torch.randn((1, 3), dtype=torch.float64, generator=noise).numpy()[0]
+        drawn = normals(noise, {"weight": (1, 3)})["weight"].numpy()[0]
         noisy.append((total + z * clip * drawn) / ROWS)
         weights = by_hand(np.array(noisy), RATE, beta)
     np.testing.assert_allclose(model.weight.detach()[0], weights, rtol=1e-5)

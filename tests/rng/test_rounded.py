@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 
 import mpmath
 import numpy as np
@@ -11,17 +12,26 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
 
-from decrescendo.base.rng import SecureStream, add_gaussian, rounded
-from decrescendo.base.rng.rounded import grid
+from decrescendo.base.rng import SecureStream, rounded
+from decrescendo.base.rng.rounded import add_gaussian, grid
 from decrescendo.errors import InvalidValue
 
 KEY = bytes(range(32))
 
 
-def said(words: list[int]) -> Callable[[int], np.ndarray]:
-    """Words from a list, and an error at its end."""
-    left: Iterator[int] = iter(words)
-    return lambda count: np.array([next(left) for _ in range(count)], dtype=np.uint64)
+class Said:
+    """The words of one coordinate: the first, those after it, and how many of these were asked for."""
+
+    def __init__(self, first: int, *more: int) -> None:
+        self.first, self.more, self.asked = first, more, 0
+
+    def reader(self, most: int) -> Callable[[int, int], np.ndarray]:
+        return lambda start, count: np.array([self.first] * count, dtype=np.uint64)
+
+    def further(self, index: int) -> Iterator[int]:
+        for word in chain(self.more):
+            self.asked += 1
+            yield word
 
 
 def exact(value: float, std: float, word: int, more: list[int]) -> int:
@@ -50,7 +60,7 @@ def exact(value: float, std: float, word: int, more: list[int]) -> int:
 def test_equals_many_digits(value: float, std: float, words: list[int], shift: int) -> None:
     """Also far out in the tail, where the first word says little."""
     first = (words[0] >> 63 << 63) | (words[0] % 2**63 >> shift)
-    found = add_gaussian(np.array([value]), std, said([first, *words[1:]]))
+    found = add_gaussian(np.array([value]), std, Said(first, *words[1:]))
     assert int(found[0] / grid(std)) == exact(value, std, first, words[1:])
 
 
@@ -63,19 +73,13 @@ def test_equals_many_digits(value: float, std: float, words: list[int], shift: i
 )
 def test_open_coordinates_are_decided(std: float, words: list[int], multiple: int, nudge: int) -> None:
     """A value that puts the sum on the edge between two multiples, but for what float64 cannot tell."""
-    asked: list[int] = []
-
-    def count(number: int) -> np.ndarray:
-        asked.append(number)
-        return source(number)
-
-    source = said(words)
+    source = Said(*words)
     size = -float(ndtri((words[0] % 2**63 + 0.5) * 2.0**-64))
     sign = -1 if words[0] >> 63 else 1
     value = (multiple + 0.5) * grid(std) - sign * std * size
     value += nudge * math.ulp(value)
-    found = add_gaussian(np.array([value]), std, count)
-    assert asked == [1, 2]
+    found = add_gaussian(np.array([value]), std, source)
+    assert source.asked == 2
     assert int(found[0] / grid(std)) == exact(value, std, words[0], words[1:])
 
 
@@ -102,22 +106,17 @@ def test_only_multiples_whatever_the_sum() -> None:
 
 def test_far_tails_exist() -> None:
     """A word of zeros says only that |N| is beyond 8.9: the bits after it say where."""
-    near = add_gaussian(np.zeros(1), 1.0, said([0, 2**63, 0]))[0]
-    far = add_gaussian(np.zeros(1), 1.0, said([2**63, 1, 0]))[0]
+    near = add_gaussian(np.zeros(1), 1.0, Said(0, 2**63, 0))[0]
+    far = add_gaussian(np.zeros(1), 1.0, Said(2**63, 1, 0))[0]
     assert 8.9 < near < 9.3
     assert -13.5 < far < -12.5
 
 
 def test_bits_are_drawn_until_nothing_is_open() -> None:
     """Zeros without end have no finite quantile: the first one decides."""
-    asked: list[int] = []
-
-    def mostly_zeros(count: int) -> np.ndarray:
-        asked.append(count)
-        return np.full(count, 1 if len(asked) > 3 else 0, dtype=np.uint64)
-
-    assert add_gaussian(np.zeros(1), 1.0, mostly_zeros)[0] > 20
-    assert asked == [1, 2, 2, 2]
+    zeros = Said(0, 0, 0, 0, 0, 1, 1)
+    assert add_gaussian(np.zeros(1), 1.0, zeros)[0] > 20
+    assert zeros.asked == 6
 
 
 def test_odd_values() -> None:
@@ -138,9 +137,13 @@ def test_refused_deviations(std: float) -> None:
 
 
 def test_refused_values() -> None:
-    for values in (np.zeros(1, dtype=np.float32), np.zeros((1, 1))):
-        with pytest.raises(InvalidValue, match="vector of float64"):
-            add_gaussian(values, 1.0, SecureStream(KEY).words)
+    for values in (np.zeros(1, dtype=np.float16), np.zeros((1, 1)), np.zeros(4)[::2]):
+        with pytest.raises(InvalidValue, match="vectors of float64"):
+            add_gaussian(values, 1.0, Said(1))
+    with pytest.raises(InvalidValue, match="vectors of float64"):
+        add_gaussian(np.zeros(3), 1.0, Said(1), out=np.zeros(2))
+    with pytest.raises(InvalidValue, match="divisor must be"):
+        add_gaussian(np.zeros(3), 1.0, Said(1), divisor=0)
 
 
 SAMPLE = 2**20

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What is made of sums: bounds, gradients, trainings, and the pages and examples that print them.
 NUMBERS = (
     "tests/accounting", "tests/contracts", "tests/plans", "papers/tests/theory", "tests/optim", "tests/noise",
-    "tests/clipping", "tests/training", "papers/tests/experiments", "papers/tests/data", "tests/statement", "src",
+    "tests/rng", "tests/clipping", "tests/training", "papers/tests/experiments", "papers/tests/data", "tests/statement", "src",
     "README.md",
 )  # fmt: skip
 # What is made of parallel or compiled sums.
@@ -32,6 +32,7 @@ GRADIENTS = (
     "tests/training",
     "tests/optim",
     "tests/noise",
+    "tests/rng",
     "papers/tests/experiments",
 )
 # What is made of words, dates, orders and files.

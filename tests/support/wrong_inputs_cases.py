@@ -318,7 +318,7 @@ CASES: dict[str, Case] = {
     "privatise: a tensor": ("InvalidType", "clipped must be a ClippedSum", lambda _: noising(clipped=torch.ones(2))),
     "privatise: noise negative": ("InvalidValue", "noise_multiplier must", lambda _: noising(noise_multiplier=-1.0)),
     "privatise: noise NaN": ("InvalidValue", "noise_multiplier must", lambda _: noising(noise_multiplier=NAN)),
-    "privatise: a seed": ("InvalidType", "stream must be a torch.Generator", lambda _: noising(stream=0)),
+    "privatise: a seed": ("InvalidType", "stream must be a SecureStream", lambda _: noising(stream=0)),
     "privatise: a batch size": ("InvalidType", "sampling must be a PoissonSampling", lambda _: noising(sampling=8)),
     "privatise: unbounded": (
         "InvalidValue", "finite sensitivity",

@@ -8,6 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from drawn import normals
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -37,7 +38,7 @@ def weights(model: nn.Module) -> torch.Tensor:
 def by_hand(model: nn.Module, data: Pair, plan: Any, seed: int, lr: float) -> None:
     """DP-SGD written out: one example after another, nothing shared with the library but the streams."""
     streams = Streams(seed)
-    noise = streams.torch("noise")
+    noise = streams.keyed("noise")
     draws = plan.sampling.batches(plan.steps, streams.numpy("sampling"))
     named = sorted(model.named_parameters())
     for t, indices in enumerate(draws):
@@ -49,9 +50,10 @@ def by_hand(model: nn.Module, data: Pair, plan: Any, seed: int, lr: float) -> No
             norm = torch.sqrt(sum(p.grad.square().sum() for _, p in named))
             for name, p in named:
                 total[name] += p.grad * min(1.0, clip / float(norm))
+        drawn = normals(noise, {name: p.shape for name, p in named})
         with torch.no_grad():
             for name, p in named:
-                noisy = total[name] + z * clip * torch.randn(p.shape, generator=noise)
+                noisy = total[name] + z * clip * drawn[name]
                 p -= lr * noisy / plan.sampling.expected_batch_size
     model.zero_grad()
 

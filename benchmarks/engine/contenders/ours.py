@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 import decrescendo as dc
 from benchmarks.engine.contenders.base import Refused, Setting, sgd
+from decrescendo.base.rng import SecureStream
 from decrescendo.errors import UnsupportedModel
 from decrescendo.optim import apply
 from decrescendo.optim.noise import privatise
@@ -48,8 +48,8 @@ class OursWithNoise(Ours):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self._sampling = dc.PoissonSampling(100 * self._rows, self._rows)
-        self._generator = torch.Generator(setting.device).manual_seed(1)
+        self._stream = SecureStream.fresh()
 
     def step(self) -> None:
-        noisy = privatise(self._clipped(), 1.0, self._sampling, self._generator)
+        noisy = privatise(self._clipped(), 1.0, self._sampling, self._stream)
         apply(noisy, self._model, self._optimizer)

@@ -95,7 +95,7 @@ def from_scratch(given: Course, seed: int, step: int, factor: float) -> float:
     optimizer = given.optimizer(model)
     scheduler = falling(optimizer)
     masks = Seeds(streams.numpy("model"))
-    engine, noise = Engine(model, given.loss, seeds=masks), streams.torch("noise")
+    engine, noise = Engine(model, given.loss, seeds=masks), streams.keyed("noise")
     inputs, targets = examples()
     batches = plan.sampling.batches(plan.steps, streams.numpy("sampling"))
     for t, chosen in enumerate(batches, start=1):

@@ -2,6 +2,7 @@
 
 ======================================  ============================================================================
 `Streams`, `Secure`, `Seeds`            random numbers by purpose: repeatable, or unpredictable
+`Keystream`                             a stream of bits from a key: the noise of a run with a seed
 `sealed`, `strict_json`, `write_whole`  JSON with a checksum, JSON read strictly, files that are whole or not there
 `require`                               an optional package, or the command that installs it
 `markdown`                              tables that can be read as text
@@ -10,7 +11,17 @@
 
 from decrescendo.base import markdown, sealed, strict_json
 from decrescendo.base.extras import require
-from decrescendo.base.rng import Secure, Seeds, Streams
+from decrescendo.base.rng import Keystream, Secure, Seeds, Streams
 from decrescendo.base.whole_file import write_whole
 
-__all__ = ["Secure", "Seeds", "Streams", "markdown", "require", "sealed", "strict_json", "write_whole"]
+__all__ = [
+    "Keystream",
+    "Secure",
+    "Seeds",
+    "Streams",
+    "markdown",
+    "require",
+    "sealed",
+    "strict_json",
+    "write_whole",
+]

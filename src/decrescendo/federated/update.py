@@ -141,25 +141,21 @@ def clip_update(update: Mapping[str, Tensor], clip_norm: float) -> dict[str, Ten
 def with_share(
     values: Mapping[str, Tensor], asked: Round, secret: Streams | SecureStream
 ) -> dict[str, Tensor]:
-    """Each value and N(0, share_std^2), in float64: with a secure stream rounded once, to a public grid.
+    """Each value and N(0, share_std^2), in float64, rounded once to a public grid.
 
     The same run and round have the same noise: `policy.Memory` sees to it that a round is answered once.
     """
     if isinstance(secret, SecureStream):
-        stream, found = secret.child(f"{asked.run}:{asked.number}"), dict[str, Tensor]()
-        for name in sorted(values):
-            exact = values[name].double().flatten().numpy()
-            noisy = torch.from_numpy(stream.add_gaussian(exact, asked.share_std))
-            found[name] = noisy.reshape(values[name].shape)
-        return found
-    digest = hashlib.sha256(f"{asked.run}:{asked.number}".encode()).digest()
-    generator = secret.child(int.from_bytes(digest, "big")).torch("noise")
-    return {
-        name: torch.randn(values[name].shape, dtype=torch.float64, generator=generator)
-        .mul_(asked.share_std)
-        .add_(values[name].double())
-        for name in sorted(values)
-    }
+        stream = secret.child(f"{asked.run}:{asked.number}")
+    else:
+        digest = hashlib.sha256(f"{asked.run}:{asked.number}".encode()).digest()
+        stream = secret.child(int.from_bytes(digest, "big")).keyed("noise")
+    found: dict[str, Tensor] = {}
+    for name in sorted(values):
+        exact = values[name].double().flatten().numpy()
+        noisy = torch.from_numpy(stream.add_gaussian(exact, asked.share_std))
+        found[name] = noisy.reshape(values[name].shape)
+    return found
 
 
 def prepare(

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from decrescendo.accounting.ledger import Release
-from decrescendo.base.rng import SecureStream
+from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.plans.sampling import PoissonSampling
 
-# Where noise is drawn from: repeatable, or unpredictable.
-NoiseStream: TypeAlias = torch.Generator | SecureStream
+# Where noise is drawn from: unpredictable, repeatable, or on a device of its own.
+NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator
 
 
 @final
@@ -62,10 +62,10 @@ def privatise(
         clipped: the sum and its sensitivity C.
         noise_multiplier: z >= 0. Zero adds nothing, draws nothing and protects nothing.
         sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
-        stream: the noise stream, drawn from once a parameter in the order of the sorted names. The draw
-            is made where the stream lives and is moved to the gradient, so a stream does not depend on
-            the model's device. A `base.rng.SecureStream` gives noise that nobody can predict and that is an exact
-            Gaussian, rounded once to a public grid: the sum goes to the CPU for it.
+        stream: the noise stream. A `base.rng.SecureStream` (which nobody can predict) or a `Keystream` (of a seed:
+            `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: the whole sum goes to the CPU for
+            it, its parameters one after another in the order of the sorted names, those of float64 last. A
+            ``torch.Generator`` draws once a parameter in that order, where it lives.
 
     Guarantee:
         the result is one ``Release(sampling.sample_rate, noise_multiplier)`` for neighbours that differ by
@@ -74,9 +74,9 @@ def privatise(
 
     Edge cases:
         an empty batch gets the same noise; the divisor never is the realised batch size, which is private;
-        noise is drawn and added in float64 whatever the gradients are (float32 generators never leave 5.8
-        standard deviations, and what lies beyond is worth more than a usual delta over a run); the result is
-        at least float32; an infinite sensitivity is refused unless z is 0.
+        noise is added in float64 whatever the gradients are (float32 draws never leave 5.8 standard deviations, and
+        what lies beyond is worth more than a usual delta over a run); the result is at least float32; an infinite
+        sensitivity is refused unless z is 0.
 
     Raises:
         InvalidType: ``clipped`` is no `ClippedSum`, or another argument of the wrong kind.
@@ -100,10 +100,10 @@ def privatise(
 
 
 def _check_stream(stream: object) -> None:
-    if not isinstance(stream, (torch.Generator, SecureStream)):
+    if not isinstance(stream, (SecureStream, Keystream, torch.Generator)):
         raise InvalidType(
-            f"stream must be a torch.Generator or a SecureStream, got {type(stream).__name__}. "
-            "Streams(seed).torch('noise') makes the one, SecureStream.fresh() the other"
+            f"stream must be a SecureStream, a Keystream or a torch.Generator, got {type(stream).__name__}. "
+            "SecureStream.fresh() makes the one, Streams(seed).keyed('noise') the other"
         )
 
 
@@ -128,16 +128,16 @@ def _noised(
 ) -> dict[str, Tensor]:
     """(gradient + N(0, std^2)) / divisor, drawn in the order of the sorted names; nothing is drawn for std 0."""
     noisy: dict[str, Tensor] = {}
+    if std > 0 and not isinstance(stream, torch.Generator):
+        for dtype in (torch.float32, torch.float64):
+            names = [name for name in sorted(gradients) if accumulator(gradients[name].dtype) == dtype]
+            noisy |= _noised_at_once({name: gradients[name] for name in names}, dtype, std, divisor, stream)
+        return {name: noisy[name] for name in gradients}
     for name in sorted(gradients):
         gradient = gradients[name].detach()
         dtype = accumulator(gradient.dtype)
         if std == 0:
             noisy[name] = gradient.to(dtype) / divisor
-            continue
-        if isinstance(stream, SecureStream):
-            exact = gradient.to("cpu", torch.float64)
-            rounded = stream.add_gaussian(exact.flatten().numpy(), std) / divisor
-            noisy[name] = torch.from_numpy(rounded).reshape(gradient.shape).to(dtype).to(gradient.device)
             continue
         # A float32 draw is made of 24 random bits: it ends at sqrt(48 ln 2) = 5.77 deviations, and an output that one
         # neighbour can make and the other cannot is an infinite loss. In float64 the end is at 8.57 deviations.
@@ -146,6 +146,29 @@ def _noised(
         total = noise.mul_(std).to(place).add_(gradient.to(place)).div_(divisor)
         noisy[name] = total.to(dtype).to(gradient.device)
     return {name: noisy[name] for name in gradients}
+
+
+def _noised_at_once(
+    gradients: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    std: float,
+    divisor: float,
+    stream: SecureStream | Keystream,
+) -> dict[str, Tensor]:
+    """The same in one walk over all of them, laid side by side: exact, rounded once to a grid."""
+    if not gradients:
+        return {}
+    sums = list(gradients.values())
+    device = sums[0].device
+    if any(part.device != device for part in sums):
+        sums, device = [part.cpu() for part in sums], torch.device("cpu")
+    flat = torch.cat([part.detach().reshape(-1) for part in sums]).to("cpu", dtype)
+    stream.add_gaussian(flat.numpy(), std, divisor=divisor, out=flat.numpy())
+    parts = flat.to(device).split([part.numel() for part in sums])
+    return {
+        name: part.view(gradients[name].shape).to(gradients[name].device)
+        for name, part in zip(gradients, parts, strict=True)
+    }
 
 
 @final

@@ -15,7 +15,7 @@ from safetensors.torch import save as save_tensors
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base import sealed
-from decrescendo.base.rng import SecureStream
+from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
 from decrescendo.report.ledgers import read_ledger
@@ -289,6 +289,7 @@ def _checkpoints() -> list[Files]:
     streams: tuple[Any, ...] = (
         np.random.default_rng(0),
         SecureStream(bytes(32)),
+        Keystream(bytes(32)),
         torch.Generator().manual_seed(0),
     )
     for stream in streams:
@@ -308,7 +309,12 @@ def _read_checkpoint(folder: Path) -> str:
     if read is None:
         return ""
     noise = read.state.get("noise") if isinstance(read.state, dict) else None
-    for stream in (np.random.default_rng(1), SecureStream(bytes(32)), torch.Generator()):
+    for stream in (
+        np.random.default_rng(1),
+        SecureStream(bytes(32)),
+        Keystream(bytes(32)),
+        torch.Generator(),
+    ):
         if isinstance(noise, dict) and noise.get("kind") == stream_state(stream)["kind"]:
             stream_at(stream, noise)
     return repr((read.step, sorted(map(repr, dict(read.state).items()))))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from decrescendo import NoisyMean, Plan, PoissonSampling, Streams, apply, privatise
-from decrescendo.base import Seeds
+from decrescendo.base import Keystream, Seeds
 from decrescendo.clipping import Batch, ClippedSum, Engine, Loss
 from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 from decrescendo.training import Rows, rows
@@ -189,7 +189,7 @@ class _State:
     optimizer: dict[str, Any]
     scheduler: dict[str, Any] | None
     sampling: Mapping[str, Any]
-    noise: torch.Tensor
+    noise: int
     masks: Mapping[str, Any]
 
 
@@ -208,7 +208,7 @@ class _Runner:
         self._table: Rows = rows(course.data)
         self._device = next(part for part in self._model.parameters() if part.requires_grad).device
         self._sampling = streams.numpy("sampling")
-        self._noise = streams.torch("noise")
+        self._noise = streams.keyed("noise")
 
     def step(self, number: int, factor: float = 1.0) -> None:
         """Step ``number`` of the plan, its noise times ``factor``."""
@@ -248,7 +248,7 @@ class _Runner:
             copy.deepcopy(self._optimizer.state_dict()),
             None if self._scheduler is None else copy.deepcopy(self._scheduler.state_dict()),
             copy.deepcopy(self._sampling.bit_generator.state),
-            self._noise.get_state(),
+            self._noise.position,
             copy.deepcopy(self._masks.bit_generator.state),
         )
 
@@ -259,7 +259,7 @@ class _Runner:
         if self._scheduler is not None and state.scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(state.scheduler))
         self._sampling.bit_generator.state = copy.deepcopy(state.sampling)
-        self._noise.set_state(state.noise)
+        self._noise = Keystream(self._noise.key, state.noise)
         self._masks.bit_generator.state = copy.deepcopy(state.masks)
 
 

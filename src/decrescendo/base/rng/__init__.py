@@ -1,11 +1,11 @@
 """Where random numbers come from: repeatable for experiments, unpredictable for weights that leave the house."""
 
+from decrescendo.base.rng.keystream import Keystream
 from decrescendo.base.rng.pair import sampling_and_noise
-from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.base.rng.secure import Secure, SecureStream
 from decrescendo.base.rng.seeds import Seeds, seeded
 from decrescendo.base.rng.streams import PURPOSES, Purpose, Streams
 
 __all__ = [
-    "PURPOSES", "Purpose", "Secure", "SecureStream", "Seeds", "Streams", "add_gaussian", "sampling_and_noise", "seeded",
+    "PURPOSES", "Keystream", "Purpose", "Secure", "SecureStream", "Seeds", "Streams", "sampling_and_noise", "seeded",
 ]  # fmt: skip

@@ -1,19 +1,15 @@
 """The streams of a run that everything rests on: who takes part, and noise. (Of the model's own numbers: `seeds`.)"""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from decrescendo.base.rng.keystream import Keystream
 from decrescendo.base.rng.secure import Secure, SecureStream
 from decrescendo.base.rng.streams import Streams
-
-if TYPE_CHECKING:
-    import torch
 
 
 def sampling_and_noise(
     seed: int | Secure,
-) -> "tuple[np.random.Generator | SecureStream, torch.Generator | SecureStream]":
+) -> tuple[np.random.Generator | SecureStream, Keystream | SecureStream]:
     """Streams "sampling" and "noise": of a seed, or with keys that nobody chooses.
 
     >>> sampling_and_noise(Secure())
@@ -23,4 +19,4 @@ def sampling_and_noise(
         root = SecureStream.fresh()
         return root.child("sampling"), root.child("noise")
     streams = Streams(seed)
-    return streams.numpy("sampling"), streams.torch("noise")
+    return streams.numpy("sampling"), streams.keyed("noise")

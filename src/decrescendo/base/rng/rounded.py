@@ -9,41 +9,71 @@ attacks on differential privacy systems", 2022). Here each coordinate is
 
 of the exact sum x and an ideal real N ~ N(0, 1): rounding is post-processing of the mechanism that accountants count,
 and the outputs are the multiples of gamma whatever x is. N is never known exactly, nor need it be: 64 random bits and
-float64 say in which interval it lies. Where the interval leaves open which multiple is nearest (one coordinate in a few
-million), more bits are drawn and the interval is computed with more digits, until nothing is open.
+float64 say in which interval it lies. Where the interval leaves open which multiple is nearest (one coordinate in some
+millions), more bits are drawn, from a place of the coordinate's own, and the interval is computed with more digits,
+until nothing is open. So a result is a function of the bits alone: with the compiled kernel (gaussian.c) or without it,
+on any processor, by any number of threads.
 """
 
+import ctypes
+import functools
 import math
-from collections.abc import Callable
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, UInt64
-from scipy.special import ndtri
+from jaxtyping import Bool, Float, Int, UInt64
 
+from decrescendo.base import native
 from decrescendo.errors import InvalidValue, check_instance, check_real
 
-Words = Callable[[int], UInt64[np.ndarray, " count"]]
-
+SOURCE = Path(__file__).with_name("gaussian.c")
 # gamma is this many powers of two below the largest one that is at most std.
 _FINENESS = 20
 # What float64 may be wrong by in the quantile, in units of 1 + |N|; SciPy's is at most 2^-50 (tests measure it).
 _QUANTILE_ERROR = 2.0**-45
-# Coordinates worked on at once: what is between them stays in the cache.
-_CHUNK = 2**15
+# What the kernel may be wrong by in N, half of the first word's interval counted (tests prove it).
+KERNEL_ERROR = 2.0**-46
+# Coordinates worked on at once: what is between them stays in the cache. Even: two words make a block.
+CHUNK = 2**14
 # Digits, in bits, of the slow path, beyond those of the random number.
 _MORE_DIGITS = 256
 _STD_RANGE = (2.0**-900, 2.0**900)
 
 
-def add_gaussian(values: np.ndarray, std: float, words: Words) -> Float[np.ndarray, " size"]:
-    """``values`` plus independent N(0, std^2) on each, rounded to the nearest multiple of `grid` (std).
+@runtime_checkable
+class Words(Protocol):
+    """Uniform 64-bit words, one for each coordinate of a vector, and more where they are needed."""
+
+    def reader(self, most: int) -> Callable[[int, int], UInt64[np.ndarray, " count"]]:
+        """A function of (start, count) for one thread, with at most ``most`` words a call."""
+        ...
+
+    def further(self, index: int) -> Iterator[int]:
+        """More words of one coordinate, without end, used for nothing else."""
+        ...
+
+
+def add_gaussian(
+    values: np.ndarray,
+    std: float,
+    words: Words,
+    *,
+    divisor: float = 1.0,
+    out: np.ndarray | None = None,
+) -> Float[np.ndarray, " size"]:
+    """``values`` plus independent N(0, std^2) on each, rounded to a multiple of `grid` (std), over ``divisor``.
+
+    All of torch's threads take part, where torch was imported.
 
     Args:
-        values: float64; what must be protected.
+        values: float64 or float32; what must be protected.
         std: in [2^-900, 2^900]; public.
-        words: called with a number, gives as many independent uniform 64-bit words. It is called again only where
-            rounding is open.
+        words: where random bits come from.
+        divisor: > 0; public. The multiple times 1 / divisor, in float64, is rounded to the dtype of ``values``.
+        out: where the result goes, of the shape and dtype of ``values``; may be ``values``. ``None`` for a new array.
 
     Guarantee:
         the law of the result is exactly that of an ideal real Gaussian added to ``values`` and rounded, if the words
@@ -55,22 +85,47 @@ def add_gaussian(values: np.ndarray, std: float, words: Words) -> Float[np.ndarr
         millisecond learns which were open.
 
     >>> from decrescendo.base.rng import SecureStream
-    >>> noisy = add_gaussian(np.zeros(4), 1.0, SecureStream.fresh().words)
+    >>> noisy = SecureStream.fresh().add_gaussian(np.zeros(4), 1.0)
     >>> bool((noisy * 2**20 == np.rint(noisy * 2**20)).all())
     True
     """
     check_instance("values", values, np.ndarray)
-    if values.ndim != 1 or values.dtype != np.float64:
-        raise InvalidValue(
-            f"values must be a vector of float64, got {values.dtype} of shape {values.shape}. "
-            "In fewer digits the sum itself is not what was bounded"
-        )
-    step = grid(std)
-    result = np.empty_like(values)
-    for start in range(0, len(values), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        result[part] = _add(values[part], std, step, words)
-    return result
+    found = np.empty_like(values) if out is None else out
+    for array in (values, found):
+        same = array.dtype == values.dtype and array.shape == values.shape and array.flags.c_contiguous
+        if values.dtype not in (np.float64, np.float32) or array.ndim != 1 or not same:
+            raise InvalidValue(
+                f"values and out must be contiguous vectors of float64 or float32, got {array.dtype} of shape "
+                f"{array.shape}. In fewer digits the sum itself is not what was bounded"
+            )
+    step, inverse = grid(std), 1 / check_real("divisor", divisor, above=0)
+    most = min(CHUNK, len(values))
+    starts = deque(range(0, len(values), CHUNK))  # several threads may take from it
+    left: list[tuple[Int[np.ndarray, " some"], UInt64[np.ndarray, " some"]]] = []
+
+    def work() -> None:
+        read, add = words.reader(most), _adder(values, found, std, step, inverse, most)
+        while starts:
+            try:
+                start = starts.popleft()
+            except IndexError:
+                return
+            drawn = read(start, min(CHUNK, len(values) - start))
+            indices = add(start, drawn)
+            if len(indices):
+                left.append((start + indices, drawn[indices]))
+
+    if len(starts) > 1:
+        native.on_all_threads(work)
+    elif starts:
+        work()
+    if left:
+        indices, drawn = (np.concatenate(parts) for parts in zip(*left, strict=True))
+        with np.errstate(over="ignore"):  # beyond float32
+            found[indices] = _settled(
+                values[indices].astype(np.float64), std, step, inverse, drawn, words, indices
+            )
+    return found
 
 
 def grid(std: float) -> float:
@@ -88,10 +143,51 @@ def grid(std: float) -> float:
     return math.ldexp(1.0, math.frexp(value)[1] - 1 - _FINENESS)
 
 
-def _add(
-    values: Float[np.ndarray, " size"], std: float, step: float, words: Words
-) -> Float[np.ndarray, " size"]:
-    drawn = words(len(values))
+@functools.cache
+def kernel() -> Any:
+    """The compiled function, or ``None`` where there is none."""
+    function = native.kernel(SOURCE)
+    if function is not None:
+        pointer, number, whole = ctypes.c_void_p, ctypes.c_double, ctypes.c_int64
+        function.argtypes = (*(pointer,) * 4, whole, *(number,) * 4, ctypes.c_uint, ctypes.c_uint)
+        function.restype = whole
+    return function
+
+
+def _adder(
+    values: np.ndarray, out: np.ndarray, std: float, step: float, inverse: float, most: int
+) -> Callable[[int, np.ndarray], np.ndarray]:
+    """A function of (start, words), for one thread: writes to ``out`` where float64 is sure which multiple is nearest,
+    and gives the places, from ``start`` on, of the others, which it leaves alone."""
+    function = kernel()
+    if function is None:
+
+        def portable(start: int, drawn: np.ndarray) -> np.ndarray:
+            part = slice(start, start + len(drawn))
+            nearest, is_open = _nearest(values[part].astype(np.float64), std, step, drawn)
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.copyto(out[part], nearest * (step * inverse), casting="same_kind", where=~is_open)
+            return np.flatnonzero(is_open)
+
+        return portable
+    unsure, size = np.empty(most, dtype=np.int64), values.itemsize
+    source, target, listed = (array.ctypes.data for array in (values, out, unsure))
+    scales = std, 1 / step, 0.5 - KERNEL_ERROR * (std / step), step * inverse
+    version = values.dtype == np.float64, native.BEST
+
+    def compiled(start: int, drawn: np.ndarray) -> np.ndarray:
+        there = source + size * start, target + size * start, drawn.ctypes.data
+        return unsure[: function(*there, listed, len(drawn), *scales, *version)].copy()
+
+    return compiled
+
+
+def _nearest(
+    values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
+) -> tuple[Float[np.ndarray, " size"], Bool[np.ndarray, " size"]]:
+    """The nearest multiples, in units of ``step``, and where float64 leaves them open."""
+    from scipy.special import ndtri  # slow to load, for `decrescendo --help` too
+
     # One bit is the sign; 63 are the beginning of a tail probability below one half, whose other bits nobody drew yet.
     negative, tail = drawn >> np.uint64(63) == 1, drawn & np.uint64(2**63 - 1)
     probability = (tail + 0.5) * 2.0**-64
@@ -102,27 +198,34 @@ def _add(
         nearest = np.rint(scaled)
         # |dN/du| <= 1.26/u: half a unit of the last bit drawn, and the rounding of u, become an error of N.
         error = std * (2.0**-64.5 / probability + _QUANTILE_ERROR * (1 + size)) + 2.0**-52 * np.abs(total)
-        is_closed = np.abs(scaled - nearest) + error / step < 0.5
-        result = nearest * step
-    for index in np.flatnonzero(np.isfinite(values) & ~is_closed):
-        result[index] = _decide(
-            float(values[index]), std, step, bool(negative[index]), int(tail[index]), words
-        )
+        return nearest, ~(np.abs(scaled - nearest) + error / step < 0.5)
+
+
+def _settled(
+    values: Float[np.ndarray, " some"], std: float, step: float, inverse: float, drawn: UInt64[np.ndarray, " some"],
+    words: Words, indices: Int[np.ndarray, " some"],
+) -> Float[np.ndarray, " some"]:  # fmt: skip
+    """The results of the coordinates ``indices``, with more bits and digits for what float64 leaves open."""
+    nearest, is_open = _nearest(values, std, step, drawn)
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = np.where(np.isfinite(values), nearest * (step * inverse), values)
+    for place in np.flatnonzero(np.isfinite(values) & is_open):
+        further = words.further(int(indices[place]))
+        result[place] = _decide(float(values[place]), std, step, int(drawn[place]), further) * inverse
     return result
 
 
-def _decide(value: float, std: float, step: float, negative: bool, tail: int, words: Words) -> float:
+def _decide(value: float, std: float, step: float, word: int, further: Iterator[int]) -> float:
     """The nearest multiple of ``step``, with as many more random bits and digits as it takes."""
     import mpmath  # rarely needed, and slow to load
 
-    bits = 64
+    signed, tail, bits = (-std if word >> 63 else std), word % 2**63, 64
     while True:
-        for word in words(2):
-            tail, bits = (tail << 64) | int(word), bits + 64
+        for _ in range(2):
+            tail, bits = (tail << 64) | next(further), bits + 64
         with mpmath.workprec(2 * bits + _MORE_DIGITS):
             first, last = (
-                mpmath.nint((value + (-std if negative else std) * _quantile(end, bits)) / step)
-                for end in (tail, tail + 1)
+                mpmath.nint((value + signed * _quantile(end, bits)) / step) for end in (tail, tail + 1)
             )
             if first == last:
                 return float(first * step)

@@ -6,16 +6,13 @@ from dataclasses import dataclass
 from typing import NoReturn, final
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Float, Int, UInt64
 
-from decrescendo.base.rng.rounded import add_gaussian
-from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
+from decrescendo.base.rng.keystream import KEY, Keystream
+from decrescendo.errors import InvalidType, check_integer, check_real
 
-_KEY = 32
-_BLOCK = 16
 # Coins thrown at once.
 _COINS = 2**20
 
@@ -35,9 +32,7 @@ class Secure:
 
 @final
 class SecureStream:
-    """A stream of bits from a 256-bit key by AES-256 in counter mode (NIST SP 800-38A).
-
-    Whoever does not know the key cannot tell the stream from fair coins, nor what comes from what came.
+    """A `Keystream` whose key nobody chose, which refuses to be held twice.
 
     Args:
         key: 32 bytes; as sensitive as the data. Use `fresh`: nothing but a checkpoint should pass one.
@@ -55,22 +50,15 @@ class SecureStream:
     (dtype('uint64'), 16)
     """
 
-    __slots__ = ("_key", "_owner", "_position", "_stream")
+    __slots__ = ("_owner", "_stream")
 
     def __init__(self, key: bytes, position: int = 0) -> None:
-        if not isinstance(key, bytes) or len(key) != _KEY:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValue(f"key must be {_KEY} bytes, got another value. Use SecureStream.fresh()")
-        self._key, self._owner = key, os.getpid()
-        self._position = check_integer("position", position)
-        blocks, rest = divmod(self._position, _BLOCK)
-        counter = (blocks % 2**128).to_bytes(_BLOCK, "big")
-        self._stream = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor()
-        self._stream.update(bytes(rest))
+        self._stream, self._owner = Keystream(key, position), os.getpid()
 
     @classmethod
     def fresh(cls) -> "SecureStream":
         """A stream with a new key from the operating system."""
-        return cls(secrets.token_bytes(_KEY))
+        return cls(secrets.token_bytes(KEY))
 
     def child(self, name: str) -> "SecureStream":
         """A stream of its own, from this one's key and ``name`` by HKDF-SHA256 (RFC 5869).
@@ -78,18 +66,18 @@ class SecureStream:
         Whoever knows the child's key learns nothing of this one's, nor of another child's.
         """
         self._check_owner()
-        derive = HKDF(algorithm=SHA256(), length=_KEY, salt=None, info=f"decrescendo:{name}".encode())
-        return SecureStream(derive.derive(self._key))
+        derive = HKDF(algorithm=SHA256(), length=KEY, salt=None, info=f"decrescendo:{name}".encode())
+        return SecureStream(derive.derive(self.key))
 
     @property
     def key(self) -> bytes:
         """As sensitive as the data: who knows it knows the noise. For checkpoints."""
-        return self._key
+        return self._stream.key
 
     @property
     def position(self) -> int:
         """Bytes used so far."""
-        return self._position
+        return self._stream.position
 
     def words(self, count: int) -> UInt64[np.ndarray, " count"]:
         """The next uniform 64-bit words."""
@@ -115,14 +103,21 @@ class SecureStream:
             chosen.append(np.flatnonzero(heads) + start)
         return np.concatenate(chosen) if chosen else np.zeros(0, dtype=np.int64)
 
-    def add_gaussian(self, values: Float[np.ndarray, " size"], std: float) -> Float[np.ndarray, " size"]:
+    def add_gaussian(
+        self,
+        values: Float[np.ndarray, " size"],
+        std: float,
+        *,
+        divisor: float = 1.0,
+        out: Float[np.ndarray, " size"] | None = None,
+    ) -> Float[np.ndarray, " size"]:
         """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`."""
-        return add_gaussian(values, std, self.words)
+        self._check_owner()
+        return self._stream.add_gaussian(values, std, divisor=divisor, out=out)
 
     def _bytes(self, count: int) -> bytes:
         self._check_owner()
-        self._position += count
-        return self._stream.update(bytes(count))
+        return self._stream.take(count)
 
     def _check_owner(self) -> None:
         if os.getpid() != self._owner:

@@ -1,7 +1,7 @@
 """One named random stream a purpose, all from one seed, never the global generators.
 
-Streams by purpose mean that changing the model cannot change the noise. These generators are fast and repeatable,
-not cryptographic: whoever knows the seed knows the noise, so a seed is as sensitive as the data. A seed that can be
+Streams by purpose mean that changing the model cannot change the noise. These generators are fast and repeatable:
+whoever knows the seed knows the noise, so a seed is as sensitive as the data. A seed that can be
 guessed (0, 1, 2, ..) is known: for weights that leave the house take ``secrets.randbits(128)``. Nor may two trainings
 on the same data that are both published share one: their noise is the same, and cancels in the difference.
 """
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from decrescendo.base.rng.keystream import Keystream
 from decrescendo.errors import InvalidValue, check_integer
 
 if TYPE_CHECKING:
@@ -67,6 +68,11 @@ class Streams:
     def numpy(self, purpose: Purpose) -> np.random.Generator:
         """A fresh NumPy generator at the start of the stream."""
         return np.random.default_rng(self.seed_of(purpose))
+
+    def keyed(self, purpose: Purpose) -> Keystream:
+        """A fresh stream of a cipher, keyed by SHA-256 of the seed: the noise of a run."""
+        self.seed_of(purpose)
+        return Keystream(hashlib.sha256(f"decrescendo:{self.seed}:{purpose}:key".encode()).digest())
 
     def torch(self, purpose: Purpose, device: "str | torch.device" = "cpu") -> "torch.Generator":
         """A fresh torch generator at the start of the stream, on ``device``.

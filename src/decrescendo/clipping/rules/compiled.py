@@ -6,8 +6,6 @@ It is built by `hatch_build.py` when the package is installed on a machine with 
 
 import ctypes
 import functools
-import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,13 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from decrescendo.base.native import BEST, gomp_parallel, kernel
 from decrescendo.clipping.rules.patches import Geometry
 from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("products.c")
-LIBRARY = Path(__file__).with_name("_products.so")
 LANES = 8  # of products.c
-BEST = 2  # of its versions: 2 (AVX-512), 1 (AVX2), 0; where the processor has it
 
 
 class Sizes(ctypes.Structure):
@@ -39,26 +36,10 @@ class Sizes(ctypes.Structure):
 @functools.cache
 def library() -> Callable[..., None] | None:
     """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
-    if os.environ.get("DECRESCENDO_COMPILED") == "0":
-        return None
-    try:
-        name = f"decrescendo_products_{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}"
-        function = getattr(ctypes.CDLL(str(LIBRARY)), name)
-    except (OSError, AttributeError):
-        return None
-    function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint, ctypes.c_uint), None
+    function = kernel(SOURCE)
+    if function is not None:
+        function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint, ctypes.c_uint), None
     return function
-
-
-@functools.cache
-def _parallel() -> int | None:
-    """The address of GOMP_parallel in the OpenMP runtime that torch brings; without it, one thread does the work."""
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
-        try:
-            return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
-        except (OSError, AttributeError):
-            continue
-    return None
 
 
 def covers(geometry: Geometry, d: Float[Tensor, "batch outputs *places"]) -> bool:
@@ -137,7 +118,7 @@ def gradients(
     )
     sizes = Sizes(batch, high, wide, channels, outputs, *kernel, *steps, ys, xs, *strides)
     pointers = [_pointer(tensor) for tensor in (found, squares, last, d)]
-    function(*pointers, ctypes.byref(sizes), _parallel(), torch.get_num_threads(), BEST)
+    function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), BEST)
     return squares
 
 

@@ -5,17 +5,19 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 
-from decrescendo.base.rng import SecureStream
+from decrescendo.base.rng import Keystream, SecureStream
 from decrescendo.errors import DecrescendoError, FileRefused
 from decrescendo.optim.noise import NoiseStream
 
-Stream = TypeVar("Stream", bound=np.random.Generator | torch.Generator | SecureStream)
+Stream = TypeVar("Stream", bound=np.random.Generator | NoiseStream)
 
 
 def stream_state(stream: np.random.Generator | NoiseStream) -> dict[str, Any]:
     """Where a stream is; as sensitive as the data."""
     if isinstance(stream, SecureStream):
         return {"kind": "secure", "key": stream.key, "position": stream.position}
+    if isinstance(stream, Keystream):
+        return {"kind": "keyed", "key": stream.key, "position": stream.position}
     if isinstance(stream, torch.Generator):
         return {"kind": "torch", "device": str(stream.device), "state": stream.get_state()}
     return {"kind": "numpy", "state": dict(stream.bit_generator.state)}
@@ -36,6 +38,8 @@ def stream_at(stream: Stream, state: dict[str, Any]) -> Stream:
             return stream
         if isinstance(stream, SecureStream) and state["kind"] == "secure":
             return cast("Stream", SecureStream(state["key"], state["position"]))
+        if isinstance(stream, Keystream) and state["kind"] == "keyed":
+            return cast("Stream", Keystream(state["key"], state["position"]))
     except (KeyError, TypeError, ValueError, RuntimeError, DecrescendoError) as error:
         raise FileRefused(f"a checkpoint must hold the state of a random stream, got {error}") from None
     raise FileRefused(

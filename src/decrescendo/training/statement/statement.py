@@ -266,8 +266,8 @@ def _gaps(provenance: Provenance | None) -> list[str]:
         )
     if provenance.random != SECURE:
         gaps.append(
-            "whoever knows or guesses the seed, which fixes the noise; floating-point noise has gaps that an attacker "
-            "may use. For models that leave the house train with Secure()"
+            "whoever knows or guesses the seed, which fixes the noise. For models that leave the house train with "
+            "Secure()"
         )
     if not provenance.account:
         gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")

@@ -1,0 +1,73 @@
+"""Kernels in C that `hatch_build.py` compiles where there is a compiler, and the threads of torch to run them on.
+
+Nothing needs a kernel: set ``DECRESCENDO_COMPILED=0`` to leave all aside.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+BEST = 2  # of a kernel's versions: 2 (AVX-512), 1 (AVX2), 0; where the processor has it
+
+
+def kernel(source: Path) -> Any:
+    """The function of the library beside ``source``, or ``None`` where it was not built from this very file, or is not
+    wanted. Its name has the file's hash in it."""
+    if os.environ.get("DECRESCENDO_COMPILED") == "0" or sys.byteorder != "little":
+        return None
+    try:
+        digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+        library = ctypes.CDLL(str(source.with_name(f"_{source.stem}.so")))
+        return getattr(library, f"decrescendo_{source.stem}_{digest}")
+    except (OSError, AttributeError):
+        return None
+
+
+@functools.cache
+def gomp_parallel() -> int | None:
+    """The address of GOMP_parallel in the OpenMP runtime that torch, already imported, brings; without it, one thread
+    does the work."""
+    for path in sorted((Path(str(sys.modules["torch"].__file__)).parent / "lib").glob("libgomp*.so*")):
+        try:
+            return ctypes.cast(ctypes.CDLL(str(path)).GOMP_parallel, ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+    return None
+
+
+_WORK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_PARALLEL = ctypes.CFUNCTYPE(None, _WORK, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+
+
+def on_all_threads(work: Callable[[], None]) -> None:
+    """Call ``work`` on each of torch's threads at once, where torch was imported; on one thread elsewhere.
+
+    Threads of our own would fight with torch's, which spin for a while after their work (docs/adr/0016).
+
+    >>> found = []
+    >>> on_all_threads(lambda: found.append(1))
+    >>> len(found) >= 1
+    True
+    """
+    torch = sys.modules.get("torch")
+    threads = 1 if torch is None else torch.get_num_threads()
+    address = gomp_parallel() if threads > 1 else None
+    if address is None:
+        work()
+        return
+    errors: list[BaseException] = []
+
+    def guarded(_: int | None) -> None:
+        try:
+            work()
+        except BaseException as error:  # it must not be lost in C
+            errors.append(error)
+
+    _PARALLEL(address)(_WORK(guarded), None, threads, 0)
+    if errors:
+        raise errors[0]

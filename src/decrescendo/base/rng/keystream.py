@@ -1,0 +1,130 @@
+"""A stream of bits from a key, any place of which is found at once: AES-256 in counter mode (NIST SP 800-38A)."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from jaxtyping import Float, UInt64
+
+from decrescendo.base.rng.rounded import add_gaussian
+from decrescendo.errors import InvalidValue, check_integer
+
+KEY = 32
+_BLOCK = 16
+# Blocks from here on are for coordinates whose first word leaves rounding open: 2^32 for each.
+_FURTHER = 2**127
+_PER_COORDINATE = 2**32
+
+
+@final
+class Keystream:
+    """A repeatable stream of bits from a 256-bit key, read by a cursor. `Streams.keyed` makes one of a seed.
+
+    Whoever does not know the key cannot tell the stream from fair coins, nor what comes from what came; whoever knows
+    it knows all.
+
+    Args:
+        key: 32 bytes.
+        position: bytes of the stream already used, >= 0.
+
+    Raises:
+        InvalidValue: a key of another length.
+
+    >>> Keystream(bytes(32)).words(2).tolist() == Keystream(bytes(32)).words(2).tolist()
+    True
+    """
+
+    __slots__ = ("_context", "_lock", "_position", "key")
+
+    def __init__(self, key: bytes, position: int = 0) -> None:
+        if not isinstance(key, bytes) or len(key) != KEY:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue(f"key must be {KEY} bytes, got another value. Use SecureStream.fresh()")
+        self.key, self._context, self._lock = key, _context(key, 0), Lock()
+        self._seek(check_integer("position", position))
+
+    @property
+    def position(self) -> int:
+        """Bytes used so far."""
+        return self._position
+
+    def take(self, count: int) -> bytes:
+        """The next bytes."""
+        with self._lock:
+            self._position += count
+            return self._context.update(bytes(count))
+
+    def words(self, count: int) -> UInt64[np.ndarray, " count"]:
+        """The next uniform 64-bit words."""
+        return np.frombuffer(self.take(8 * check_integer("count", count)), dtype="<u8")
+
+    def add_gaussian(
+        self,
+        values: Float[np.ndarray, " size"],
+        std: float,
+        *,
+        divisor: float = 1.0,
+        out: Float[np.ndarray, " size"] | None = None,
+    ) -> Float[np.ndarray, " size"]:
+        """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`.
+
+        Draws one word a value, from the next whole block on. No word is used twice, whatever fails, and whoever else
+        draws at the same time.
+        """
+        with self._lock:
+            first = -(-self._position // _BLOCK)
+            words = _Words(self.key, first, [self._context])
+            try:
+                return add_gaussian(values, std, words, divisor=divisor, out=out)
+            finally:
+                self._seek(_BLOCK * first + 8 * len(values))
+
+    def _seek(self, position: int) -> None:
+        self._position = position
+        block, rest = divmod(position, _BLOCK)
+        self._context.reset_nonce(_counter(block))
+        self._context.update(bytes(rest))
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words of one vector's coordinates, for any number of threads: word i is at byte 16 first + 8 i."""
+
+    key: bytes
+    first: int
+    # Contexts that a reader may take: making one takes as long as a thousand words.
+    free: list[CipherContext] = field(default_factory=list[CipherContext])
+
+    def reader(self, most: int) -> Callable[[int, int], UInt64[np.ndarray, " count"]]:
+        """A function of (start, count), for one thread: words start .. start + count - 1, until it is called again.
+
+        Args:
+            most: the largest count; ``start`` is even.
+        """
+        context = self.free.pop() if self.free else _context(self.key, 0)
+        zeros, words = memoryview(bytes(8 * most)), np.empty(most + 2, dtype="<u8")
+        buffer = memoryview(words).cast("B")  # with room for the block that `update_into` asks for
+
+        def read(start: int, count: int) -> np.ndarray:
+            context.reset_nonce(_counter(self.first + start // 2))
+            context.update_into(zeros[: 8 * count], buffer)
+            return words[:count]
+
+        return read
+
+    def further(self, index: int) -> Iterator[int]:
+        """More words of coordinate ``index``, without end, at a place of its own."""
+        place = 2 * self.first + index
+        context = _context(self.key, _FURTHER + place * _PER_COORDINATE)
+        while True:
+            yield int.from_bytes(context.update(bytes(8)), "little")
+
+
+def _counter(block: int) -> bytes:
+    return (block % 2**128).to_bytes(_BLOCK, "big")
+
+
+def _context(key: bytes, block: int) -> CipherContext:
+    return Cipher(algorithms.AES(key), modes.CTR(_counter(block))).encryptor()
