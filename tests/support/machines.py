@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # What is made of sums: bounds, gradients, trainings, and the pages and examples that print them.
 NUMBERS = (
     "tests/accounting", "tests/contracts", "tests/plans", "papers/tests/theory", "tests/optim", "tests/noise",
-    "tests/rng", "tests/clipping", "tests/training", "papers/tests/experiments", "papers/tests/data", "tests/statement", "src",
-    "README.md",
+    "tests/rng", "tests/clipping", "tests/training", "papers/tests/experiments", "papers/tests/data", "tests/statement",
+    "src", "README.md",
 )  # fmt: skip
 # What is made of parallel or compiled sums.
 GRADIENTS = (
