@@ -1,7 +1,6 @@
 """Benchmarks are not run here, but a change of the package must not leave one behind that cannot start."""
 
 import importlib
-import json
 import sys
 from pathlib import Path
 
@@ -28,9 +27,3 @@ def test_a_benchmark_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] not in PEERS:
             raise
-
-
-def test_the_page_of_noise_prints_its_result() -> None:
-    from benchmarks.secure import PAGE, RESULT, render
-
-    assert PAGE.read_text() == render(json.loads(RESULT.read_text()))
