@@ -85,9 +85,3 @@ def test_the_gpu_command_needs_torch_and_numpy_alone(tmp_path: Path) -> None:
     assert isinstance(noise["26010, seed"], float)
     assert "not installed" in noise["26010, Secure"]
     assert ranks["gloo"]["largest difference of weights"] < 1e-5
-
-
-def test_the_page_of_noise_prints_its_result() -> None:
-    from benchmarks.secure import PAGE, RESULT, render
-
-    assert PAGE.read_text() == render(json.loads(RESULT.read_text()))

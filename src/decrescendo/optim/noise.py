@@ -139,6 +139,7 @@ def _noised(
         if std == 0:
             noisy[name] = gradient.to(dtype) / divisor
             continue
+        assert isinstance(stream, torch.Generator)
         # A float32 draw is made of 24 random bits: it ends at sqrt(48 ln 2) = 5.77 deviations, and an output that one
         # neighbour can make and the other cannot is an infinite loss. In float64 the end is at 8.57 deviations.
         noise = torch.randn(gradient.shape, dtype=torch.float64, device=stream.device, generator=stream)

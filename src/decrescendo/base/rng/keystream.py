@@ -105,7 +105,7 @@ class _Words:
         """
         context = self.free.pop() if self.free else _context(self.key, 0)
         zeros, words = memoryview(bytes(8 * most)), np.empty(most + 2, dtype="<u8")
-        buffer = memoryview(words).cast("B")  # with room for the block that `update_into` asks for
+        buffer = words.data.cast("B")  # with room for the block that `update_into` asks for
 
         def read(start: int, count: int) -> np.ndarray:
             context.reset_nonce(_counter(self.first + start // 2))

@@ -93,7 +93,7 @@ def add_gaussian(
     found = np.empty_like(values) if out is None else out
     for array in (values, found):
         same = array.dtype == values.dtype and array.shape == values.shape and array.flags.c_contiguous
-        if values.dtype not in (np.float64, np.float32) or array.ndim != 1 or not same:
+        if values.dtype.type not in (np.float64, np.float32) or array.ndim != 1 or not same:
             raise InvalidValue(
                 f"values and out must be contiguous vectors of float64 or float32, got {array.dtype} of shape "
                 f"{array.shape}. In fewer digits the sum itself is not what was bounded"
