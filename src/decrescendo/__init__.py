@@ -26,12 +26,14 @@ if TYPE_CHECKING:
     from decrescendo import distributed as distributed
     from decrescendo import errors as errors
     from decrescendo import federated as federated
+    from decrescendo import integrations as integrations
     from decrescendo import optim as optim
     from decrescendo import plans as plans
     from decrescendo import report as report
     from decrescendo import training as training
     from decrescendo.accounting import Budget, Guarantee, Ledger, Release, Unit
     from decrescendo.base import Secure, Streams
+    from decrescendo.integrations import hf as hf
     from decrescendo.optim import NoisyMean, apply, privatise
     from decrescendo.plans import Plan, PoissonSampling, calibrate, curves
     from decrescendo.training import Checkpoints, Run, Store, Trainer, train
@@ -48,7 +50,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = (
-    "accounting", "audit", "base", "clipping", "distributed", "errors", "federated", "integrations", "optim",
+    "accounting", "audit", "base", "clipping", "distributed", "errors", "federated", "hf", "integrations", "optim",
     "plans", "report", "steering", "training",
 )  # fmt: skip
 
