@@ -18,7 +18,7 @@ from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import trainer
-from decrescendo.training.data import Rows, rows
+from decrescendo.training.data import Examples, Rows, table_of
 
 Build = Callable[[Plan], AbstractContextManager[object]]
 
@@ -107,17 +107,19 @@ def shuffled(plan: Plan) -> Iterator[None]:
 def padded_to_the_longest(plan: Plan) -> AbstractContextManager[object]:
     """Batches of texts are cut to the longest text in them (padding is 0)."""
 
-    def cut(data: Any) -> Rows:
-        table = rows(data)
+    def cut(data: Any, collate_fn: Any) -> Rows | Examples:
+        table = table_of(data, collate_fn)
+        if not isinstance(table, Rows) or not isinstance(data, torch.Tensor):
+            return table
 
         def take(indices: np.ndarray) -> Batch:
             tokens = table.take(indices)
             longest = int((tokens != 0).any(dim=0).nonzero().max()) + 1
             return tokens[:, :longest]
 
-        return Rows(table.count, take) if isinstance(data, torch.Tensor) else table
+        return Rows(table.count, take)
 
-    return mock.patch.object(trainer, "rows", cut)
+    return mock.patch.object(trainer, "table_of", cut)
 
 
 @contextmanager

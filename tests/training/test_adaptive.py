@@ -31,6 +31,7 @@ from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
+from decrescendo.training.checkpoint.streams import stream_state
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, FromSchedule, PolicyContext, Settings, ValidationDecay
@@ -69,7 +70,7 @@ def portrait(trainer: Trainer, model: nn.Module, filter: Filter) -> tuple[Any, .
     return (
         weights(model).tolist(),
         trainer.ledger,
-        trainer._noise.get_state().tolist(),
+        stream_state(trainer._noise),
         json.dumps(trainer._sampling.bit_generator.state),
         filter.spent,
         filter.remaining,

@@ -130,7 +130,7 @@ ONE = dc.curves.constant(1.0)
     "promise",
     [
         lambda: calibrate(UNLIMITED, SAMPLING, steps=3, privacy=ONE, clip=ONE),
-        lambda: allocate(UNLIMITED, SAMPLING, steps=3, weight=ONE, clip=ONE),
+        lambda: allocate(UNLIMITED, SAMPLING, steps=3, influence=ONE, clip=ONE),
         lambda: RenyiFilter(UNLIMITED, 16),
         lambda: ZcdpFilter(UNLIMITED),
         lambda: dc.plans.AdaptivePlan(UNLIMITED, SAMPLING, "ZcdpFilter", 3, "fixed"),

@@ -29,7 +29,7 @@ def test_names_that_are_not_there_are_refused_in_one_line(invoke: Invoke) -> Non
 def test_blocks_that_are_not_there_are_refused_in_one_line(invoke: Invoke) -> None:
     result = invoke("reproduce", "table1", "--block", "certifed", "--dry-run")
     assert result.exit_code == 2
-    assert result.stderr.startswith("error: block must be one of claimed, certified, got 'certifed'")
+    assert result.stderr.startswith("error: --block must be one of claimed, certified, got 'certifed'")
 
 
 def test_the_report_is_written_and_names_what_it_left_out(invoke: Invoke, tmp_path: Path) -> None:

@@ -238,7 +238,12 @@ def test_a_page_without_results_is_unfinished_not_broken(tmp_path: Path) -> None
     found = pages(Sources(Archive([]), tmp_path, tmp_path, tmp_path))
     for name, text in found.items():
         assert "nan" not in text, name
-        assert "no run yet" in text or "Unfinished" in text or name == "README.md"
+        assert (
+            "no run yet" in text
+            or "No run is finished" in text
+            or "Unfinished" in text
+            or name == "README.md"
+        )
 
 
 def test_the_committed_pages_are_those_of_the_committed_results() -> None:

@@ -156,7 +156,7 @@ def _runs() -> list[Files]:
 def _sign_run(files: Files) -> Files:
     """The plan's own checksum, those of the files, and the run's."""
     out = dict(files)
-    for name, digest in ((runs.PLAN, sealed.digest), (runs.ADAPTIVE, sealed.digest)):
+    for name, digest in ((runs.PLAN, sealed.digest), (runs.ADAPTIVE_PLAN, sealed.digest)):
         if name in out:
             out[name] = resigned(out[name], digest)
     if runs.RUN not in out:
@@ -165,7 +165,7 @@ def _sign_run(files: Files) -> Files:
         body: Any = json.loads(out[runs.RUN])
         for name, key in (
             (runs.PLAN, "plan_sha256"),
-            (runs.ADAPTIVE, "plan_sha256"),
+            (runs.ADAPTIVE_PLAN, "plan_sha256"),
             (runs.WEIGHTS, "weights_sha256"),
         ):
             if name in out and files.get(name) is not None and key in body:

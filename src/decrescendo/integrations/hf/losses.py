@@ -33,6 +33,7 @@ def loss(model: nn.Module, batch: Batch) -> Tensor:
         InvalidValue: labels that do not fit the logits.
         UnsupportedModel: a model of another kind, which needs a loss of your own.
 
+    >>> import torch
     >>> class Classifier(nn.Module):
     ...     def forward(self, x):
     ...         return {"logits": x}

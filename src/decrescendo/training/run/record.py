@@ -40,7 +40,7 @@ from decrescendo.training.statement import UNRECORDED, Declaration, Provenance, 
 FORMAT, VERSION = "decrescendo-run", 1
 # A run whose noise was decided on the way has an adaptive plan, and says more of itself.
 ADAPTIVE_VERSION = 2
-RUN, PLAN, TERMS, WEIGHTS, DIAGNOSTICS = (
+RUN, PLAN, ADAPTIVE_PLAN, WEIGHTS, DIAGNOSTICS = (
     "run.json",
     "plan.json",
     "adaptive_plan.json",
@@ -83,8 +83,8 @@ class Run:
         stopped: why an adaptive run ended, in words.
         provenance: how it was run, as far as the library saw it.
 
-    >>> from decrescendo import Budget, PoissonSampling, calibrate, constant
-    >>> one = constant(1.0)
+    >>> from decrescendo import Budget, PoissonSampling, calibrate, curves
+    >>> one = curves.constant(1.0)
     >>> plan = calibrate(Budget(2.0, 1e-3), PoissonSampling(50, 10), steps=3, privacy=one, clip=one)
     >>> run = Run(plan, plan.ledger, plan.guarantee, weights={}).with_metrics({"accuracy": 0.9})
     >>> run.steps, run.metrics["accuracy"], run.proven
