@@ -41,12 +41,14 @@ class _Effort:
     width: float = WIDTH
 
     def refined(self) -> "_Effort":
-        return _Effort(self.nodes * 2, self.kappa / 1.6, self.smoothing / 2.5, self.width / 2)
+        return _Effort(self.nodes * 2, self.kappa / 1.6, self.smoothing / 2.5, self.width / 4)
 
 
 # Rates that are paid for one by one, in a run and in a cell: up to so many, cells are no cheaper.
 _FEW_RATES, _ALONE = 12, 4
-_PILOT = _Effort(nodes=24, kappa=0.08, smoothing=2e-3)
+# Narrow cells: where most steps cost next to nothing, what a series leaves out is more than they are, and a search that
+# begins with a wrong epsilon does not end.
+_PILOT = _Effort(nodes=24, kappa=0.08, smoothing=2e-3, width=0.1)
 _REFINEMENTS = 3
 _SMALLEST_WIDTH = 1e-7
 
