@@ -229,3 +229,11 @@ class TestSentence5:
         written = {path.name: path.read_bytes() for path in (tmp_path / "first").iterdir()}
         assert f"{agreed.kind}.json" in written
         assert written == {path.name: path.read_bytes() for path in (tmp_path / "second").iterdir()}
+
+
+def test_a_long_file_says_why() -> None:
+    """Above 300 lines a file says at its top why it is not two."""
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if text.count("\n") > 300:
+            assert "Longer than most files: " in (ast.get_docstring(ast.parse(text)) or ""), path

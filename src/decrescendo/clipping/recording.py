@@ -1,4 +1,7 @@
-"""Seeing every use of a trainable parameter in a forward pass, without touching the model."""
+"""Seeing every use of a trainable parameter in a forward pass, without touching the model.
+
+Longer than most files: one interception sees every form in which a parameter is used.
+"""
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

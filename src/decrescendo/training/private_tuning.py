@@ -3,6 +3,8 @@
 Source: Papernot and Steinke 2022, *Hyperparameter Tuning with Renyi Differential Privacy*; see `accounting.Selection`.
 
 One file, though long: the mechanism and what may be shown of it are to be read together.
+
+Longer than most files: the draw, the trials, the winner and their one price are one algorithm.
 """
 
 import hashlib

@@ -1,4 +1,8 @@
-"""`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere."""
+"""`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere.
+
+Longer than most files: what a step may do, and in which order it is decided, drawn, released, written down and seen,
+is to be read in one place.
+"""
 
 import time
 from collections import deque

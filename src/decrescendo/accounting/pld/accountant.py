@@ -1,4 +1,7 @@
-"""`Pld`: epsilon of thousands of different steps, between two certified ends."""
+"""`Pld`: epsilon of thousands of different steps, between two certified ends.
+
+Longer than most files: both ends, both directions and both questions (epsilon, delta) go through one search.
+"""
 
 import math
 import sys

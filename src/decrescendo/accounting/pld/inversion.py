@@ -17,6 +17,8 @@ sum_n exp(c n W) delta(e + n W): the wanted term and non-negative others, bounde
 
 *Floating point* and the cut at the last frequency are carried as absolute bounds on every term. Curves whose values
 are off by a relative x give a delta that is off by at most (1 +- x) to the power of the number of steps.
+
+Longer than most files: its three errors and their bounds are one proof.
 """
 
 import math

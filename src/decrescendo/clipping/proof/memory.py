@@ -1,4 +1,7 @@
-"""The labels of one pass, kept by memory; and what outlives the pass."""
+"""The labels of one pass, kept by memory; and what outlives the pass.
+
+Longer than most files: what a write, a view and an end of life do to labels hangs together.
+"""
 
 import sys
 import weakref

@@ -1,4 +1,7 @@
-"""What each operation does to where the examples are: the tables, and the door for operations of others."""
+"""What each operation does to where the examples are: the tables, and the door for operations of others.
+
+Longer than most files: most of it is a table.
+"""
 
 from collections.abc import Sequence
 from typing import cast

@@ -2,6 +2,8 @@
 
 Below autograd, views, ``.data``, hooks, compiled or functional code all look alike. Labels are kept by memory
 (`memory.Labels`), so that a write through any alias changes what every alias is.
+
+Longer than most files: what happens to the labels at one operation is one walk.
 """
 
 import itertools

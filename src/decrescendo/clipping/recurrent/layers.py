@@ -4,6 +4,8 @@ The layers of torch are one operation each. Here the same outputs come from a pa
 before each step. Then every weight is that of a linear layer over positions: input to gates with the inputs, hidden to
 gates with the states before each step, projection with what is projected, and one pass back through time gives the
 gradients at their outputs. Their rule is that of linear layers.
+
+Longer than most files: three layers of torch share all but a few lines.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -4,6 +4,8 @@ With the patches U_i (channels * kernel, places) of example i and its output gra
 the weight gradient is g_i = D_i U_i^T, group by group. Its norm follows from this product, or from the Gram
 matrices of patches and of output gradients; the weighted sum is the product again, or torch's own weight gradient
 of the weighted output gradients. Where products.c was compiled, it makes the product without copying a patch.
+
+Longer than most files: its methods, each a class, share the geometry of one convolution.
 """
 
 import math

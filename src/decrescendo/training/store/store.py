@@ -1,4 +1,7 @@
-"""`Store`: many runs on one data set, one budget, one file."""
+"""`Store`: many runs on one data set, one budget, one file.
+
+Longer than most files: what is reserved, recorded and refused under one lock is to be read together.
+"""
 
 import getpass
 import hashlib
