@@ -4,6 +4,7 @@ import base64
 import http.client
 import json
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -296,3 +297,17 @@ def test_the_command_line_opens_a_folder_or_says_what_is_wrong(opened: Open, tmp
     for wrong in (tmp_path, tmp_path / "nothing"):
         with pytest.raises((InvalidValue, dc.errors.FileRefused)):
             Studio(path=wrong)
+
+
+@pytest.mark.parametrize("runs_first", [True, False])
+def test_a_studio_that_is_closed_at_once_ends(runs_first: bool) -> None:
+    studio = Studio()
+    thread = threading.Thread(target=studio.run)
+    if runs_first:
+        thread.start()
+    studio.close()
+    if not runs_first:
+        thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    Studio(port=urlsplit(studio.url).port or 0).close()  # the port is free again

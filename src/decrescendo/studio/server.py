@@ -198,12 +198,22 @@ class Studio:
             ws="none",
         )
         self._server = uvicorn.Server(config)
+        self._lock, self._running, self._closed = threading.Lock(), False, False
 
     def run(self) -> None:
-        """Serve until Ctrl-C, or `close`."""
-        self._server.run(sockets=[self._socket])
+        """Serve until Ctrl-C, or `close`, from whatever thread and however early."""
+        with self._lock:
+            if self._closed:
+                return
+            self._running = True
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._socket.close()
 
     def close(self) -> None:
-        """Stop."""
-        self._server.should_exit = True
-        self._socket.close()
+        """Stop; a server that runs lets go of its port by itself."""
+        with self._lock:
+            self._closed = self._server.should_exit = True
+            if not self._running:
+                self._socket.close()
