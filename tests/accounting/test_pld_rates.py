@@ -156,14 +156,15 @@ def test_different_rates_against_an_independent_library_step_by_step(
         assert lower * (1 - 1e-4) <= converged <= upper * (1 + 1e-4)
 
 
-@settings(max_examples=4, deadline=None)
+# Where steps cost little, cells are too wide for a narrow bracket: refused, or one rate after the other.
+@settings(max_examples=3, deadline=None)
 @given(
     seed=st.integers(0, 2**31),
-    log_noise=st.floats(-0.4, 1.5),
-    log_rate=st.floats(-2.5, -0.4),
-    span=st.floats(0.01, 2.0),
+    log_noise=st.floats(-0.2, 0.5),
+    log_rate=st.floats(-1.5, -0.6),
+    span=st.floats(0.1, 1.0),
     log_steps=st.floats(1.5, 2.0),
-    log_delta=st.floats(-12, -3),
+    log_delta=st.floats(-6, -4),
 )
 def test_cells_and_rates_one_by_one_agree(
     seed: int, log_noise: float, log_rate: float, span: float, log_steps: float, log_delta: float
@@ -249,7 +250,7 @@ class TestManyRates:
     def test_five_thousand_rates_need_no_more_parts_than_a_few_cells(self) -> None:
         rate = np.geomspace(0.002, 0.02, self.STEPS)
         assert np.unique(cells(rate)).size == math.ceil(np.ptp(np.log(rate / (1 - rate))) / WIDTH)
-        steps = accountant._Steps.of(run_of(rate, np.linspace(2, 1, self.STEPS)), DELTA, accountant._PILOT)
+        steps = accountant._Steps.of(run_of(rate, np.linspace(2, 1, self.STEPS)), DELTA, Pld()._effort())
         assert len(steps.groups) <= 6
         total = sum(float(part.mixtures.counts.sum()) for part in steps.above)
         assert total == self.STEPS
