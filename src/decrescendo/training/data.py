@@ -62,8 +62,8 @@ class Examples:
     Guarantee:
         where the data and ``collate_fn`` keep nothing of one example for another (a running mean would; nothing looks
         for it), row i of a batch is a function of example i, and of random numbers (torch's, NumPy's and Python's
-        global ones) that begin anew for each example, at a place that hangs on the step and the example alone. So no example is
-        padded to the length of another: `joined` puts examples of one shape together, and keeps others apart.
+        global ones) that begin anew for each example, at a place that hangs on the step and the example alone.
+        So no example is padded to the length of another: `joined` puts examples of one shape together, others apart.
         The process's own generators are afterwards where they were.
     """
 
