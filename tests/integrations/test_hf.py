@@ -24,7 +24,8 @@ from decrescendo.errors import (
     UnsupportedModel,
 )
 from decrescendo.training import Trainer
-from decrescendo.training.data import Draw, table_of
+from decrescendo.training.data import table_of
+from decrescendo.training.examples import EXAMPLES_APART, Draw
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
@@ -89,8 +90,8 @@ def test_a_bert_on_ragged_text_by_the_mixin_is_the_plain_trainers_run(tmp_path: 
     assert torch.equal(weights(trainer.model), weights(model))
     assert not torch.equal(weights(model), before)
     assert trainer.run.ledger == run.ledger == PLAN.ledger
-    assert trainer.run.proven
-    assert run.proven
+    assert trainer.run.assumptions == (EXAMPLES_APART,)
+    assert run.assumptions == (EXAMPLES_APART,)
     assert trainer.run.diagnostics == run.diagnostics
 
 
@@ -107,7 +108,7 @@ def test_a_bert_on_ragged_text_is_the_run_on_rows_padded_to_one_length() -> None
     ):
         model = bert(dropout=0.0)
         run = plain(model, data, collate_fn=collate)
-        assert run.proven
+        assert run.assumptions == (() if collate is None else (EXAMPLES_APART,))
         found.append(weights(model))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], rtol=1e-3, atol=1e-4)
@@ -141,8 +142,8 @@ def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -
     run = plain(model, rows, collate_fn=trainer.data_collator)
     assert torch.equal(weights(trainer.model), weights(model))
     assert not torch.equal(weights(model), before)
-    assert trainer.run.proven
-    assert run.proven
+    assert trainer.run.assumptions == (EXAMPLES_APART,)
+    assert run.assumptions == (EXAMPLES_APART,)
     assert trainer.run.ledger == PLAN.ledger
 
 
@@ -160,8 +161,8 @@ def test_a_vision_model_with_augmentation_and_two_workers_is_the_plain_trainers_
         model = vit()
         run = plain(model, Augmented(), num_workers=workers)
         assert torch.equal(weights(trainer.model), weights(model))
-        assert trainer.run.proven
-        assert run.proven
+        assert trainer.run.assumptions == (EXAMPLES_APART,)
+        assert run.assumptions == (EXAMPLES_APART,)
 
 
 # What stays the trainer's own

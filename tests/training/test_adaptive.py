@@ -70,8 +70,8 @@ def portrait(trainer: Trainer, model: nn.Module, filter: Filter) -> tuple[Any, .
     return (
         weights(model).tolist(),
         trainer.ledger,
-        stream_state(trainer._noise),
-        json.dumps(trainer._sampling.bit_generator.state),
+        stream_state(trainer._streams.noise),
+        json.dumps(trainer._streams.sampling.bit_generator.state),
         filter.spent,
         filter.remaining,
     )
@@ -291,7 +291,7 @@ def test_an_error_after_the_grant_leaves_it_spent(
     cost = filter.cost(Release(0.2, 2.0))
     released = 0
     if where == "draw":
-        monkeypatch.setattr("decrescendo.training.trainer.map_rows", power_cut)
+        monkeypatch.setattr("decrescendo.training.drawing.map_rows", power_cut)
     elif where == "gradient":
         trainer._engine.clipped_sum = power_cut  # type: ignore[method-assign]
     elif where == "noise":

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from decrescendo.training.examples import EXAMPLES_APART, Draw, Examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping.batches import Ragged, map_rows
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation
 from decrescendo.training import Checkpoints, Trainer, train
-from decrescendo.training.data import Draw, Examples, rows, table_of
+from decrescendo.training.data import rows, table_of
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -142,7 +143,8 @@ import random
 import torch
 from torch.utils.data import TensorDataset
 from decrescendo.errors import DecrescendoError
-from decrescendo.training.data import Draw, table_of
+from decrescendo.training.data import table_of
+from decrescendo.training.examples import Draw
 import numpy as np
 
 table = table_of(TensorDataset(torch.arange(9.0)), lambda items: torch.tensor([random.random()]))
@@ -245,7 +247,8 @@ def test_views_of_an_example_are_averaged_before_clipping(data: Pair) -> None:
         torch.testing.assert_close(gradient, one.gradients[name] / 4)
     assert engine.assumptions == ()
     plan = make_plan()
-    assert train(model, mean, TensorDataset(*data), plan, sgd(model), seed=0, collate_fn=views).proven
+    run = train(model, mean, TensorDataset(*data), plan, sgd(model), seed=0, collate_fn=views)
+    assert run.assumptions == (EXAMPLES_APART,)
 
 
 def test_lists_arrays_memory_maps_and_data_frames_are_rows(data: Pair, tmp_path: Path) -> None:

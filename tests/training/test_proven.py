@@ -70,7 +70,7 @@ def test_what_was_declared_is_in_the_run_its_file_and_its_page(data: Data, tmp_p
     again = Run.load(tmp_path / "run")
     assert again.assumptions == DECLARED
     for one in (run, again):
-        assert f"- Not proven, but declared: {DECLARED[0]}; {DECLARED[1]}." in page(one)
+        assert f"- Not proven, but supposed: {DECLARED[0]}; {DECLARED[1]}." in page(one)
         assert "proven apart" not in page(one)
         assert any("taken on trust" in text for text in one.statement().facts["not_covered"])
         assert DECLARED[0] in one.describe()

@@ -68,11 +68,12 @@ def _form(batch: Batch) -> object:
 
 def _together(group: list[Batch]) -> Batch:
     """Batches of one form, one after the other."""
-    whole = iter([torch.cat(column) for column in zip(*map(_leaves, group), strict=True)])
+    whole = iter([torch.cat(column) for column in zip(*map(leaves_of, group), strict=True)])
     return map_rows(lambda _: next(whole), group[0])
 
 
-def _leaves(batch: Batch) -> list[Tensor]:
+def leaves_of(batch: Batch) -> list[Tensor]:
+    """The tensors of a batch, in the order of `map_rows`."""
     found: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ class Outcome:
             "may hold a copy of what another holds), `federated.units` says what else is hidden, and how far."
         )
         if self.assumptions:
-            lines.append(f"Not proven, but declared: {'; '.join(self.assumptions)}.")
+            lines.append(f"Not proven, but supposed: {'; '.join(self.assumptions)}.")
         return "\n".join(lines)
 
     def to_run(self) -> Run:

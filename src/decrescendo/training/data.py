@@ -1,25 +1,24 @@
 """What training draws batches from: columns of tensors, or anything with a length and items, as numbered rows."""
 
 import functools
-import hashlib
-import random
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset
 
-from decrescendo.clipping.batches import Ragged, count_rows, joined, map_rows, select_rows
+from decrescendo.clipping.batches import count_rows, leaves_of, select_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.training.examples import Collate, ColumnRows, Draw, Examples, FrameRows, Items, bits
 
-# From a list of examples (always of one) to a batch of them, as torch's ``collate_fn``.
-Collate = Callable[[list[Any]], Batch]
+ROWS_APART = (
+    "Rows.take makes each row from its own example (compared: one row of the first batch, taken by itself)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,8 @@ class Rows:
 
     Args:
         count: number of rows.
-        take: from ascending indices (never none) to the batch of these rows, a copy.
+        take: from ascending indices (never none) to the batch of these rows, a copy. It sees all of a batch: a run
+            that trains on it supposes, and says so, that each row is made of its own example.
 
     >>> squares = Rows(5, lambda indices: torch.from_numpy(indices) ** 2)
     >>> squares.take(np.array([1, 3]))
@@ -39,59 +39,41 @@ class Rows:
     take: Callable[[Int[np.ndarray, " batch"]], Batch]
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """Who is in a batch: ascending indices, and the key of the random numbers that making the batch takes."""
-
-    indices: Int[np.ndarray, " batch"]
-    key: int = 0
-
-
-@runtime_checkable
-class Items(Protocol):
-    """Examples by number: a list, a map-style ``torch`` or ``datasets`` data set, an array, a memory map."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
+def assumption_of(table: Rows | Examples) -> str:
+    """What nobody can prove of the code that makes examples; empty where none of it is a user's."""
+    if isinstance(table, Examples):
+        return table.assumption
+    return "" if _is_ours(table) else ROWS_APART
 
 
-class Examples:
-    """Items that ``collate_fn`` makes batches of, each example by itself.
+def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:
+    """Compare the first of several rows with itself, taken alone; where a batch is not twice the same it tells nothing.
 
-    Guarantee:
-        where the data and ``collate_fn`` keep nothing of one example for another (a running mean would; nothing looks
-        for it), row i of a batch is a function of example i, and of random numbers (torch's, NumPy's and Python's
-        global ones) that begin anew for each example, at a place that hangs on the step and the example alone.
-        So no example is padded to the length of another: `joined` puts examples of one shape together, others apart.
-        The process's own generators are afterwards where they were.
+    Raises:
+        InvalidValue: the row differs by more than rounding.
     """
+    if _is_ours(table):
+        return
+    batch = table.take(indices)
+    if bits(batch) != bits(table.take(indices)):
+        return
+    first, alone = leaves_of(batch), leaves_of(table.take(indices[:1]))
+    if len(alone) != len(first) or not all(map(_close, (value[:1] for value in first), alone)):
+        raise InvalidValue(
+            "Rows.take must make each row from its own example, got another row when it was taken alone. "
+            "Centre, scale and pad by numbers that are fixed before"
+        )
 
-    def __init__(self, items: Items, collate_fn: Collate | None) -> None:
-        self._items, self._collate = items, collate_fn
-        self.count = len(items)
 
-    def take(self, draw: Draw) -> Batch:
-        """The batch of a draw, which is not empty."""
-        with _own_numbers() as begin:
-            made = [self._one(int(index), begin, draw.key) for index in draw.indices]
-        return _stacked(made) if self._collate is None else joined(made)
+def _is_ours(table: Rows) -> bool:
+    return isinstance(table.take, functools.partial) and table.take.func is _selected
 
-    def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Any:
-        """The batch of one example; without a collator its item."""
-        begin(key, index)
-        item = self._items[index]
-        if self._collate is None:
-            _check_numbers(item)
-            return item
-        batch = self._collate([item])
-        found = count_rows(batch)
-        if found != 1:
-            raise InvalidValue(
-                f"collate_fn must make one row of one example, got {found} rows. Leave packing and padding-free "
-                "batches out; several views of an example are a dimension after the first"
-            )
-        return batch
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    scale = float(one.abs().max()) if one.is_floating_point() and one.numel() else 0.0
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
 
 
 def rows(data: object) -> Rows:
@@ -138,9 +120,9 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
         count = count_rows(data)
         if collate_fn is None:
             return Rows(count, functools.partial(_selected, data))
-        return Examples(_ColumnRows(data, count), collate_fn)
+        return Examples(ColumnRows(data, count), collate_fn)
     if hasattr(data, "iloc"):
-        data = _FrameRows(data)
+        data = FrameRows(data)
     return Examples(_items_of(data), collate_fn)
 
 
@@ -177,84 +159,3 @@ def _items_of(data: object) -> Items:
             f"got {type(data).__name__}"
         )
     return data
-
-
-@dataclass(frozen=True, slots=True)
-class _ColumnRows:
-    """Row i of every column."""
-
-    columns: Any
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int, /) -> Any:
-        return map_rows(lambda column: column[index], self.columns)
-
-
-@dataclass(frozen=True, slots=True)
-class _FrameRows:
-    """The rows of a data frame, as dicts."""
-
-    frame: Any
-
-    def __len__(self) -> int:
-        return len(self.frame)
-
-    def __getitem__(self, index: int, /) -> Any:
-        row = self.frame.iloc[index]
-        return row.to_dict() if hasattr(row, "to_dict") else row
-
-
-def _stacked(items: list[Any]) -> Batch:
-    """By torch's ``default_collate``, which stacks rows: those of one kind together."""
-    groups: dict[object, list[Any]] = {}
-    for item in items:
-        groups.setdefault(_kind(item), []).append(item)
-    parts = tuple(default_collate(group) for group in groups.values())
-    for part in parts:
-        count_rows(part)
-    return parts[0] if len(parts) == 1 else Ragged(parts)
-
-
-def _kind(item: object) -> object:
-    """What a row of it looks like: shapes, dtypes and types, no values."""
-    if isinstance(item, (Tensor, np.ndarray, np.generic)):
-        return item.shape, item.dtype
-    if isinstance(item, Mapping):
-        return tuple((key, _kind(value)) for key, value in cast("Mapping[Any, object]", item).items())
-    if isinstance(item, (list, tuple)):
-        return type(item), *map(_kind, cast("list[object]", item))
-    return type(item)
-
-
-def _check_numbers(item: object) -> None:
-    """Refuse lists and texts, of which ``default_collate`` makes something else than rows."""
-    values = cast("Mapping[str, object]", item).items() if isinstance(item, Mapping) else [("", item)]
-    for name, value in values:
-        if isinstance(value, (str, bytes)) or (isinstance(value, list) and isinstance(item, Mapping)):
-            raise InvalidType(
-                f"an example without collate_fn must hold numbers, arrays and tensors, got a {type(value).__name__} "
-                f'in {name or "it"}. Give a collate_fn; for a datasets.Dataset also .with_format("torch") makes tensors'
-            )
-
-
-@contextmanager
-def _own_numbers() -> Generator[Callable[[int, int], None]]:
-    """Inside, global generators that the function given begins anew, at a key and a number; afterwards as they were."""
-    # The CPU's alone: `torch.manual_seed` would move those of GPUs as well.
-    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
-    try:
-        yield _begin
-    finally:
-        torch.set_rng_state(kept[0])
-        np.random.set_state(kept[1])
-        random.setstate(kept[2])
-
-
-def _begin(key: int, index: int) -> None:
-    digest = hashlib.sha256(f"decrescendo:example:{key}:{index}".encode()).digest()
-    torch.default_generator.manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-    np.random.seed(int.from_bytes(digest[8:12], "big"))
-    random.seed(digest[12:])

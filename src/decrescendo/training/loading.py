@@ -10,7 +10,8 @@ from torch.utils.data import Dataset as TorchDataset
 
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import DecrescendoError
-from decrescendo.training.data import Draw, Examples, Rows
+from decrescendo.training.data import Rows, check_apart
+from decrescendo.training.examples import Draw, Examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +25,17 @@ class _Maker(TorchDataset[Any]):
     """From a draw to its batch; ``None`` for an empty one."""
 
     def __init__(self, table: Rows | Examples) -> None:
-        self._table = table
+        self._table, self._looked = table, False
 
     def __getitem__(self, draw: Draw) -> Batch | None:
         if not len(draw.indices):
             return None
-        if isinstance(self._table, Rows):
-            return self._table.take(draw.indices)
-        return self._table.take(draw)
+        if isinstance(self._table, Examples):
+            return self._table.take(draw)
+        if not self._looked and len(draw.indices) > 1:
+            check_apart(self._table, draw.indices)
+            self._looked = True
+        return self._table.take(draw.indices)
 
 
 class _Elsewhere(_Maker):

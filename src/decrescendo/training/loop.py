@@ -9,7 +9,7 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints
-from decrescendo.training.data import Collate
+from decrescendo.training.examples import Collate
 from decrescendo.training.progress import Callback, bar
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive

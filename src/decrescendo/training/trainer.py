@@ -1,29 +1,24 @@
 """`Trainer`: batch, clipped sum, noise, ledger, step. How much noise is decided elsewhere.
 
 Longer than most files: what a step may do, and in which order it is decided, drawn, released, written down and seen,
-is to be read in one place.
+is to be read in one place. Batches come from `drawing`, checkpoints from `keeping`.
 """
 
-import time
-from collections import deque
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import astuple, dataclass
-from functools import partial
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import nn
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams, sampling_and_noise
+from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows, map_rows
+from decrescendo.clipping.batches import count_rows
 from decrescendo.clipping.clipped import ClippedSum, trainable
 from decrescendo.errors import (
-    DecrescendoError,
-    FileRefused,
     InvalidValue,
     PlanViolation,
     UnsupportedModel,
@@ -33,14 +28,14 @@ from decrescendo.errors import (
 from decrescendo.optim import apply
 from decrescendo.optim.apply import fill_gradients
 from decrescendo.optim.noise import NoisyMean, privatise
-from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 from decrescendo.training.bits import digest
-from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
-from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.data import Collate, Draw, Examples, Rows, table_of
+from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.data import Rows, assumption_of, table_of
+from decrescendo.training.drawing import Drawing, RunStreams
+from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
-from decrescendo.training.loading import made
+from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
@@ -169,22 +164,19 @@ class Trainer:
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
-        if checkpoints is not None:
-            _check_repeatable(agreed)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
-        self._sampling, self._noise = sampling_and_noise(seed)
-        self._seeds, self._keys = Seeds.of(seed), Seeds.of(seed, "data")
+        self._streams = RunStreams.of(seed)
         # Of several ranks each has masks of its own, from a seed of rank 0's for each step.
-        self._masks = self._seeds if self._world.size == 1 else Seeds(self._seeds.stream)
+        self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
         self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._masks)
         self._accumulate = "float64" if settings is not None and settings.wide else "float32"
-        self._releases: list[Release] = []
-        self._columns: list[Diagnostics] = []
-        self._start = time.monotonic()
-        self._checkpoints, self._saved = checkpoints, -1
-        self._resumed: tuple[int, ...] = ()
-        self._assumed: tuple[str, ...] = ()
+        self._life = Life("" if store is None else new_id())
+        self._keeper = (
+            None
+            if checkpoints is None
+            else Keeper(checkpoints, agreed, self._world, self._streams, self._life)
+        )
         self._world.agree(
             lambda: facts_of(
                 model,
@@ -198,15 +190,13 @@ class Trainer:
                 },
             )
         )
-        leads = self._world.rank == 0
-        self._released = Releases(checkpoints.folder) if checkpoints is not None and leads else None
-        self._run_id = "" if store is None else new_id()
-        self._resume()
-        self._place = self._where()
+        if self._keeper is not None:
+            self._keeper.resume(model, optimizer)
+        self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
         self._account = (
-            store.start(self._source.agreed, id=self._run_id) if store is not None and leads else None
+            store.start(agreed, id=self._life.run_id) if store is not None and self._world.rank == 0 else None
         )
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._drawn: int | None = None
@@ -242,27 +232,19 @@ class Trainer:
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
         self._world.agree(lambda: data_facts(table) | {"num_workers": str(workers)})
+        self._life.supposed = tuple(filter(None, {*self._life.supposed, assumption_of(table)}))
         return table
 
     def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
-        # What an earlier iterator drew ahead, and yielded to nobody, is drawn again.
-        self._back_to(self._place)
-        ahead: deque[tuple[int, dict[str, Any]]] = deque()
-        self._iterator = ahead
-        with closing(made(table, self._draws(ahead), workers, self._device)) as batches:
-            yield from self._granted(batches, ahead)
-
-    def _granted(
-        self, batches: Iterator[Batch | None], ahead: "deque[tuple[int, dict[str, Any]]]"
-    ) -> Iterator[Batch | None]:
-        while self._iterator is ahead:
-            with self._world.watched():
-                if not self._grant():
-                    return
-                batch = next(batches)
-                self._drawn, self._place = ahead.popleft()
-                batch = None if batch is None else map_rows(self._to_device, batch)
-            yield batch
+        drawn = self._drawing.batches(table, workers, self._life.taken)
+        self._iterator = drawn
+        with closing(drawn):
+            while self._iterator is drawn:
+                with self._world.watched():
+                    if not self._grant():
+                        return
+                    batch, self._drawn = next(drawn)
+                yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
             "Both would draw the same batches: go on with the later one"
@@ -272,13 +254,13 @@ class Trainer:
         """Have the next step decided; false at the end."""
         if self._drawn is not None:
             raise PlanViolation(
-                f"every drawn batch must be given to step, got none for batch {len(self._releases) + 1}. "
+                f"every drawn batch must be given to step, got none for batch {self._life.taken + 1}. "
                 "An empty batch (None) is a step too: its noise hides that it was empty"
             )
         # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
         self._keep()
-        if self._releases:
-            self._compare_weights(len(self._releases))
+        if self._life.taken:
+            self._compare_weights(self._life.taken)
         decided = self._world.draw(self._decide)
         granted = decided["settings"]
         self._settings = None if granted is None else Settings(*granted)
@@ -291,45 +273,20 @@ class Trainer:
     def _decide(self) -> Tree:
         """On rank 0: the next step, decided, and paid for where a filter is asked, before anything is drawn or looked
         at; and seeds of the ranks' masks."""
-        settings = self._source.following(len(self._releases))
+        settings = self._source.following(self._life.taken)
         if settings is None:
             return {"settings": None, "stopped": self._source.stopped}
-        masks = [self._seeds() for _ in range(self._world.size)] if self._world.size > 1 else []
+        masks = [self._streams.masks() for _ in range(self._world.size)] if self._world.size > 1 else []
         return {"settings": astuple(settings), "stopped": "", "masks": masks}
-
-    def _draws(self, ahead: "deque[tuple[int, dict[str, Any]]]") -> Iterator[Draw]:
-        """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
-        the streams."""
-        for taken in range(len(self._releases), self._source.steps):
-            drawn = self._world.draw(partial(self._drawn_rows, taken))
-            indices = self._world.share(drawn["indices"])
-            ahead.append((len(indices), self._where()))
-            yield Draw(indices, drawn["key"])
-
-    def _drawn_rows(self, taken: int) -> Tree:
-        """On rank 0: who is in the batch after ``taken`` steps, and the key of their transforms."""
-        (indices,) = self._source.sampling.at(taken).batches(1, self._sampling)
-        return {"indices": indices, "key": self._keys()}
-
-    def _where(self) -> dict[str, Any]:
-        """The place in the streams that batches are drawn from."""
-        return {"sampling": stream_state(self._sampling), "data": stream_state(self._keys.stream)}
-
-    def _back_to(self, place: Mapping[str, Any]) -> None:
-        self._sampling = stream_at(self._sampling, place["sampling"])
-        self._keys.stream = stream_at(self._keys.stream, place["data"])
 
     def _compare_weights(self, step: int = 0) -> None:
         self._world.agree(lambda: {"weights": weights_digest(self._model, trained=True)}, step)
-
-    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self._device, non_blocking=True)
 
     def step(self, batch: Batch | None) -> StepResult:
         """Take the next step with the batch just drawn."""
         noisy, diagnostics = self._release(batch)
         apply(noisy, self._model, self._optimizer)
-        return StepResult(len(self._releases), noisy.release, diagnostics)
+        return StepResult(self._life.taken, noisy.release, diagnostics)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
         """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser, and clears ``.grad``.
@@ -338,13 +295,13 @@ class Trainer:
         """
         noisy, diagnostics = self._release(batch)
         fill_gradients(noisy, self._model, self._optimizer)
-        return StepResult(len(self._releases), noisy.release, diagnostics)
+        return StepResult(self._life.taken, noisy.release, diagnostics)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
         noisy, diagnostics = self._world.release(lambda: self._clip(batch), self._publish)
-        self._releases.append(noisy.release)
-        self._columns.append(diagnostics)
+        self._life.releases.append(noisy.release)
+        self._life.columns.append(diagnostics)
         self._drawn = None
         return noisy, diagnostics
 
@@ -362,20 +319,20 @@ class Trainer:
         settings = self._settings
         assert settings is not None
         # The step's own declared B_t is the divisor.
-        sampling = self._source.sampling.at(len(self._releases))
-        noisy = privatise(clipped, settings.noise_multiplier, sampling, self._noise)
+        sampling = self._source.sampling.at(self._life.taken)
+        noisy = privatise(clipped, settings.noise_multiplier, sampling, self._streams.noise)
         # A crash may waste a release, never hide one. One that was recorded before is compared: the same noise on
         # another sum must not be seen.
-        if self._released is not None:
-            self._released.record(len(self._releases), digest(noisy))
+        if self._keeper is not None and self._keeper.releases is not None:
+            self._keeper.releases.record(self._life.taken, digest(noisy))
         if self._account is not None:
-            self._account.record(len(self._releases), noisy.release, digest(noisy))
+            self._account.record(self._life.taken, noisy.release, digest(noisy))
         return noisy
 
     @property
     def ledger(self) -> Ledger:
         """What has been released so far."""
-        return Ledger(self._releases)
+        return Ledger(self._life.releases)
 
     @property
     def steps(self) -> int:
@@ -397,8 +354,9 @@ class Trainer:
 
     def progress(self) -> Progress:
         """How far the training is; after at least one step."""
-        seconds = time.monotonic() - self._start
-        return Progress(len(self._releases), self._source.steps, seconds, self._columns[-1], self.spent)
+        return Progress(
+            self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent
+        )
 
     def finish(self) -> Run:
         """The run so far. Ending before the plan does is allowed, and said in the run.
@@ -419,13 +377,13 @@ class Trainer:
         self._compare_weights()
         if self._account is not None:
             self._account.finish()
-        columns, ledger = self._columns, self.ledger
+        columns, ledger = self._life.columns, self.ledger
         return Run(
             plan=self._source.agreed,
             ledger=ledger,
             guarantee=self._source.guarantee(ledger),
             weights=weights,
-            seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
+            seconds=self._life.seconds,
             diagnostics=History(
                 examples=tuple(d.examples for d in columns),
                 nonfinite=tuple(d.nonfinite for d in columns),
@@ -443,8 +401,8 @@ class Trainer:
         shown = ", ".join(f"{key}={value:g}" for key, value in numbers.items() if value)
         count = sum(parameter.numel() for parameter in trainable(self._model).values())
         return Provenance(
-            random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
-            resumed=self._resumed,
+            random=SECURE if isinstance(self._streams.sampling, SecureStream) else SEEDED,
+            resumed=self._life.resumed,
             model=f"{type(self._model).__name__}, {count} trained parameters",
             optimizer=f"{type(optimizer).__name__}({shown})",
             device=f"{self._device}, {self._world.size} processes"
@@ -461,101 +419,14 @@ class Trainer:
             found = self._engine.assumptions
         else:
             found = (f"{type(self._engine).__name__}, which clipped, proves nothing about examples",)
-        return tuple(sorted({*self._assumed, *found}))
+        return tuple(sorted({*self._life.supposed, *found}))
 
     def _keep(self) -> None:
-        """A checkpoint, where one is due; the first before the first step."""
-        taken = len(self._releases)
-        if self._checkpoints is None or self._released is None:
-            return
-        if taken % self._checkpoints.every or taken == self._saved:
-            return
-        state = {
-            "agreed": self._source.agreed.sha256,
-            "run": self._run_id,
-            "ranks": self._world.size,
-            "resumed": list(self._resumed),
-            "model": self._model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-            **self._place,  # and not where drawing ahead has got to
-            "noise": stream_state(self._noise),
-            "masks": stream_state(self._seeds.stream),
-            "releases": self._released.name,
-            "assumptions": list(self._assumptions()),
-            "columns": [astuple(diagnostics) for diagnostics in self._columns],
-            "seconds": time.monotonic() - self._start,
-        }
-        self._checkpoints.save(Checkpoint(taken, state))
-        self._saved = taken
-
-    def _resume(self) -> None:
-        """Back to the newest checkpoint, if there is one: rank 0 reads it, and hands on what is no secret stream."""
-        if self._checkpoints is None or self._source.agreed.planned is None:
-            return
-        handed = self._world.draw(self._newest)
-        step, state = handed["step"], handed["state"]
-        if step is None:
-            return
-        with self._fitting():
-            self._model.load_state_dict(state["model"])
-            self._optimizer.load_state_dict(state["optimizer"])
-            self._assumed = tuple(str(sentence) for sentence in state["assumptions"])
-            self._releases = list(self._source.agreed.planned.first(step))
-            self._columns = [Diagnostics(*values) for values in state["columns"]]
-            self._start = time.monotonic() - state["seconds"]
-            self._checkpoints.restore(Checkpoint(step, state))
-            self._saved, self._run_id = step, state["run"]
-            self._resumed = (*state["resumed"], step)
-
-    def _newest(self) -> Tree:
-        """On rank 0: the newest checkpoint, with the streams put to where it says and left out."""
-        assert self._checkpoints is not None
-        assert self._released is not None
-        found = self._checkpoints.newest()
-        if found is None:
-            self._released.begin()
-            return {"step": None, "state": None}
-        state = dict(found.state)
-        if not {"agreed", "run", "releases"} <= state.keys():
-            raise FileRefused("a checkpoint must be of a training, got one of something else")
-        if state["agreed"] != self._source.agreed.sha256:
-            raise PlanViolation(
-                "a run must go on with the plan it began with, got another one than the checkpoint's. "
-                "Its releases would not be what was promised"
-            )
-        if bool(state["run"]) != bool(self._run_id):
-            raise PlanViolation(
-                "a run must go on with the store it began with, or without one if it had none, got the other. "
-                "Its releases would be in no ledger, or only half of them"
-            )
-        self._released.go_on(state["releases"], found.step)
-        ranks, size = state.get("ranks", 1), self._world.size
-        if ranks != size and self._released.steps > found.step:
-            raise PlanViolation(
-                f"steps that are done again must be done by as many processes, got {size} for {ranks} with "
-                f"{self._released.steps - found.step} steps after the checkpoint of step {found.step}: sums of other "
-                f"shares are rounded otherwise. Go on with {ranks} until the next checkpoint"
-            )
-        with self._fitting():
-            self._back_to({name: state.pop(name) for name in ("sampling", "data")})
-            self._noise = stream_at(self._noise, state.pop("noise"))
-            self._seeds.stream = stream_at(self._seeds.stream, state.pop("masks"))
-        return {"step": found.step, "state": state}
-
-    @contextmanager
-    def _fitting(self) -> Generator[None]:
-        try:
-            yield
-        except DecrescendoError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-            raise FileRefused(
-                f"a checkpoint must fit this model and optimiser, got one that does not ({error}). Give those that the "
-                "run was begun with, or another folder"
-            ) from error
+        if self._keeper is not None:
+            self._keeper.keep(self._model, self._optimizer, self._drawing.place, self._assumptions())
 
     def _check_batch(self, batch: Batch | None) -> Settings:
-        if len(self._releases) >= self._source.steps:
+        if self._life.taken >= self._source.steps:
             raise PlanViolation(
                 f"a run must stay within the {self._source.steps} steps of its plan, got one more. "
                 "Another step would spend more than was promised: make a longer plan before the start"
@@ -578,15 +449,6 @@ class Trainer:
                 "Transform rows as you like, but drop or add none"
             )
         return self._settings
-
-
-def _check_repeatable(agreed: Agreement) -> None:
-    """Refuse what cannot do a step again with the same bits."""
-    if agreed.planned is None:
-        raise InvalidValue(
-            "a run with checkpoints must have a plan, got noise decided on the way: what a policy remembers is not "
-            "kept. Calibrate a plan, or train without checkpoints"
-        )
 
 
 def _check_unit(budget: Budget) -> None:

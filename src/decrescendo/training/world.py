@@ -12,13 +12,14 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from decrescendo.clipping.batches import map_rows
-from decrescendo.clipping.clipped import Batch, ClippedSum, Diagnostics
+from decrescendo.clipping.batches import leaves_of
+from decrescendo.clipping.clipped import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.bits import checksum
 from decrescendo.training.checkpoint.tree import pack
-from decrescendo.training.data import Draw, Examples, Rows
+from decrescendo.training.data import Rows
+from decrescendo.training.examples import Draw, Examples
 from decrescendo.training.run.versions import versions
 
 Tree = dict[str, Any]
@@ -178,24 +179,13 @@ def data_facts(table: Rows | Examples) -> dict[str, str]:
 
     def probe() -> list[Tensor]:
         batch = table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
-        return _leaves(batch)
+        return leaves_of(batch)
 
     first, second = probe(), probe()
     looks = [checksum(value).hex() for value in first]
     same = looks == [checksum(value).hex() for value in second]
     shapes = [[str(value.dtype), list(value.shape)] for value in first] if same else []
     return {"number of rows": str(table.count), "rows of the data": _digest([shapes, looks if same else []])}
-
-
-def _leaves(batch: Batch) -> list[Tensor]:
-    found: list[Tensor] = []
-
-    def keep(value: Tensor) -> Tensor:
-        found.append(value)
-        return value
-
-    map_rows(keep, batch)
-    return found
 
 
 def _digest(value: object) -> str:

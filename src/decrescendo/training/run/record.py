@@ -146,7 +146,7 @@ class Run:
             str(self.guarantee),
             f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
             f"steps: {self.steps}{self.plan.taken(self.steps)}",
-            *(f"not proven, but declared: {assumption}" for assumption in self.assumptions),
+            *(f"not proven, but supposed: {assumption}" for assumption in self.assumptions),
             *([f"stopped: {self.stopped}"] if self.stopped else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
             f"time: {self.seconds:.1f} s",

@@ -204,7 +204,7 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
 def _apart(assumptions: list[str], unit: str) -> str:
     if not assumptions:
         return f"{unit.capitalize()}s were proven apart at every step."
-    return f"Not proven, but declared: {'; '.join(_line(text).rstrip('.') for text in assumptions)}."
+    return f"Not proven, but supposed: {'; '.join(_line(text).rstrip('.') for text in assumptions)}."
 
 
 def _audit(audit: Mapping[str, Any] | None) -> str:

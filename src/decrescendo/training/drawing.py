@@ -1,0 +1,96 @@
+"""The batches of a training: who is in each, drawn on rank 0; made ahead or not, and where each leaves the streams."""
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, final
+
+import numpy as np
+import torch
+
+from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, sampling_and_noise
+from decrescendo.clipping.batches import map_rows
+from decrescendo.clipping.clipped import Batch
+from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.data import Rows
+from decrescendo.training.examples import Draw, Examples
+from decrescendo.training.loading import made
+from decrescendo.training.source import Source
+from decrescendo.training.world import Tree, World
+
+
+@dataclass(slots=True)
+class RunStreams:
+    """The streams of a run: who is drawn, the noise, seeds of the model's passes, and keys of transforms."""
+
+    sampling: np.random.Generator | SecureStream
+    noise: Keystream | SecureStream
+    masks: Seeds
+    data: Seeds
+
+    @classmethod
+    def of(cls, seed: int | Secure) -> "RunStreams":
+        """Of a seed, or with keys that nobody chooses."""
+        return cls(*sampling_and_noise(seed), Seeds.of(seed), Seeds.of(seed, "data"))
+
+    def place(self) -> dict[str, Any]:
+        """Where the streams are that batches are drawn from."""
+        return {"sampling": stream_state(self.sampling), "data": stream_state(self.data.stream)}
+
+    def go_to(self, place: Mapping[str, Any]) -> None:
+        """Back to a `place`."""
+        self.sampling = stream_at(self.sampling, place["sampling"])
+        self.data.stream = stream_at(self.data.stream, place["data"])
+
+    def others(self) -> dict[str, Any]:
+        """Where the other two are."""
+        return {"noise": stream_state(self.noise), "masks": stream_state(self.masks.stream)}
+
+    def put_others(self, state: Mapping[str, Any]) -> None:
+        """Back to where `others` found them."""
+        self.noise = stream_at(self.noise, state["noise"])
+        self.masks.stream = stream_at(self.masks.stream, state["masks"])
+
+
+@final
+class Drawing:
+    """Batches of a training's steps, one iterator at a time.
+
+    Attributes:
+        place: where the batch yielded last left the streams. Draws that were made ahead of it count for nothing: a
+            checkpoint has this place, and a later iterator begins there.
+    """
+
+    def __init__(self, source: Source, world: World, streams: RunStreams, device: torch.device) -> None:
+        self._source, self._world, self._streams, self._device = source, world, streams, device
+        self.place = streams.place()
+
+    def batches(
+        self, table: Rows | Examples, workers: int, taken: int
+    ) -> Generator[tuple[Batch | None, int]]:
+        """This rank's part of each batch after ``taken`` steps, ``None`` if empty, and its number of rows."""
+        self._streams.go_to(self.place)
+        ahead: deque[tuple[int, dict[str, Any]]] = deque()
+        with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
+            for batch in batches:
+                rows, self.place = ahead.popleft()
+                yield None if batch is None else map_rows(self._to_device, batch), rows
+
+    def _draws(self, ahead: deque[tuple[int, dict[str, Any]]], taken: int) -> Iterator[Draw]:
+        """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves
+        the streams."""
+        for step in range(taken, self._source.steps):
+            drawn = self._world.draw(partial(self._drawn, step))
+            indices = self._world.share(drawn["indices"])
+            ahead.append((len(indices), self._streams.place()))
+            yield Draw(indices, drawn["key"])
+
+    def _drawn(self, step: int) -> Tree:
+        """On rank 0: who is in the batch after ``step`` steps, and the key of their transforms."""
+        (indices,) = self._source.sampling.at(step).batches(1, self._streams.sampling)
+        return {"indices": indices, "key": self._streams.data()}
+
+    def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self._device, non_blocking=True)

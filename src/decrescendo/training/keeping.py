@@ -1,0 +1,166 @@
+"""The state of a run in checkpoints: saved where one is due, and the newest gone on with."""
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass, field
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from decrescendo.accounting.ledger import Release
+from decrescendo.clipping import Diagnostics
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation
+from decrescendo.plans.agreement import Agreement
+from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
+from decrescendo.training.drawing import RunStreams
+from decrescendo.training.world import Tree, World
+
+
+@dataclass(slots=True)
+class Life:
+    """What a run remembers of its steps, over restarts.
+
+    Args:
+        run_id: in a store; empty without one.
+        began: by the monotonic clock, moved back by the seconds of earlier lives.
+        resumed: the steps at which it was gone on with.
+        supposed: sentences of earlier lives, and of the data.
+    """
+
+    run_id: str
+    releases: list[Release] = field(default_factory=list[Release])
+    columns: list[Diagnostics] = field(default_factory=list[Diagnostics])
+    began: float = field(default_factory=time.monotonic)
+    resumed: tuple[int, ...] = ()
+    supposed: tuple[str, ...] = ()
+
+    @property
+    def taken(self) -> int:
+        """Steps."""
+        return len(self.releases)
+
+    @property
+    def seconds(self) -> float:
+        """Of all lives."""
+        return max(0.0, time.monotonic() - self.began)  # a broken clock must not lose a run
+
+
+@final
+class Keeper:
+    """Keeps the state of a run in checkpoints, on rank 0; the other ranks are handed what is no secret stream.
+
+    Attributes:
+        releases: on rank 0, the journal of digests beside the checkpoints.
+    """
+
+    def __init__(
+        self, checkpoints: Checkpoints, agreed: Agreement, world: World, streams: RunStreams, life: Life
+    ) -> None:
+        if agreed.planned is None:
+            raise InvalidValue(
+                "a run with checkpoints must have a plan, got noise decided on the way: what a policy remembers is not "
+                "kept. Calibrate a plan, or train without checkpoints"
+            )
+        self._checkpoints, self._agreed, self._planned = checkpoints, agreed, agreed.planned
+        self._world, self._streams, self._life, self._saved = world, streams, life, -1
+        self.releases = Releases(checkpoints.folder) if world.rank == 0 else None
+
+    def keep(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        place: Mapping[str, Any],
+        assumptions: tuple[str, ...],
+    ) -> None:
+        """A checkpoint, where one is due; the first before the first step."""
+        life = self._life
+        if self.releases is None or life.taken % self._checkpoints.every or life.taken == self._saved:
+            return
+        state = {
+            "agreed": self._agreed.sha256,
+            "run": life.run_id,
+            "ranks": self._world.size,
+            "resumed": list(life.resumed),
+            "model": model.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            **place,  # and not where drawing ahead has got to
+            **self._streams.others(),
+            "releases": self.releases.name,
+            "assumptions": list(assumptions),
+            "columns": [astuple(diagnostics) for diagnostics in life.columns],
+            "seconds": life.seconds,
+        }
+        self._checkpoints.save(Checkpoint(life.taken, state))
+        self._saved = life.taken
+
+    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Back to the newest checkpoint, if there is one.
+
+        Raises:
+            FileRefused: it is of something else, or fits neither model nor optimiser.
+            PlanViolation: it is of another plan, of a run with a store where there is none or the other way round, or
+                steps after it must be done again by another number of ranks.
+        """
+        handed = self._world.draw(self._newest)
+        step, state, life = handed["step"], handed["state"], self._life
+        if step is None:
+            return
+        with _fitting():
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+            life.supposed = tuple(str(sentence) for sentence in state["assumptions"])
+            life.releases[:] = self._planned.first(step)
+            life.columns[:] = [Diagnostics(*values) for values in state["columns"]]
+            life.began = time.monotonic() - state["seconds"]
+            self._checkpoints.restore(Checkpoint(step, state))
+            self._saved, life.run_id = step, state["run"]
+            life.resumed = (*state["resumed"], step)
+
+    def _newest(self) -> Tree:
+        """On rank 0: the newest checkpoint, with the streams put to where it says and left out."""
+        assert self.releases is not None
+        found = self._checkpoints.newest()
+        if found is None:
+            self.releases.begin()
+            return {"step": None, "state": None}
+        state = dict(found.state)
+        if not {"agreed", "run", "releases"} <= state.keys():
+            raise FileRefused("a checkpoint must be of a training, got one of something else")
+        if state["agreed"] != self._agreed.sha256:
+            raise PlanViolation(
+                "a run must go on with the plan it began with, got another one than the checkpoint's. "
+                "Its releases would not be what was promised"
+            )
+        if bool(state["run"]) != bool(self._life.run_id):
+            raise PlanViolation(
+                "a run must go on with the store it began with, or without one if it had none, got the other. "
+                "Its releases would be in no ledger, or only half of them"
+            )
+        self.releases.go_on(state["releases"], found.step)
+        ranks, size = state.get("ranks", 1), self._world.size
+        again = self.releases.steps - found.step
+        if ranks != size and again > 0:
+            raise PlanViolation(
+                f"steps that are done again must be done by as many processes, got {size} for {ranks} with "
+                f"{again} steps after the checkpoint of step {found.step}: sums of other "
+                f"shares are rounded otherwise. Go on with {ranks} until the next checkpoint"
+            )
+        with _fitting():
+            self._streams.go_to({name: state.pop(name) for name in ("sampling", "data")})
+            self._streams.put_others({name: state.pop(name) for name in ("noise", "masks")})
+        return {"step": found.step, "state": state}
+
+
+@contextmanager
+def _fitting() -> Generator[None]:
+    try:
+        yield
+    except DecrescendoError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise FileRefused(
+            f"a checkpoint must fit this model and optimiser, got one that does not ({error}). Give those that the "
+            "run was begun with, or another folder"
+        ) from error
