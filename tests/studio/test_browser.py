@@ -84,6 +84,13 @@ def test_every_control_moves_the_plan(opened: Open, browser: Browser) -> None:
         before = shown(browser, "#figures")
         browser.drag(f"[data-hand={kind}] label:nth-child(2) input", 0.5, 0.1, upright=True)
         moved(browser, before)
+    for shape in ("linear", "exponential"):
+        before = shown(browser, "#figures")
+        browser.choose("#batches", shape)
+        browser.type("#batch_end", "300")
+        moved(browser, before)
+        assert "→ 300" in shown(browser, "#charts")
+    browser.choose("#batches", "constant")
     browser.choose("#unit", "client")
     browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.includes('a client')")
     browser.until(CERTIFIED)

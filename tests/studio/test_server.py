@@ -26,6 +26,7 @@ from .conftest import Open
 FORM: dict[str, Any] = {
     "epsilon": 2, "delta": 1e-5, "unit": "example", "dataset_size": 1000, "batch": 100, "steps": 30,
     "noise": {"shape": "exponential", "fall": 1.25}, "clip": {"shape": "exponential", "start": 1.5, "fall": 3},
+    "batches": {"shape": "constant"},
 }  # fmt: skip
 
 
@@ -156,6 +157,20 @@ class TestPlans:
         made: Plan = eval(settings.code(), {"dc": dc})
         assert made == settings.plan()
 
+    @pytest.mark.parametrize("shape", ["linear", "exponential"])
+    def test_batch_sizes_that_move_are_in_the_script_and_in_the_curves(
+        self, opened: Open, shape: str
+    ) -> None:
+        form = FORM | {"batches": {"shape": shape, "end": 400}}
+        settings = read(form)
+        made: Plan = eval(settings.code(), {"dc": dc})
+        assert made == settings.plan()
+        assert 100 < made.batch_size[0] < 111  # the curve is looked up at t / T
+        assert made.batch_size[-1] == pytest.approx(400)
+        found = ask(opened(), "plan", {"form": form, "quick": True})
+        assert found["curves"]["b"] == made.batch_size.tolist()
+        assert "b" not in ask(opened(), "plan", {"form": FORM, "quick": True})["curves"]
+
     def test_noise_by_hand_passes_through_its_levels(self) -> None:
         levels = [3, 2, 1, 2, 0.5]
         form = FORM | {"steps": 400, "noise": {"shape": "hand", "levels": levels}}
@@ -189,6 +204,8 @@ class TestPlans:
         ({"noise": {"shape": "hand", "levels": [1, 2]}}, "noise levels must be 5"),
         ({"clip": {"shape": "constant", "start": 0}}, "clip norm must be > 0"),
         ({"clip": 3}, "clip must be an object"),
+        ({"batches": {"shape": "linear", "end": 1001}}, "batch end must be > 0 and <= 1000"),
+        ({"batches": {"shape": "square", "end": 10}}, "batches shape must be one of constant"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_sentence_that_names_the_control(opened: Open, change: Any, words: str) -> None:

@@ -76,6 +76,8 @@ def outline(subject: Subject) -> dict[str, Any]:
         rows += [["Clip norm C", _span(clip)], ["Noise on the sum z C", _span(noise * clip)]]
     if plan is not None:
         rows += _costs(plan)
+        if plan.batch_size.min() < plan.batch_size.max():
+            curves["b"] = plan.batch_size[at].tolist()
     return {
         "title": subject.title,
         "promise": subject.promise,
@@ -165,7 +167,7 @@ def _span(values: Any) -> str:
 def _costs(plan: Plan) -> list[list[str]]:
     """What the plan costs, in examples: computed, and hidden behind."""
     unit, examples = plan.budget.unit, plan.sampling.dataset_size
-    batch = np.broadcast_to(np.asarray(plan.sampling.expected_batch_size, dtype=np.float64), plan.steps)
+    batch = plan.batch_size
     computed = float(batch.sum())
     return [
         ["Noise on the mean z C / B", _span(plan.schedule.noise_std / batch)],

@@ -50,30 +50,32 @@ def _written(argument: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A budget, a sampling, a number of steps and two curves."""
+    """A budget, a sampling, a number of steps and the curves; ``batch``: of expected batch sizes, where they move."""
 
     budget: Budget
     sampling: PoissonSampling
     steps: int
     privacy: Call
     clip: Call
+    batch: Call | None = None
 
     def plan(self, *, quick: bool = False) -> Plan:
         """The calibrated plan; ``quick``: by an accountant whose bracket is a percent wide, three times faster."""
         return calibrate(
             self.budget, self.sampling, steps=self.steps, privacy=self.privacy.curve(), clip=self.clip.curve(),
-            accountant=Pld(rtol=1e-2) if quick else None,
+            batch=None if self.batch is None else self.batch.curve(), accountant=Pld(rtol=1e-2) if quick else None,
         )  # fmt: skip
 
     def code(self) -> str:
         """Python that makes the plan."""
         budget, sampling = self.budget, self.sampling
+        moving = "" if self.batch is None else f"\n    batch={self.batch.code()},  # expected B_t"
         return f"""dc.calibrate(
     dc.Budget(epsilon={budget.epsilon!r}, delta={budget.delta!r}, unit=dc.Unit.{budget.unit.name}),
     dc.PoissonSampling(dataset_size={sampling.dataset_size}, expected_batch_size={sampling.expected_batch_size!r}),
     steps={self.steps},
     privacy={self.privacy.code()},  # relative 1/z_t: its shape; calibrate finds its height
-    clip={self.clip.code()},  # C_t
+    clip={self.clip.code()},  # C_t{moving}
 )"""
 
 
@@ -83,26 +85,28 @@ def read(form: Mapping[str, Any]) -> Settings:
     Args:
         form: ``epsilon``, ``delta``, ``unit``, ``dataset_size``, ``batch``, ``steps``; ``noise`` and ``clip``, each
             with a ``shape`` and what belongs to it: ``fall`` (start over end), ``levels`` (one a slider), and of the
-            clip norm its ``start``.
+            clip norm its ``start``; and ``batches``, with a ``shape`` and the ``end`` that batch sizes move to, where
+            they do.
 
     Raises:
         InvalidValue, InvalidType: named by the control that says it.
 
     >>> form = {"epsilon": 1, "delta": 1e-5, "unit": "example", "dataset_size": 1000, "batch": 50, "steps": 20}
-    >>> found = read(form | {"noise": {"shape": "optimal"}, "clip": {"shape": "exponential", "start": 1, "fall": 2}})
+    >>> shapes = {"noise": {"shape": "optimal"}, "clip": {"shape": "exponential", "start": 1, "fall": 2}}
+    >>> found = read(form | shapes | {"batches": {"shape": "constant"}})
     >>> print(found.privacy.code())
     dc.curves.from_clip(dc.curves.sensitivity_decay(1.0, 2.0))
     """
     try:
         clip = _clip(_part(form, "clip"))
+        rows = check_integer("dataset_size", form["dataset_size"], at_least=1)
         return Settings(
             Budget(_real(form, "epsilon"), _real(form, "delta"), check_unit(form["unit"])),
-            PoissonSampling(
-                check_integer("dataset_size", form["dataset_size"], at_least=1), _real(form, "batch")
-            ),
+            PoissonSampling(rows, _real(form, "batch")),
             check_steps(form["steps"]),
             _privacy(_part(form, "noise"), clip),
             clip,
+            _batches(_part(form, "batches"), _real(form, "batch"), rows),
         )
     except KeyError as missing:
         raise InvalidValue(f"{missing.args[0]} must be given, got a form without it") from None
@@ -149,6 +153,15 @@ def _clip(part: Mapping[str, Any]) -> Call:
         "cosine": Call("cosine", (start, start / fall)),
     }
     return _known("clip", shape, known, "constant", "hand")
+
+
+def _batches(part: Mapping[str, Any], start: float, rows: int) -> Call | None:
+    shape = part["shape"]
+    if shape == "constant":
+        return None
+    end = check_real("batch end", part["end"], above=0, at_most=rows)
+    known = {"exponential": Call("exponential", (start, end)), "linear": Call("linear", (start, end))}
+    return _known("batches", shape, known, "constant")
 
 
 def _known(name: str, shape: object, known: Mapping[str, Call], *others: str) -> Call:

@@ -25,6 +25,7 @@ const FIELDS = {
   delta: { label: "Delta δ", low: 1e-10, high: 1e-2, value: 1e-6, digits: 1 },
   dataset_size: { label: "Examples N", low: 100, high: 1e7, value: 60000, digits: 2, whole: true },
   batch: { label: "Expected batch B", low: 1, high: 1e5, value: 250, digits: 3, whole: true },
+  batch_end: { label: "Ends at", low: 1, high: 1e5, value: 1000, digits: 3, whole: true },
   steps: { label: "Steps T", low: 1, high: 1e5, value: 2000, digits: 2, whole: true },
   noise_fall: { label: "Falls by the factor", low: 0.25, high: 10, value: 1.25 },
   clip_start: { label: "Starts at", low: 0.01, high: 100, value: 1 },
@@ -35,10 +36,11 @@ const SHAPES = {
     ["cosine", "cosine in μ"], ["optimal", "best for the clip norm"], ["hand", "by hand"]],
   clip: [["constant", "constant"], ["exponential", "sensitivity decay"], ["linear", "linear"],
     ["cosine", "cosine"], ["hand", "by hand"]],
+  batches: [["constant", "stay as they are"], ["linear", "linear"], ["exponential", "exponential"]],
 };
 const AT = ["start", "¼", "½", "¾", "end"];
 // What an error starts with, and the control that it is about.
-const SAID_BY = { epsilon: "epsilon", "the budget": "epsilon", "some noise": "epsilon", delta: "delta", batch: "batch",
+const SAID_BY = { epsilon: "epsilon", "the budget": "epsilon", "some noise": "epsilon", delta: "delta", "batch end": "batch_end", batch: "batch",
   dataset_size: "dataset_size", expected_batch_size: "batch", steps: "steps", "noise fall": "noise_fall",
   "clip norm": "clip_start", "clip fall": "clip_fall" };
 const short = (value, digits = 3) => {
@@ -66,10 +68,12 @@ for (const [name, field] of Object.entries(FIELDS)) {
   place.append(make("label", { htmlFor: name, textContent: field.label }), text, slider, make("em"));
   place_slider();
 }
-for (const kind of ["noise", "clip"]) {
+for (const kind of ["noise", "clip", "batches"]) {
   $(kind).append(...SHAPES[kind].map(([value, words]) => make("option", { value, textContent: words })));
-  $(kind).value = "exponential";
   $(kind).addEventListener("change", () => (arrange(), changed(false)));
+}
+for (const kind of ["noise", "clip"]) {
+  $(kind).value = "exponential";
   document.querySelector(`[data-hand=${kind}]`).append(...AT.map((at, i) => {
     const slider = make("input", { type: "range", min: -1.5, max: 1.5, step: 0.01, value: (kind === "noise" ? 0.3 : 0.6) - i * 0.25 });
     slider.ariaLabel = `${kind} at the ${at}`;
@@ -94,6 +98,7 @@ function arrange() {
     document.querySelector(`[data-field=${kind}_fall]`).hidden = ["constant", "optimal", "hand"].includes(shape);
   }
   document.querySelector("[data-field=clip_start]").hidden = $("clip").value === "hand";
+  document.querySelector("[data-field=batch_end]").hidden = $("batches").value === "constant";
 }
 function form() {
   const read = (name) => number($(name).value);
@@ -101,6 +106,7 @@ function form() {
   return {
     epsilon: read("epsilon"), delta: read("delta"), unit: $("unit").value,
     dataset_size: read("dataset_size"), batch: read("batch"), steps: read("steps"),
+    batches: { shape: $("batches").value, end: read("batch_end") },
     noise: { shape: $("noise").value, fall: read("noise_fall"), levels: levels("noise") },
     clip: { shape: $("clip").value, start: read("clip_start"), fall: read("clip_fall"), levels: levels("clip") },
   };
@@ -149,7 +155,9 @@ async function serve() {
   busy = false;
 }
 function passes(asked) {
-  const count = (asked.steps * asked.batch) / asked.dataset_size;
+  const { batch, batches: { shape, end } } = asked;
+  const mean = shape === "linear" ? (batch + end) / 2 : shape === "exponential" && end !== batch ? (end - batch) / Math.log(end / batch) : batch;
+  const count = (asked.steps * mean) / asked.dataset_size;
   $("epochs").textContent = `${short(count)} expected passes over the data`;
 }
 function refuse(words) {
@@ -210,6 +218,7 @@ const CHARTS = [
   { title: "Noise multiplier zₜ", of: (s) => s.curves.z && [s.t, s.curves.z], x: "step" },
   { title: "Clip norm Cₜ", of: (s) => s.curves.c && [s.t, s.curves.c], x: "step" },
   { title: "Noise on the sum zₜ Cₜ", of: (s) => s.curves.zc && [s.t, s.curves.zc], x: "step" },
+  { title: "Expected batch Bₜ", of: (s) => s.curves.b && [s.t, s.curves.b], x: "step" },
   { title: "Epsilon spent", of: (s) => heard(s)?.spent, x: "step", late: true, stairs: true },
   { title: "Members an attacker can find", of: (s) => heard(s) && [heard(s).attack.alarms, heard(s).attack.power],
     x: "share of others taken for members", late: true, blind: true },
