@@ -1,5 +1,6 @@
 """GdpClt, Zcdp, Tcdp, Rdp: the figures of the papers, and their side conditions."""
 
+import logging
 import math
 
 import numpy as np
@@ -91,3 +92,12 @@ def test_tcdp_beyond_omega_is_linear_in_log_delta() -> None:
     expected = rho * omega + math.log(1 / delta) / (omega - 1)
     assert Tcdp().epsilon(ledger, delta).value == pytest.approx(expected)
     assert Tcdp().delta(ledger, expected).value == pytest.approx(delta)
+
+
+def test_orders_that_are_left_out_are_left_out_in_silence(caplog: pytest.LogCaptureFixture) -> None:
+    """dp-accounting says a line for each order, rate and noise: a flood, for a plan with many."""
+    level = logging.getLogger("absl").level
+    ledger = Ledger([Release(0.253, 2.977959), Release(0.268, 2.955891)])
+    assert Rdp().epsilon(ledger, 1e-5).value < 1
+    assert not caplog.records
+    assert logging.getLogger("absl").level == level

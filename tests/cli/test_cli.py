@@ -93,6 +93,7 @@ def test_a_plan_for_clients_counts_clients_and_no_other_command_takes_it_for_exa
         privacy=dc.curves.growing_mu(1.25), clip=dc.curves.sensitivity_decay(1.0, 3.3),
     )  # fmt: skip
     assert "removing one client" in invoke(*asked).stdout
+    assert "one client is protected" in invoke("account", "clients.json").stdout
     for command in (["train", "digits"], ["audit"], ["audit", "--attack", "opposed"]):
         refused = invoke(*command, "--plan", "clients.json", "--seed", 1)
         assert refused.exit_code == 2
@@ -199,6 +200,16 @@ def test_the_accountant_of_a_plan_can_be_chosen(invoke: Invoke) -> None:
     assert first["clt"] < first["pld"] < first["rdp"]
 
 
+def test_a_moving_batch_is_trained_with(invoke: Invoke) -> None:
+    asked = ["--epsilon", 2, "--batch", 50, "--batch-end", 150, "--steps", 4]
+    result = invoke("train", "digits", *asked, "--seed", 1, "--json")
+    assert result.exit_code == 0, result.output
+    assert facts(result)["expected_batch_size"] == pytest.approx([75, 150])
+    assert invoke("audit", "digits", *asked, "--canaries", 20, "--seed", 1, "--json").exit_code == 0
+    refused = invoke("train", "digits", *asked[:-2], "--batch-end", 5000, "--steps", 4, "--seed", 1)
+    assert "--batch-end must be > 0 and <= 1438" in refused.stderr
+
+
 def test_account_names_what_is_a_bound(invoke: Invoke, plan_file: Path) -> None:
     result = invoke("account", plan_file, "--json")
     assert result.exit_code == 0, result.output
@@ -210,8 +221,15 @@ def test_account_names_what_is_a_bound(invoke: Invoke, plan_file: Path) -> None:
     assert found["GdpClt"]["bound"]["kind"] == "estimate"
     assert found["Gaussian"]["bound"] is None
     assert found["Gaussian"]["reason"]
+    assert facts(result)["unit"] == "example"
     table = invoke("account", plan_file).stdout
-    for words in ("upper bound", "estimate, not a bound", "not applicable", "true epsilon"):
+    for words in (
+        "one example is protected",
+        "upper bound",
+        "estimate, not a bound",
+        "not applicable",
+        "true epsilon",
+    ):
         assert words in table
 
 
@@ -280,6 +298,22 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "no clients": (
         ["plan", "--epsilon", 1, "--steps", 3, "--unit", "client", "--clients", 50],
         "got no --clients-per-round",
+    ),
+    "too many clients a round": (
+        [
+            "plan",
+            "--epsilon",
+            1,
+            "--steps",
+            3,
+            "--unit",
+            "client",
+            "--clients",
+            50,
+            "--clients-per-round",
+            60,
+        ],
+        "--clients-per-round must be > 0 and <= 50, got --clients-per-round=60",
     ),
     "no rows": (["plan", "--epsilon", 1, "--steps", 3], "got no --dataset-size and no --batch"),
     "no budget": (["train", "digits", "--seed", 1], "--plan or --epsilon"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from decrescendo.accounting.budget import Budget
+from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.training import find_task
 from decrescendo.training.store import Account, Store
 
@@ -35,6 +35,18 @@ def test_a_new_store_has_its_budget(invoke: Invoke, store: Path) -> None:
     assert shown.exit_code == 0
     assert "left (3, 0.0001) of (3, 0.0001)" in shown.output
     assert json.loads(invoke("ledger", store, "--json").output)["runs"] == []
+
+
+def test_a_store_of_clients_takes_plans_for_clients_alone(invoke: Invoke, tmp_path: Path) -> None:
+    made = invoke(
+        "ledger", "c.db", "--create", "--epsilon", 3, "--delta", 1e-4, "--rows", 1438, "--unit", "client"
+    )
+    assert made.exit_code == 0, made.output
+    assert "one client protected" in made.output
+    assert Store(tmp_path / "c.db").budget.unit is Unit.CLIENT
+    trained = invoke("train", "digits", "--epsilon", 1, "--steps", 2, "--store", "c.db", "--seed", 1)
+    assert trained.exit_code == 2
+    assert "unit" in trained.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Source: Mironov 2017; Mironov, Talwar and Zhang 2019 (the upper bound of Du et al., Figure 4).
 """
 
+import logging
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -64,10 +65,19 @@ def _composed(ledger: Ledger) -> "RdpAccountant":
 
 
 def accountant_of(event: "DpEvent") -> "RdpAccountant":
-    """dp-accounting's accountant of one event, over the orders used here."""
+    """dp-accounting's accountant of one event, over the orders used here.
+
+    An order that it cannot compute it leaves out, which is sound; the line it logs of each is not shown.
+    """
     from dp_accounting.rdp import RdpAccountant
 
-    return RdpAccountant(list(_ORDERS)).compose(event)
+    log = logging.getLogger("absl")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        return RdpAccountant(list(_ORDERS)).compose(event)
+    finally:
+        log.setLevel(level)
 
 
 def event_of(ledger: Ledger) -> "DpEvent":

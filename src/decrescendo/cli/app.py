@@ -80,11 +80,10 @@ def one_line_errors(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(2) from None
         except (KeyboardInterrupt, Terminated) as stop:
             name, code = ("Ctrl-C", 130) if isinstance(stop, KeyboardInterrupt) else ("SIGTERM", 143)
-            err.print(
-                f"stopped by {name}. Every release was written down before it was used, files are whole or not there; "
-                "a run with --checkpoints goes on with --resume",
-                soft_wrap=True,
-            )
+            kept = [option for option in ("store", "checkpoints") if kwargs.get(option) is not None]
+            noted = "Every release was written down before it was used, files" if kept else "Files"
+            onward = "; the run goes on with --resume" if "checkpoints" in kept else ""
+            err.print(f"stopped by {name}. {noted} are whole or not there{onward}", soft_wrap=True)
             raise typer.Exit(code) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # whoever read the output has seen enough

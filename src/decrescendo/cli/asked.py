@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from decrescendo.cli.app import working
 from decrescendo.cli.options import RHO_C, RHO_MU, AccountantName, Schedule, UnitName
-from decrescendo.errors import InvalidValue, check_real
+from decrescendo.errors import InvalidValue, check_integer, check_real
 
 if TYPE_CHECKING:
     from decrescendo import accounting
@@ -134,6 +134,11 @@ def population(
     if missing := [name for name, value in own.items() if value is None]:
         raise InvalidValue(f"--unit {unit} must come with {names}, got no {' and no '.join(missing)}")
     many, few = own.values()
+    if unit is UnitName.CLIENT:  # in the words of its own options: what follows speaks of rows
+        check_integer("clients", many, at_least=1)
+        check_real(
+            "clients_per_round", few, above=0, at_most=cast(int, many), hint="At most all clients take part"
+        )
     return cast(int, many), cast(float, few)
 
 

@@ -16,6 +16,7 @@ from decrescendo.cli.options import (
     AsJson,
     AttackName,
     Batch,
+    BatchEnd,
     Clip,
     Delta,
     Epochs,
@@ -52,6 +53,7 @@ def audit_command(
     epsilon: Epsilon = None,
     delta: Delta = None,
     batch: Batch = None,
+    batch_end: BatchEnd = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
@@ -102,8 +104,8 @@ def audit_command(
             + ("" if known is None else ": its trainings would each have to fit, or are on rows made for it")
         )
     asked = Asked(
-        epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
-        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+        epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, steps=steps, epochs=epochs,
+        schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
     )  # fmt: skip
     agreed = agreed_plan(known, plan, asked)
     if threads is not None:

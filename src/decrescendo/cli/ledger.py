@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.cli.app import one_line_errors, out, printable, say
-from decrescendo.cli.options import Delta, Epsilon
+from decrescendo.cli.options import Delta, Epsilon, UnitName, UnitOf
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -22,7 +22,10 @@ def ledger_command(
     ] = False,
     epsilon: Epsilon = None,
     delta: Delta = None,
-    rows: Annotated[int | None, typer.Option(help="With --create: number of records; public.")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="With --create: number of records, or clients; public.")
+    ] = None,
+    unit: UnitOf = UnitName.EXAMPLE,
     dataset: Annotated[str, typer.Option(help="With --create: name of the data set.")] = "",
     composition: Annotated[
         str, typer.Option(help="With --create: how runs add up: sum, renyi:ORDER, or declared.")
@@ -33,7 +36,7 @@ def ledger_command(
 
     Example: decrescendo ledger mnist.db --create --epsilon 3 --delta 1e-5 --rows 60000 --dataset mnist
     """
-    from decrescendo.accounting.budget import Budget
+    from decrescendo.accounting.budget import Budget, Unit
     from decrescendo.training.store import Store
 
     if create:
@@ -43,7 +46,7 @@ def ledger_command(
             )
         opened = Store.create(
             store,
-            Budget(epsilon, delta),
+            Budget(epsilon, delta, Unit(unit.value)),
             dataset=dataset or printable(store.stem),
             rows=rows,
             composition=composition,

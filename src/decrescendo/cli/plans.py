@@ -143,10 +143,11 @@ def account_command(
     A CSV has one noise multiplier a line, or named columns noise_multiplier, sample_rate, count.
     """
     from decrescendo.report.judge import verdict_table, verdicts
-    from decrescendo.report.ledgers import filtered, read_ledger
+    from decrescendo.report.ledgers import agreed_in, read_ledger
 
-    promised = filtered(file)
     ledger, planned = read_ledger(file, sample_rate=sample_rate)
+    agreed = agreed_in(file)
+    promised = agreed.guarantee if agreed is not None and agreed.planned is None else None
     at = planned if delta is None else delta
     if at is None:
         raise InvalidValue(f"--delta must be given for {file}, which has none, got none")
@@ -154,11 +155,15 @@ def account_command(
     if as_json:
         rows = [dataclasses.asdict(verdict) for verdict in found]
         facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": rows}
+        if agreed is not None:
+            facts["unit"] = str(agreed.budget.unit)
         if promised is not None:
             facts["guarantee"] = guarantee_facts(promised)
         print_json(facts)
         return
     out.print(verdict_table(found, ledger, at))
+    if agreed is not None:
+        say(f"one {agreed.budget.unit} is protected")
     if promised is not None:
         say(f"guarantee: {promised}")
         err.print(

@@ -15,6 +15,7 @@ from decrescendo.cli.options import (
     Accountant,
     AsJson,
     Batch,
+    BatchEnd,
     Clip,
     Decay,
     Delta,
@@ -59,6 +60,7 @@ def train_command(
     epsilon: Epsilon = None,
     delta: Delta = None,
     batch: Batch = None,
+    batch_end: BatchEnd = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
@@ -101,8 +103,8 @@ def train_command(
     if folder is not None:
         check_free(folder)  # before the training, not after it
     asked = Asked(
-        epsilon=epsilon, delta=delta, batch=batch, steps=steps, epochs=epochs, schedule=schedule, clip=clip,
-        rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+        epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, steps=steps, epochs=epochs,
+        schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
     )  # fmt: skip
     found = None if recipe is None else _recipe(recipe, plan, asked, optimizer, lr, momentum, lr_decay)
     if found is None:

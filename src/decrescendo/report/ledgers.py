@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from decrescendo.accounting import Guarantee, Ledger, Release
+from decrescendo.accounting import Ledger, Release
 from decrescendo.base import strict_json
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
+from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
 
 COLUMNS = ("noise_multiplier", "sample_rate", "count")
@@ -49,17 +50,19 @@ def read_ledger(
     return _from_csv(path, text, sample_rate), None
 
 
-def filtered(path: str | os.PathLike[str]) -> Guarantee | None:
-    """The guarantee of a run whose noise was decided on the way; ``None`` for anything else.
+def agreed_in(path: str | os.PathLike[str]) -> Agreement | None:
+    """What was agreed before the training that a plan file or a run's folder is about; ``None`` for bare noise.
 
-    Accountants judge noise that was fixed in advance: of such a run only its filter's budget is a guarantee.
+    Accountants judge noise that was fixed in advance: of one that was decided on the way only its filter's budget is a
+    guarantee.
     """
-    if not Path(path).is_dir():
-        return None
-    from decrescendo.training.run import Run  # needs torch, which no other file does
+    if Path(path).is_dir():
+        from decrescendo.training.run import Run  # needs torch, which no other file does
 
-    run = Run.load(path)
-    return run.guarantee if run.plan.planned is None else None
+        return Run.load(path).plan
+    with Path(path).open("rb") as file:
+        begins = file.read(64).lstrip(b"\xef\xbb\xbf \n\r\t")
+    return Plan.load(Path(path)) if begins.startswith(b"{") else None
 
 
 def _check_rate_is_free(path: object, sample_rate: float | None) -> None:
