@@ -1,7 +1,8 @@
 """From a model, a loss and a batch to a `ClippedSum`: the only way gradients leave the private side."""
 
 from decrescendo.clipping.clipped import Batch, ClippedSum, Clipper, Diagnostics, Loss
-from decrescendo.clipping.engine import Engine, EngineSettings
+from decrescendo.clipping.engine import Engine
+from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.proof.tables import register_rule
 from decrescendo.clipping.reference import Reference
 

@@ -1,8 +1,7 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -21,7 +20,9 @@ from decrescendo.clipping.clipped import (
     norm_accumulator,
     trainable,
     trainable_of,
+    within_norm,
 )
+from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.factors import factors_of, joint_norms, loss_sum
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import (
@@ -37,53 +38,13 @@ from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import InvalidValue, OutOfMemory, UnsupportedModel, check_instance, check_integer
+from decrescendo.errors import (
+    OutOfMemory,
+    UnsupportedModel,
+    check_instance,
+)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """How fast and in how much memory; no setting changes a result by more than rounding.
-
-    Args:
-        microbatch_size: at most this many examples at once; ``None`` for the whole batch.
-        declared: lines of code (``"modeling.py:12"``) or files of which you declare that what they read of the data
-            in Python (``.item()``, ``if``) steers nothing in a way that depends on several examples. Each that is
-            met is listed in the run's assumptions.
-        cache_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
-            operations together; what does not fit is computed from inputs and output gradients again.
-        memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
-            engine measures what the first micro-batches take and cuts batches so that it is kept;
-            ``None`` for no limit.
-        accumulate: with ``"float64"`` everything is measured and summed in float64 after the backward pass, and
-            the sum is stored so. Then the whole sum is proven to move by at most C, not each example's part of it
-            alone: see docs/explanation/rounding.md. Slower; the noise hides the difference from all but an adversary
-            who picks the data for it.
-
-    >>> EngineSettings(microbatch_size=64).cache_bytes
-    134217728
-    """
-
-    microbatch_size: int | None = None
-    cache_bytes: int = 2**27
-    memory_limit: int | None = None
-    accumulate: Literal["float32", "float64"] = "float32"
-    declared: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.microbatch_size is not None:
-            check_integer("microbatch_size", self.microbatch_size, at_least=1)
-        check_integer("cache_bytes", self.cache_bytes, at_least=0)
-        if self.accumulate not in ("float32", "float64"):
-            raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
-        if self.memory_limit is not None:
-            check_integer("memory_limit", self.memory_limit, at_least=1)
-
-    @property
-    def wide(self) -> bool:
-        """Whether sums are made and stored in float64, whatever the parameters are."""
-        return self.accumulate == "float64"
 
 
 class Engine:
@@ -139,7 +100,7 @@ class Engine:
         self,
         model: nn.Module,
         loss: Loss,
-        settings: EngineSettings = EngineSettings(),
+        settings: EngineSettings = EngineSettings(),  # noqa: B008 (frozen)
         *,
         seeds: Callable[[], int] | None = None,
     ) -> None:
@@ -276,7 +237,7 @@ class Engine:
         done = self.prove(batch)
         with full_precision():
             present = None if rows > 1 else torch.arange(2, device=done.losses.device) < rows
-            factors = factors_of(done, limit, present)
+            factors = factors_of(done, limit, present, self._settings.gamma)
             measured = done.measured
             if self._peak is not None or not bool(factors.counted.all()):
                 # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
@@ -287,6 +248,7 @@ class Engine:
                 nonfinite=rows - int(factors.counted.sum()),
                 clipped=count_clipped(factors.norms[:rows], limit),
                 loss_sum=float(loss_sum(done.losses[:rows])),
+                within=within_norm(factors.norms[:rows], limit),
             )
             return measured.scaled_sums(factors.factors), seen
 

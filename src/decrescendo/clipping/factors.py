@@ -30,7 +30,10 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
 
 
 def factors_of(
-    done: Pass, limit: float | Float[Tensor, ""], present: Bool[Tensor, " batch"] | None = None
+    done: Pass,
+    limit: float | Float[Tensor, ""],
+    present: Bool[Tensor, " batch"] | None = None,
+    gamma: float | None = None,
 ) -> Factors:
     """The clip factors of a pass; rows that are not ``present`` (padding) get zero."""
     measured = done.measured
@@ -43,7 +46,7 @@ def factors_of(
     if norms.dtype == torch.float32:
         dtype = torch.float32
     margin = MARGINS[torch.float32 if narrow or measured.wide else torch.float64]
-    factors = clip_factors(norms, limit, dtype, margin)
+    factors = clip_factors(norms, limit, dtype, margin, gamma)
     return Factors(norms, counted, torch.where(counted, factors, torch.zeros_like(factors)))
 
 

@@ -20,6 +20,7 @@ from decrescendo.clipping.clipped import (
     empty_sum,
     norm_accumulator,
     trainable,
+    within_norm,
 )
 from decrescendo.errors import UnsupportedModel
 
@@ -30,6 +31,7 @@ class Reference:
     Args:
         model: its parameters with ``requires_grad`` are trained.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
+        gamma: as `EngineSettings.gamma`.
 
     Edge cases:
         an empty batch (``None`` or no rows) gives zeros; a gradient that is not finite contributes zero; each
@@ -47,8 +49,9 @@ class Reference:
     tensor([[-1.5000]])
     """
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, gamma: float | None = None) -> None:
         trainable(model)
+        self._gamma = gamma
         self._model = model
         check_loss(loss)
         self._loss = loss
@@ -65,7 +68,7 @@ class Reference:
         for value, example in self._examples(batch, parameters):
             norm = _norm(example)
             narrow = any(gradient.dtype != torch.float64 for gradient in example.values())
-            factor = clip_factors(norm, limit, torch.float32 if narrow else torch.float64)
+            factor = clip_factors(norm, limit, torch.float32 if narrow else torch.float64, gamma=self._gamma)
             if bool(torch.isfinite(norm)):
                 for name, gradient in example.items():
                     gradients[name] += gradient * factor.to(gradient.dtype).reshape(())
@@ -74,6 +77,7 @@ class Reference:
                 nonfinite=int(not torch.isfinite(norm)),
                 clipped=count_clipped(norm, limit),
                 loss_sum=float(value) if torch.isfinite(value) else 0.0,
+                within=within_norm(norm, limit),
             )
         return ClippedSum(gradients, limit, diagnostics)
 

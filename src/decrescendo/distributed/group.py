@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import astuple
 from enum import IntEnum
 from typing import NoReturn, final
 
@@ -155,12 +156,12 @@ class Group:
         def message() -> bytes:
             clipped.append(clip())
             seen = clipped[0].diagnostics
-            return struct.pack("<3qd", seen.examples, seen.nonfinite, seen.clipped, seen.loss_sum)
+            return struct.pack("<3q2d", *astuple(seen))
 
         found = self._exchange(_At.SUM, message)
         seen = Diagnostics(0, 0, 0, 0.0)
         for text in found:
-            seen += Diagnostics(*struct.unpack("<3qd", text))
+            seen += Diagnostics(*struct.unpack("<3q2d", text))
         own = clipped[0]
         sums = {name: value.to(accumulator(value.dtype)) for name, value in own.gradients.items()}
         with self._talking():

@@ -207,9 +207,12 @@ class Plan:
             raise AccountingError(f"the ledger must be the beginning of its plan's, got {ledger}")
 
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
-        """C_t of the first ``steps`` steps, from the schedule."""
-        del decided
-        return self.clip_norm[:steps].tolist()
+        """C_t of the first ``steps`` steps, from the schedule; where they followed the gradients, ``decided``."""
+        if decided and len(decided) != steps:
+            raise InvalidValue(
+                f"clip_norm must have one number a step taken, got {len(decided)} for {steps} steps"
+            )
+        return list(decided) if decided else self.clip_norm[:steps].tolist()
 
     def taken(self, steps: int) -> str:
         """Nothing to add if all steps were taken."""

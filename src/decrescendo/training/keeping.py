@@ -15,6 +15,7 @@ from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, Plan
 from decrescendo.plans.agreement import Agreement
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.drawing import RunStreams
+from decrescendo.training.steering.quantile import Tracker
 from decrescendo.training.world import Tree, World
 
 
@@ -95,7 +96,9 @@ class Keeper:
         self._checkpoints.save(Checkpoint(life.taken, state))
         self._saved = life.taken
 
-    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def resume(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: Tracker | None = None
+    ) -> None:
         """Back to the newest checkpoint, if there is one.
 
         Raises:
@@ -117,6 +120,14 @@ class Keeper:
             self._checkpoints.restore(Checkpoint(step, state))
             self._saved, life.run_id = step, state["run"]
             life.resumed = (*state["resumed"], step)
+            norms = state.get("clip_norm", [])
+            if bool(norms) != (tracker is not None):
+                raise PlanViolation(
+                    "a run must go on with the QuantileClip it began with, or without one, got the other. "
+                    "Its clip norms would not be those that the count decided"
+                )
+            if tracker is not None:
+                tracker.norms = [float(norm) for norm in norms]
 
     def _newest(self) -> Tree:
         """On rank 0: the newest checkpoint, with the streams put to where it says and left out."""

@@ -12,7 +12,7 @@ from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.examples import Collate
 from decrescendo.training.progress import Callback, bar
 from decrescendo.training.run import Run
-from decrescendo.training.steering import Adaptive
+from decrescendo.training.steering import Adaptive, QuantileClip
 from decrescendo.training.store import Store
 from decrescendo.training.trainer import Trainer
 from decrescendo.training.world import World, world_of
@@ -22,7 +22,7 @@ def train(
     model: nn.Module,
     loss: Loss,
     data: object,
-    plan: Plan | Adaptive,
+    plan: Plan | Adaptive | QuantileClip,
     optimizer: torch.optim.Optimizer,
     *,
     seed: int | Secure,

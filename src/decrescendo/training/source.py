@@ -15,8 +15,9 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import Sampling
 from decrescendo.training.progress import Spending
 from decrescendo.training.run import certify
-from decrescendo.training.steering import Adaptive, Settings
+from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.steering.adaptive_run import AdaptiveRun
+from decrescendo.training.steering.quantile import Tracker
 
 
 @runtime_checkable
@@ -74,14 +75,20 @@ class Source(Protocol):
         """Why a run that ends here does, where that was decided on the way."""
         ...
 
+    @property
+    def tracker(self) -> Tracker | None:
+        """What counts beside the sum and moves C_t by it, if anything does."""
+        ...
+
 
 @final
 class Planned:
-    """The schedule of a plan."""
+    """The schedule of a plan; with a ``tracker``, which moves C_t."""
 
     stopped = ""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, tracker: Tracker | None = None) -> None:
+        self.tracker = tracker
         # The engine would refuse a tiny one too, but at its step.
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
         self.agreed = plan
@@ -96,7 +103,8 @@ class Planned:
         if taken >= self.steps:
             return None
         schedule = self.agreed.schedule
-        return Settings(float(schedule.noise_multiplier[taken]), float(schedule.clip_norm[taken]))
+        clip_norm = schedule.clip_norm if self.tracker is None else self.tracker.norms
+        return Settings(float(schedule.noise_multiplier[taken]), float(clip_norm[taken]))
 
     def follow(self, settings: Settings | None, stopped: str) -> None:
         """Nothing to keep: the ranks have one plan."""
@@ -112,8 +120,8 @@ class Planned:
 
     @property
     def decided_clip_norm(self) -> tuple[float, ...]:
-        """None: the plan says them."""
-        return ()
+        """None, for the plan says them; with a tracker, its own."""
+        return () if self.tracker is None else tuple(self.tracker.norms)
 
     @property
     def ended(self) -> str:
@@ -143,6 +151,12 @@ def source_of(plan: object, model: nn.Module) -> Source:
 def _of_plan(plan: Plan, model: nn.Module) -> Source:
     del model
     return Planned(plan)
+
+
+@source_of.register(QuantileClip)
+def _of_quantile_clip(plan: QuantileClip, model: nn.Module) -> Source:
+    del model
+    return Planned(plan.plan, Tracker(plan))
 
 
 @source_of.register(Adaptive)

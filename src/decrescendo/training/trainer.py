@@ -40,7 +40,7 @@ from decrescendo.training.progress import Progress
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
-from decrescendo.training.steering import Adaptive, Settings
+from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.store import Store, new_id
 from decrescendo.training.world import (
     Tree,
@@ -73,8 +73,9 @@ class Trainer:
     Args:
         model: trained in place, in the mode (train or eval) it is in.
         loss: ``loss(model, batch)`` returns one loss an example, shape (batch,).
-        plan: the noise multiplier and clip norm of every step; or an `Adaptive`, which decides them on the way. A plan
-            of `Plan.without_privacy` has no noise and protects nobody.
+        plan: the noise multiplier and clip norm of every step; a `QuantileClip`, whose clip norm follows the
+            gradients; or an `Adaptive`, which decides both on the way. A plan of `Plan.without_privacy` has no noise
+            and protects nobody.
         optimizer: any ``torch.optim`` optimiser over the model's parameters.
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
@@ -129,7 +130,7 @@ class Trainer:
         self,
         model: nn.Module,
         loss: Loss,
-        plan: Plan | Adaptive,
+        plan: Plan | Adaptive | QuantileClip,
         optimizer: torch.optim.Optimizer,
         *,
         seed: int | Secure,
@@ -146,7 +147,7 @@ class Trainer:
         self,
         model: nn.Module,
         loss: Loss,
-        plan: Plan | Adaptive,
+        plan: Plan | Adaptive | QuantileClip,
         optimizer: torch.optim.Optimizer,
         seed: int | Secure,
         settings: EngineSettings | None,
@@ -191,7 +192,7 @@ class Trainer:
             )
         )
         if self._keeper is not None:
-            self._keeper.resume(model, optimizer)
+            self._keeper.resume(model, optimizer, self._source.tracker)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
@@ -266,6 +267,8 @@ class Trainer:
         self._settings = None if granted is None else Settings(*granted)
         if self._world.rank:
             self._source.follow(self._settings, decided["stopped"])
+            if self._source.tracker is not None and self._settings is not None:
+                self._source.tracker.heard(self._settings.clip_norm, self._life.taken)
         if self._world.size > 1 and granted is not None:
             self._masks.stream = Streams(decided["masks"][self._world.rank]).numpy("model")
         return granted is not None
@@ -307,7 +310,9 @@ class Trainer:
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
-        clipped = self._engine.clipped_sum(batch, settings.clip_norm)
+        tracker = self._source.tracker
+        part = 1.0 if tracker is None else tracker.gradient_part
+        clipped = self._engine.clipped_sum(batch, part * settings.clip_norm)
         self._frozen_state.unfreeze(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
             self._frozen_state.check()
@@ -316,8 +321,10 @@ class Trainer:
 
     def _publish(self, clipped: ClippedSum) -> NoisyMean:
         """On rank 0."""
-        settings = self._settings
+        settings, tracker = self._settings, self._source.tracker
         assert settings is not None
+        if tracker is not None:
+            clipped = tracker.counted(clipped, settings.clip_norm)
         # The step's own declared B_t is the divisor.
         sampling = self._source.sampling.at(self._life.taken)
         noisy = privatise(clipped, settings.noise_multiplier, sampling, self._streams.noise)
@@ -327,7 +334,7 @@ class Trainer:
             self._keeper.releases.record(self._life.taken, digest(noisy))
         if self._account is not None:
             self._account.record(self._life.taken, noisy.release, digest(noisy))
-        return noisy
+        return noisy if tracker is None else tracker.follow(noisy, self._life.taken)
 
     @property
     def ledger(self) -> Ledger:
@@ -423,7 +430,8 @@ class Trainer:
 
     def _keep(self) -> None:
         if self._keeper is not None:
-            self._keeper.keep(self._model, self._optimizer, self._drawing.place, self._assumptions())
+            place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
+            self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
 
     def _check_batch(self, batch: Batch | None) -> Settings:
         if self._life.taken >= self._source.steps:

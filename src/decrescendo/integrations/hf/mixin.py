@@ -14,6 +14,7 @@ from decrescendo.integrations.hf.refusals import check_arguments
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.source import source_of
+from decrescendo.training.steering import QuantileClip
 
 if TYPE_CHECKING:
     _Base = Any  # whatever trainer comes after it among the bases
@@ -48,7 +49,7 @@ class PrivateMixin(_Base):
 
     def follow(
         self,
-        plan: Plan | Adaptive,
+        plan: Plan | Adaptive | QuantileClip,
         *,
         seed: int | Secure,
         loss: Loss = own_tokens,

@@ -50,9 +50,9 @@ RUN, PLAN, ADAPTIVE_PLAN, WEIGHTS, DIAGNOSTICS = (
 KEYS = {
     "format", "version", "plan_sha256", "weights_sha256", "ledger", "guarantee", "metrics", "seconds", "versions",
 }  # fmt: skip
-ADAPTIVE_KEYS = KEYS | {"clip_norm", "stopped"}
-# In runs since it was recorded.
-PROVENANCE = "provenance"
+ADAPTIVE_KEYS = KEYS | {"stopped"}
+# In runs since it was recorded; where clip norms were decided on the way.
+PROVENANCE, CLIP_NORM = "provenance", "clip_norm"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -235,7 +235,7 @@ class Run:
                 seconds=content["seconds"],
                 versions=_texts(content["versions"]),
                 diagnostics=_diagnostics(source / DIAGNOSTICS),
-                clip_norm=tuple(check_array("clip_norm", content.get("clip_norm", ()), above=0).tolist()),
+                clip_norm=tuple(check_array("clip_norm", content.get(CLIP_NORM, ()), above=0).tolist()),
                 stopped=_texts({"stopped": content.get("stopped", "")})["stopped"],
                 provenance=_provenance(content[PROVENANCE]) if PROVENANCE in content else None,
             )
@@ -289,8 +289,10 @@ def _to_json(run: Run, staging: Path) -> str:
     }
     if run.provenance is not None:
         content[PROVENANCE] = asdict(run.provenance)
+    if adaptive or run.clip_norm:
+        content[CLIP_NORM] = list(run.clip_norm)
     if adaptive:
-        content |= {"clip_norm": list(run.clip_norm), "stopped": run.stopped}
+        content["stopped"] = run.stopped
     return sealed.seal(content, indent=1, finite=False)
 
 
@@ -311,7 +313,7 @@ def _guarantee(found: Mapping[str, Any]) -> Guarantee:
 def _checked_content(path: Path) -> dict[str, Any]:
     keys = {VERSION: KEYS, ADAPTIVE_VERSION: ADAPTIVE_KEYS}
     return sealed.opened(
-        read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={PROVENANCE}
+        read_whole(path), path, FORMAT, VERSION, ADAPTIVE_VERSION, keys=keys, free={PROVENANCE, CLIP_NORM}
     )
 
 

@@ -26,6 +26,10 @@ JSON, MARKDOWN = "statement.json", "statement.md"
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 
 NEIGHBOURS = "two data sets are neighbours if one has one {unit} more than the other (add or remove)"
+FOLLOWED = (
+    ". C_t followed the lengths of the gradients: a noisy count of them was released in one vector with the sum, and "
+    "C_t is the sensitivity of both together"
+)
 NOT_COVERED = (
     "whatever is computed from the private data outside of this training (see what the owner declares)",
     "diagnostics, losses and gradient lengths of private rows, wherever they are shown",
@@ -122,7 +126,7 @@ def state(
             **_drawn(agreed.sampling, ledger.steps),
             "units": agreed.sampling.dataset_size,
             "clipping": f"each {unit}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
-            "not finite counts as zero",
+            "not finite counts as zero" + (FOLLOWED if clip_norm and planned is not None else ""),
             "noise": "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the "
             "expected batch size"
             if any(noise)

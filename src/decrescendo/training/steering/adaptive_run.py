@@ -37,6 +37,7 @@ class AdaptiveRun:
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
         self.stopped = ""
+        self.tracker = None
 
     def following(self, taken: int) -> Settings | None:
         """Settings of the next step, granted and paid for; ``None`` when the training is over, now and for good."""

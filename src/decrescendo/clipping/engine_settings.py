@@ -1,0 +1,56 @@
+"""How an engine works: speed, memory, what is declared, and the shape of the clipping."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from decrescendo.errors import InvalidValue, check_integer, check_real
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """How fast and in how much memory; no setting changes a guarantee, nor, but for ``gamma``, a result by more than
+    rounding.
+
+    Args:
+        microbatch_size: at most this many examples at once; ``None`` for the whole batch.
+        declared: lines of code (``"modeling.py:12"``) or files of which you declare that what they read of the data
+            in Python (``.item()``, ``if``) steers nothing in a way that depends on several examples. Each that is
+            met is listed in the run's assumptions.
+        cache_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
+            operations together; what does not fit is computed from inputs and output gradients again.
+        memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
+            engine measures what the first micro-batches take and cuts batches so that it is kept;
+            ``None`` for no limit.
+        accumulate: with ``"float64"`` everything is measured and summed in float64 after the backward pass, and
+            the sum is stored so. Then the whole sum is proven to move by at most C, not each example's part of it
+            alone: see docs/explanation/rounding.md. Slower; the noise hides the difference from all but an adversary
+            who picks the data for it.
+        gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length
+            below C like a clipped one, so that C only scales the learning rate. ``None``: g min(1, C / |g|).
+
+    >>> EngineSettings(microbatch_size=64).cache_bytes
+    134217728
+    """
+
+    microbatch_size: int | None = None
+    cache_bytes: int = 2**27
+    memory_limit: int | None = None
+    accumulate: Literal["float32", "float64"] = "float32"
+    declared: tuple[str, ...] = ()
+    gamma: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.microbatch_size is not None:
+            check_integer("microbatch_size", self.microbatch_size, at_least=1)
+        check_integer("cache_bytes", self.cache_bytes, at_least=0)
+        if self.accumulate not in ("float32", "float64"):
+            raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
+        if self.memory_limit is not None:
+            check_integer("memory_limit", self.memory_limit, at_least=1)
+        if self.gamma is not None:
+            check_real("gamma", self.gamma, at_least=1e-6)
+
+    @property
+    def wide(self) -> bool:
+        """Whether sums are made and stored in float64, whatever the parameters are."""
+        return self.accumulate == "float64"

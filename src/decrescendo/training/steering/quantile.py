@@ -1,0 +1,128 @@
+"""`QuantileClip`: a clip norm that follows the lengths of gradients, at the price that the plan's noise has anyway."""
+
+import math
+from dataclasses import dataclass
+from typing import final
+
+import torch
+
+from decrescendo.clipping.clipped import ClippedSum
+from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.optim.noise import NoisyMean
+from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import Sampling
+
+# Among the gradients of parameters, whose names are paths of attributes.
+COUNT = "share of gradients that were not clipped"
+# C_t stays within this factor of C_0: a sum of noise alone must not carry it away.
+_FARTHEST = 1e6
+# The count is rounded to float64, and the sum's own margin is not its to use.
+_ROUNDING = 2.0**-30
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QuantileClip:
+    """A plan whose clip norm is only where C_t begins: it then follows a quantile of the gradients' lengths.
+
+    Each step releases, in one vector and under one noise, the clipped sum and how many gradients were not clipped:
+    sum_i (g_i min(1, a C_t / |g_i|), 2 s C_t (b_i - 1/2)), with b_i 1 where |g_i| is below 0.95 a C_t, 0 where it is
+    above 1.05 a C_t, a straight line between (`clipping.clipped.within_norm`), and a = sqrt(1 - s^2). One example moves
+    the vector by at most sqrt(a^2 + s^2) C_t = C_t, so noise z_t C_t makes it the plan's own release: the certificate
+    of the plan stays as it is, to the last digit. With b the noisy share, C_{t+1} = C_t exp(-rate (b - quantile)),
+    which is post-processing (Andrew et al. 2021, who pay for the count by noise of its own).
+
+    Args:
+        plan: from `calibrate`, with one clip norm, C_0; its noise may move.
+        quantile: the share in (0, 1) of gradients that are not to be clipped.
+        rate: > 0, at most 1: how fast C_t follows.
+        share: s in (0, 0.5]: the noisy share has standard deviation z_t / (2 s B_t); gradients are clipped at a C_t.
+
+    Raises:
+        InvalidValue: a plan whose clip norm moves, or that has no noise or no finite clip norm.
+
+    >>> from decrescendo import Budget, PoissonSampling, calibrate, curves
+    >>> one = curves.constant(1.0)
+    >>> plan = calibrate(Budget(2.0, 1e-3), PoissonSampling(500, 50), steps=9, privacy=curves.growing_mu(2), clip=one)
+    >>> follow = QuantileClip(plan, quantile=0.5)
+    >>> follow.gradient_part
+    0.994...
+    """
+
+    plan: Plan
+    quantile: float = 0.5
+    rate: float = 0.2
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_instance("plan", self.plan, Plan, "calibrate makes one")
+        check_real("quantile", self.quantile, above=0, below=1)
+        check_real("rate", self.rate, above=0, at_most=1)
+        check_real("share", self.share, above=0, at_most=0.5)
+        clip = self.plan.clip_norm
+        if clip.min() != clip.max():
+            raise InvalidValue(
+                f"a plan for QuantileClip must have one clip norm, where C_t begins, got {clip[0]:g} to "
+                f"{clip[-1]:g}. Calibrate with clip=constant(C_0)"
+            )
+        if not math.isfinite(clip[0]) or not self.plan.noise_multiplier.min() > 0:
+            raise InvalidValue(
+                f"a plan for QuantileClip must have noise at every step and a finite clip norm, got {self.plan}. "
+                "Without noise the count of each batch would be published"
+            )
+
+    @property
+    def sampling(self) -> Sampling:
+        """The plan's."""
+        return self.plan.sampling
+
+    @property
+    def steps(self) -> int:
+        """The plan's."""
+        return self.plan.steps
+
+    @property
+    def gradient_part(self) -> float:
+        """a: gradients are clipped at a C_t."""
+        return math.sqrt(1 - self.share**2)
+
+
+@final
+class Tracker:
+    """C_t of one training under way.
+
+    Attributes:
+        norms: C_0 and those that followed.
+    """
+
+    def __init__(self, given: QuantileClip) -> None:
+        self._given = given
+        self.norms = [float(given.plan.clip_norm[0])]
+
+    @property
+    def gradient_part(self) -> float:
+        """Of C_t: what gradients are clipped at."""
+        return self._given.gradient_part
+
+    def counted(self, clipped: ClippedSum, clip_norm: float) -> ClippedSum:
+        """The sum with the count beside it, of sensitivity C_t."""
+        seen = clipped.diagnostics
+        weight = 2 * self._given.share * clip_norm * (1 - _ROUNDING)
+        device = next(iter(clipped.gradients.values())).device
+        count = torch.tensor([weight * (seen.within - seen.examples / 2)], dtype=torch.float64, device=device)
+        return ClippedSum({**clipped.gradients, COUNT: count}, clip_norm, seen)
+
+    def heard(self, clip_norm: float, taken: int) -> None:
+        """On another rank: what rank 0's is for the step after ``taken`` ones."""
+        self.norms[taken:] = [clip_norm]
+
+    def follow(self, noisy: NoisyMean, taken: int) -> NoisyMean:
+        """The mean without the count, which decides the clip norm of the step after ``taken + 1``."""
+        clip_norm = self.norms[taken]
+        weight = 2 * self._given.share * clip_norm * (1 - _ROUNDING)
+        share = 0.5 + float(noisy.gradients[COUNT][0]) / weight
+        moved = math.exp(-self._given.rate * (min(max(share, 0.0), 1.0) - self._given.quantile))
+        least, most = self.norms[0] / _FARTHEST, self.norms[0] * _FARTHEST
+        self.norms[taken + 1 :] = [min(max(clip_norm * moved, least), most)]
+        gradients = {name: gradient for name, gradient in noisy.gradients.items() if name != COUNT}
+        return NoisyMean(gradients, noisy.release, noisy.noise_std)
