@@ -133,3 +133,33 @@ def test_the_noise_is_drawn_beside_uniform_noise_and_says_what_it_rests_on(
     assert any("below uniform noise in the same budget" in line for line in lines)
     assert list(shown[0]) == ["optimal", "uniform"]
     assert np.ptp(shown[0]["uniform"].noise_multiplier) == 0
+
+
+def test_compute_decides_how_the_batch_moves(invoke: Invoke, tmp_path: Path) -> None:
+    asked = [
+        "plan",
+        "--epsilon",
+        1,
+        "--dataset-size",
+        5_000,
+        "--steps",
+        6,
+        "--schedule",
+        "optimal",
+        "--rho-c",
+        1,
+    ]
+    result = invoke(*asked, "--compute", 3_000, "--lr-schedule", "linear", "--save", "plan.json", "--json")
+    assert result.exit_code == 0, result.output
+    plan = Plan.load(tmp_path / "plan.json")
+    assert plan.batch_size.sum() == pytest.approx(3_000)
+    assert plan.batch_size[0] > 2 * plan.batch_size[-1]  # a falling rate: early noise matters more
+    assert facts(result)["noise_term_over_uniform"] < 0.9
+    assert "expected batch size B_t" in invoke(*asked, "--compute", 3_000, "--lr-schedule", "linear").stdout
+    for more, words in (
+        (["--batch", 10], "--compute must come without --batch"),
+        (["--schedule", "dynamic"], "--compute must come with --schedule optimal and --steps"),
+    ):
+        refused = invoke(*asked, "--compute", 3_000, *more)
+        assert refused.exit_code == 2
+        assert words in refused.stderr

@@ -137,22 +137,31 @@ def advise(
     clip: float,
     rho_c: float,
     judge: "Accountant | None" = None,
+    compute: float | None = None,
 ) -> Advice:
-    """The plan whose noise matters least, by `plans.allocate`."""
+    """The plan whose noise matters least, by `plans.allocate`; with ``compute`` examples, whose batch moves too."""
     from decrescendo.plans import curves
-    from decrescendo.plans.allocation import allocate, noise_cost
+    from decrescendo.plans.allocation import allocate
     from decrescendo.plans.calibration import calibrate
+    from decrescendo.plans.compute import allocate_compute, mean_noise_cost
     from decrescendo.plans.schedule import check_steps
 
     count = check_steps(steps)
     norms = curves.sensitivity_decay(check_real("clip", clip, above=0), check_real("rho_c", rho_c, above=0))
     influence = known.influences(count)
     with working("searching"):
-        plan = allocate(budget, sampling, steps=count, influence=influence, clip=norms, accountant=judge)
+        if compute is None:
+            plan = allocate(budget, sampling, steps=count, influence=influence, clip=norms, accountant=judge)
+        else:
+            plan = allocate_compute(
+                budget, sampling.dataset_size, steps=count, compute=compute, influence=influence, clip=norms,
+                accountant=judge,
+            )  # fmt: skip
         even = calibrate(
             budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge
         )
-    return Advice(plan, even, noise_cost(plan, influence) / noise_cost(even, influence), known.rests_on())
+    left = mean_noise_cost(plan, influence) / mean_noise_cost(even, influence)
+    return Advice(plan, even, left, known.rests_on())
 
 
 def say_optimal(plan: "Plan", advice: Advice | None) -> None:
@@ -161,6 +170,9 @@ def say_optimal(plan: "Plan", advice: Advice | None) -> None:
 
     for line in text_plot(plan.noise_multiplier, title="noise multiplier z_t"):
         say(line)
+    if plan.batch_size.min() < plan.batch_size.max():
+        for line in text_plot(plan.batch_size, title="expected batch size B_t"):
+            say(line)
     if advice is None:
         say(
             "rests on mu_t ~ sqrt(C_t), Du Eq. (52)-(55): noise of every step weighs the same, and mu_t is small. Give "

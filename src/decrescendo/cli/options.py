@@ -155,6 +155,12 @@ InfluenceGrowth = Annotated[
         help="optimal: noise of the last step weighs so many times that of the first, exponentially between."
     ),
 ]
+Compute = Annotated[
+    float | None,
+    typer.Option(
+        help="optimal, in place of --batch: examples to process over the run, expected; the batch moves with the noise."
+    ),
+]
 Clip = Annotated[float | None, typer.Option(help="Clip norm C_0 of one example's gradient.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines and nothing else.")]
 Found = Annotated[Path, typer.Option("--out", help="JSON file for what was found.")]

@@ -19,6 +19,7 @@ from decrescendo.cli.options import (
     Clients,
     ClientsPerRound,
     Clip,
+    Compute,
     Curvature,
     DatasetSize,
     Delta,
@@ -38,7 +39,7 @@ from decrescendo.cli.options import (
     UnitName,
     UnitOf,
 )
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import InvalidValue, check_real
 
 if TYPE_CHECKING:
     from decrescendo.plans.plan import Plan
@@ -66,6 +67,7 @@ def plan_command(
     momentum: Momentum = None,
     influence: Influence = None,
     influence_growth: InfluenceGrowth = None,
+    compute: Compute = None,
     accountant: Accountant = None,
     save: SavePlan = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the schedules into this PNG file.")] = None,
@@ -87,24 +89,27 @@ def plan_command(
             raise InvalidValue(f"{option} must name a file in a folder that exists, got {str(path)!r}")
     known = Known(lr_schedule, lr, curvature, momentum, influence, influence_growth)
     known.check(schedule)
+    if compute is not None:
+        batch = _mean_batch(compute, schedule, steps, batch, batch_end, epochs, unit)
     size, expected = population(unit, dataset_size, batch, clients, clients_per_round)
     asked = Asked(
         epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
     )  # fmt: skip
     advice: Advice | None = None
-    if known.anything and batch_end is not None:
+    if known.anything and batch_end is not None:  # (never with --compute)
         raise InvalidValue(
             "--batch-end must be left out where the noise follows from what is known of the training, got "
             f"--batch-end {batch_end:g}. That search takes one expected batch size"
         )
-    if known.anything:
+    if known.anything or compute is not None:
         advice = advise(
             *asked.setting(size),
             known,
             clip=1.0 if clip is None else clip,
             rho_c=rho_c,
             judge=judge_of(accountant),
+            compute=compute,
         )
         made = advice.plan
     else:
@@ -127,6 +132,28 @@ def plan_command(
         say_optimal(made, advice)
     for path in filter(None, (save, plot)):
         say(f"written: {path}")
+
+
+def _mean_batch(
+    compute: float,
+    schedule: Schedule | None,
+    steps: int | None,
+    batch: float | None,
+    batch_end: float | None,
+    epochs: float | None,
+    unit: UnitName,
+) -> float:
+    """The expected batch size of a step, on average; the options that --compute cannot come with are refused."""
+    if schedule is not Schedule.OPTIMAL or steps is None or unit is not UnitName.EXAMPLE:
+        raise InvalidValue(
+            "--compute must come with --schedule optimal and --steps, over examples: it decides how the batch moves"
+        )
+    others = {"--batch": batch, "--batch-end": batch_end, "--epochs": epochs}
+    if given := [name for name, value in others.items() if value is not None]:
+        raise InvalidValue(
+            f"--compute must come without {', '.join(given)}: it says how many examples all steps together process"
+        )
+    return check_real("compute", compute, above=0) / max(1, steps)
 
 
 @one_line_errors
