@@ -34,6 +34,17 @@ def test_a_benchmark_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch)
             raise
 
 
+@pytest.mark.parametrize("name", ["accounting", "run"])
+def test_a_speed_page_is_that_of_its_result(name: str) -> None:
+    benchmark = importlib.import_module(f"benchmarks.{name}")
+    assert benchmark.PAGE.read_text() == benchmark.render(json.loads(benchmark.RESULT.read_text()))
+
+
+def test_the_page_of_the_engine_is_that_of_its_results(tmp_path: Path) -> None:
+    importlib.import_module("benchmarks.engine.page").write(ROOT / "results/engine", tmp_path)
+    assert (tmp_path / "engine-speed.md").read_text() == (ROOT / "docs/reference/engine-speed.md").read_text()
+
+
 def test_the_gpu_command_says_where_there_is_no_device() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")

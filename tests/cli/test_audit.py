@@ -57,6 +57,17 @@ def test_an_attack_of_many_runs(invoke: Invoke) -> None:
     assert (facts(result)["method"], facts(result)["runs"]) == ("many runs", 20)
 
 
+def test_the_plan_that_is_shown_is_the_one_that_is_attacked(invoke: Invoke) -> None:
+    few = ["--runs", 8, "--confidence", 0.5, *QUICK]
+    made = attacks.batch_size(Budget(4.0, 1e-5)).plan
+    asked = ["--epsilon", 4, "--delta", 1e-5, "--steps", 300, "--batch", 200]
+    shown = invoke("audit", *asked, "--attack", "batch-size", *few).output
+    assert "batch-size attacks a training made for it" in shown
+    assert made.describe() in shown
+    assert made.steps != 300
+    assert "made for it" not in invoke("audit", *SMALL, "--canaries", 40, *QUICK).output
+
+
 def test_an_audit_is_written_into_the_ledger_of_the_rows_it_trains_on(invoke: Invoke, tmp_path: Path) -> None:
     store = tmp_path / "digits.db"
     Store.create(store, Budget(5.0, 1e-4), dataset="digits", rows=1438).close()

@@ -7,7 +7,7 @@ from torch import nn
 from decrescendo.errors import InvalidValue
 from decrescendo.training.digits import digits_cnn
 from decrescendo_papers.data import chest_xray
-from decrescendo_papers.models import imdb_mlp, name_lstm, paper_cnn, vgg11
+from decrescendo_papers.models import imdb_mlp, name_lstm, paper_cnn, small_xray, vgg11
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_shapes_and_sizes(build, shape: tuple[int, ...], count: int) -> None:
     assert model(torch.zeros(3, *shape)).shape == (3, 10)
 
 
-@pytest.mark.parametrize("build", [paper_cnn, digits_cnn, name_lstm, imdb_mlp, vgg11])
+@pytest.mark.parametrize("build", [paper_cnn, digits_cnn, name_lstm, imdb_mlp, vgg11, small_xray])
 def test_weights_come_from_the_seed_and_nothing_else(build) -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -140,13 +140,18 @@ def test_what_is_unfinished_is_said_and_shown(page: str) -> None:
 def test_a_refused_cell_says_so_with_its_reason(page: str) -> None:
     assert rows_of(page, "### mnist/0.4, as the paper counts")[TCDP.label][0] == "refused [1]"
     assert f"[1] {REASON}" in page
-    assert rows_of(page, "### mnist/0.4, certified")[TCDP.label][0] == "-"
+    assert rows_of(page, "### mnist/0.4, certified")[TCDP.certified_label][0] == "-"
 
 
 def test_the_verdict_is_made_from_the_numbers(page: str) -> None:
-    assert "as the paper counts**: within 1.0 point of the paper's number or above in 2 of 2 cells." in page
-    assert "further below in vanilla DP-SGD mnist/0.4 (-0.74)" not in page
-    assert "within 1.0 point of the paper's number or above in 1 of 2 cells; further below in dynamic" in page
+    assert (
+        "numbers, as the paper counts**: 2 of 2 cells are within 1.0 point, 0 further below, 0 further above."
+        in page
+    )
+    assert (
+        "numbers, certified**: 1 of 2 cells are within 1.0 point, 1 further below (dynamic mnist/0.4 (-3.73))"
+        in page
+    )
     excess = 100 * (BRACKETS[CLAIMED][0] / 0.39999 - 1)
     assert "in 2 of 2 cells calibrated by it" in page
     assert f"by {excess:.2f} %" in page
@@ -161,10 +166,6 @@ def test_what_was_tried_stands_beside_the_method_that_it_changes(page: str) -> N
     assert rows["dynamic, wide"][4] == "94.35"
     assert rows["vanilla, slow"][3].startswith(mean["vanilla"])
     assert rows["vanilla, slow"][4] == "91.18"
-    assert (
-        "within 1.0 point of the paper's number or above with dynamic, wide, mnist/0.4 (-0.95, 1 seed). "
-        "Not with vanilla, slow, mnist/0.4 (-1.18, 2 seeds)."
-    ) in page
     assert "vanilla, quick" not in page.split("## Noise schedule")[0]  # no run of it
 
 
@@ -212,6 +213,7 @@ def test_the_question_is_tested_on_paired_seeds(folder: Path) -> None:
 def test_holm_corrects_by_how_many_are_left() -> None:
     assert holm([]) == []
 
+    @settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is no fault
     @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
     def check(values: list[float]) -> None:
         # The slow way: a p value may be called small at a level if all smaller ones may, each at its share of it.
@@ -240,6 +242,7 @@ def test_a_page_without_results_is_unfinished_not_broken(tmp_path: Path) -> None
         assert "nan" not in text, name
         assert (
             "no run yet" in text
+            or "have no run" in text
             or "No run is finished" in text
             or "Unfinished" in text
             or name == "README.md"

@@ -32,7 +32,7 @@ from decrescendo.cli.options import (
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from decrescendo.audit import AuditResult
+    from decrescendo.audit import Attack, AuditResult
     from decrescendo.base.rng import Secure
     from decrescendo.plans.plan import Plan
     from decrescendo.training import Store, Task
@@ -91,6 +91,7 @@ def audit_command(
     """
     import torch
 
+    from decrescendo.audit import many_runs
     from decrescendo.base.rng import Secure
     from decrescendo.training import Store, find_task
 
@@ -110,11 +111,17 @@ def audit_command(
     agreed = agreed_plan(known, plan, asked)
     if threads is not None:
         torch.set_num_threads(threads)
+    crafted = _crafted(attack, agreed)
     if not as_json:
-        say(agreed.describe())
+        if crafted is not None:
+            say(f"{attack.value} attacks a training made for it, whose budget is that of the plan asked for:")
+        say((agreed if crafted is None else crafted.plan).describe())
     source = Secure() if seed is None else seed
     with nullcontext() if store is None else closing(Store(store)) as opened, working("auditing"):
-        result = _audit(attack, agreed, known, canaries, runs, source, confidence, opened)
+        if crafted is not None:
+            result = many_runs(crafted, runs=runs, seed=source, confidence=confidence)
+        else:
+            result = _audit(attack, agreed, known, canaries, runs, source, confidence, opened)
     if out is not None:
         write_whole(out, result.to_json())
     if as_json:
@@ -127,6 +134,18 @@ def audit_command(
             say(f"written: {out}")
     if result.caught_by:
         raise typer.Exit(1)
+
+
+def _crafted(attack: AttackName, plan: "Plan") -> "Attack | None":
+    """An attack with a training of its own, for the plan's budget."""
+    from decrescendo.audit import attacks
+
+    makers = {
+        AttackName.OPPOSED: attacks.opposed,
+        AttackName.BATCH_SIZE: attacks.batch_size,
+        AttackName.PADDED: attacks.padded,
+    }
+    return makers[attack](plan.budget) if attack in makers else None
 
 
 def _audit(
@@ -143,14 +162,6 @@ def _audit(
 
     from decrescendo.audit import attacks, many_runs, one_run
     from decrescendo.training import cross_entropy, initialised, make_optimizer
-
-    crafted = {
-        AttackName.OPPOSED: attacks.opposed,
-        AttackName.BATCH_SIZE: attacks.batch_size,
-        AttackName.PADDED: attacks.padded,
-    }
-    if attack in crafted:
-        return many_runs(crafted[attack](plan.budget), runs=runs, seed=seed, confidence=confidence)
 
     rows = plan.sampling.dataset_size
     if task is None:

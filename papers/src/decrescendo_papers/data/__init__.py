@@ -2,7 +2,7 @@
 
 from decrescendo_papers.data.dataset import Dataset
 from decrescendo_papers.data.enlarged import enlarged_digits
-from decrescendo_papers.data.images import digits, fashion_mnist, mnist
+from decrescendo_papers.data.images import digits, fashion_mnist, mnist, t_shirts
 from decrescendo_papers.data.imdb import imdb, imdb_half, imdb_public
 from decrescendo_papers.data.infinite import InfiniteMnist, infinite_mnist
 from decrescendo_papers.data.names import names
@@ -15,6 +15,7 @@ __all__ = [
     "digits",
     "mnist",
     "fashion_mnist",
+    "t_shirts",
     "names",
     "imdb",
     "imdb_half",

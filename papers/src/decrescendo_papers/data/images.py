@@ -1,14 +1,18 @@
 """Image data sets: the embedded digits, MNIST and Fashion-MNIST."""
 
+from dataclasses import replace
+
 import numpy as np
 from jaxtyping import UInt8
 
-from decrescendo.errors import FileRefused
+from decrescendo.errors import FileRefused, check_integer
 from decrescendo.training.digits import digits as embedded
 from decrescendo_papers.data.dataset import Dataset
 from decrescendo_papers.data.fetch import RemoteFile, read
 from decrescendo_papers.data.grey import grey_images
 from decrescendo_papers.data.idx import parse_idx
+
+T_SHIRT, UPPER_CLOTHES = 0, (0, 2, 4, 6)  # Fashion-MNIST's classes
 
 Pixels = UInt8[np.ndarray, "n height width"]
 Labels = UInt8[np.ndarray, " n"]
@@ -93,3 +97,24 @@ def _arrays(files: tuple[RemoteFile, ...]) -> tuple[Pixels, Labels, TestPixels, 
 
 def _from_files(name: str, files: tuple[RemoteFile, ...], *, mean: float, std: float) -> Dataset:
     return grey_images(name, *_arrays(files), scale=255.0, mean=mean, std=std)
+
+
+def t_shirts(count: int = 12_000) -> Dataset:
+    """Fashion-MNIST's first ``count`` training images of upper clothes, 1x64x64: T-shirts are class 0, others 1.
+
+    Public data of the X-rays' shape and balance (a quarter is in class 0): black is put around, each pixel becomes a
+    square of four, and the constants are those of `data.chest_xray`.
+
+    Args:
+        count: number of images, 1 to 24,000.
+    """
+    pixels, labels, _, _ = _arrays(FASHION_FILES)
+    chosen = np.flatnonzero(np.isin(labels, UPPER_CLOTHES))[: check_integer("count", count, at_least=1)]
+    framed = np.pad(pixels[chosen], ((0, 0), (2, 2), (2, 2))).repeat(2, axis=1).repeat(2, axis=2)
+    return replace(
+        grey_images(
+            "t-shirts", framed, (labels[chosen] != T_SHIRT).astype(np.uint8), framed[:0], labels[:0],
+            scale=255.0, mean=0.5, std=0.25,
+        ),
+        classes=2,
+    )  # fmt: skip

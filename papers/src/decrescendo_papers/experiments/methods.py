@@ -17,10 +17,12 @@ DYNAMIC = Row("dynamic", "dynamic", (), {"method": "dynamic", "rho_mu": RHO_MU, 
 ZCDP = Row(
     "zcdp", "rho-zCDP-SGD (exponential noise decay)", (),
     {"method": "exponential-decay", "rho_mu": RHO_MU}, accountant="zcdp",
+    certified_label="exponential noise decay, calibrated by Pld",
 )  # fmt: skip
 TCDP = Row(
     "tcdp", "tCDP-SGD (time-based noise decay)", (),
     {"method": "time-decay", "rho_mu": RHO_MU}, accountant="tcdp",
+    certified_label="time-based noise decay, calibrated by Pld",
 )  # fmt: skip
 
 # Controls that the paper lacks: constant noise and clip, with what else makes steps smaller or smoother.

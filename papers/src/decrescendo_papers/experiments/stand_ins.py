@@ -14,6 +14,7 @@ from decrescendo_papers.data import (
     imdb_public,
     mnist,
     synthetic_names,
+    t_shirts,
 )
 from decrescendo_papers.experiments.tasks import Task
 
@@ -73,6 +74,12 @@ STAND_INS: dict[str, StandIn] = {
             ("imdb", "imdb-half"),
             "12,500 reviews of the official test half, declared public",
             tested_by=("imdb",),
+        ),
+        StandIn(
+            "t-shirts",
+            t_shirts,
+            ("xray", "xray-random"),
+            "Fashion-MNIST's training images of T-shirts against other upper clothes, declared public",
         ),
         StandIn(
             "gaussian-10", lambda: gaussian_rows(10), ("mnist-pca",), "Gaussian rows in 10 made-up classes"

@@ -39,6 +39,8 @@ class Row:
         settings: what differs from the task's own settings.
         accountant: by which the paper calibrates it.
         control: not in the paper.
+        certified_label: of the row in the certified block, where another accountant than the paper's makes it another
+            method; the paper's numbers are not this one's. Empty: it is the same.
         only: keys of the columns it is run in; empty: all.
         base: key of the row that it changes; empty: none.
     """
@@ -49,8 +51,17 @@ class Row:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     accountant: str = "clt"
     control: bool = False
+    certified_label: str = ""
     only: tuple[str, ...] = ()
     base: str = ""
+
+    def is_papers(self, block: str) -> bool:
+        """Whether it is the paper's method in that block."""
+        return not self.control and not (block == CERTIFIED and self.certified_label)
+
+    def label_in(self, block: str) -> str:
+        """What a page calls it there."""
+        return self.certified_label if block == CERTIFIED and self.certified_label else self.label
 
     def reports(self, *paper: float | None) -> "Row":
         """The same with the paper's numbers, one a column."""
@@ -103,6 +114,7 @@ class Table:
         persons: keys of the rows for which the guarantee of a person behind several clients is computed; the others
             have the noise of one of these.
         plain_settings: of the run without privacy, where they differ from the task's.
+        plain_others: further runs without privacy: the name on the page, the task, what differs from its settings.
     """
 
     key: str
@@ -113,6 +125,9 @@ class Table:
     tried: tuple[Row, ...] = ()
     plain: Mapping[str, float] = field(default_factory=dict[str, float])
     plain_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    plain_others: Mapping[str, tuple[str, Mapping[str, Any]]] = field(
+        default_factory=dict[str, tuple[str, Mapping[str, Any]]]
+    )
     persons: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -122,9 +137,14 @@ class Table:
                     f"row {row.key} must have a number of the paper a column, got {len(row.paper)}"
                 )
 
-    def reported(self, row: Row, column: Column) -> float | None:
-        """Accuracy in % that the paper reports for a cell."""
-        return row.paper[self.columns.index(column)] if row.paper else None
+    @property
+    def keys(self) -> list[str]:
+        """Of the columns."""
+        return [column.key for column in self.columns]
+
+    def reported(self, row: Row, column: Column, block: str = CLAIMED) -> float | None:
+        """Accuracy in % that the paper reports for the method of a cell."""
+        return row.paper[self.columns.index(column)] if row.paper and row.is_papers(block) else None
 
     def cell(self, row: Row, column: Column, block: str, seeds: Sequence[int]) -> Cell:
         """A cell with a run a seed."""
@@ -149,12 +169,14 @@ class Table:
                     yield self.cell(row, column, CLAIMED, seeds)
 
     def plain_specs(self, seeds: Sequence[int]) -> dict[str, tuple[Spec, ...]]:
-        """The runs without privacy, by task."""
+        """The runs without privacy, by task, and others by name."""
+        tasks = dict.fromkeys(column.task for column in self.columns)
+        asked = {task: (task, self.plain_settings.get(task, {})) for task in tasks} | dict(self.plain_others)
         found: dict[str, tuple[Spec, ...]] = {}
-        for task in dict.fromkeys(column.task for column in self.columns):
-            changes = {"method": NOT_PRIVATE, **self.plain_settings.get(task, {})}
+        for name, (task, settings) in asked.items():
+            changes = {"method": NOT_PRIVATE, **settings}
             spec = base_spec(task, epsilon=0.0, accountant="none", settings=changes)
-            found[task] = tuple(spec.seeded(seed) for seed in seeds)
+            found[name] = tuple(spec.seeded(seed) for seed in seeds)
         return found
 
     def specs(

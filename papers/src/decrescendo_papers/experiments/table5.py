@@ -1,25 +1,50 @@
-"""Table 5 of Du et al.: VGG-11 on paediatric chest X-rays, on the official split and on a random one."""
+"""Table 5 of Du et al.: paediatric chest X-rays, on the official split and on a random one, with a small network."""
 
-from decrescendo_papers.experiments.methods import DYNAMIC, GROWING_MU, SENSITIVITY_DECAY, VANILLA
-from decrescendo_papers.experiments.table import Column, Table
+import dataclasses
+
+from decrescendo_papers.experiments.methods import DYNAMIC, GROWING_MU, LINEAR, SENSITIVITY_DECAY, VANILLA
+from decrescendo_papers.experiments.table import Column, Row, Table
+
+# The best of 12 trials of vanilla DP-SGD on T-shirts, its clip norm and rate rounded: results/settings/xray-1.json.
+SMALL = {"model": "small-tanh", "batch": 512.0, "epochs": 10.0, "clip": 0.43, "learning_rate": 4.0}
+PLAIN = {**SMALL, "batch": 64.0, "epochs": 20.0, "learning_rate": 0.1}  # usual values; nothing was searched
+VGG = "VGG-11 at 64x64, batch 128, 5 epochs, rate 0.05, C_0 = 1"
+
+
+def _small(row: Row) -> Row:
+    return dataclasses.replace(row, settings={**row.settings, **SMALL})
+
 
 # The paper's split is not known: its numbers stand beside both.
 TABLE5 = Table(
     key="table5",
-    title="Table 5: VGG-11 on chest X-rays",
+    title="Table 5: chest X-rays",
     columns=tuple(Column(task, epsilon) for task in ("xray", "xray-random") for epsilon in (0.5, 1, 1.5)),
-    rows=(
-        VANILLA.reports(*(92.24, 93.18, 93.44) * 2),
-        DYNAMIC.reports(*(93.30, 94.01, 94.43) * 2),
-        SENSITIVITY_DECAY.reports(*(92.89, 93.78, 94.24) * 2),
-        GROWING_MU.reports(*(92.60, 93.65, 94.01) * 2),
+    rows=tuple(
+        _small(row)
+        for row in (
+            VANILLA.reports(*(92.24, 93.18, 93.44) * 2),
+            DYNAMIC.reports(*(93.30, 94.01, 94.43) * 2),
+            LINEAR,
+            SENSITIVITY_DECAY.reports(*(92.89, 93.78, 94.24) * 2),
+            GROWING_MU.reports(*(92.60, 93.65, 94.01) * 2),
+        )
     ),
     notes=(
-        "The paper names a VGG-11 without batch normalisation and no settings. Here: 64x64 grey images, "
-        "batch 128, 5 epochs, SGD at 0.05, C_0 = 1, no pre-trained weights, 10.5 million parameters.",
-        "The official test half has another share of pneumonia (62.5 %) than the training half (74.2 %). "
-        "The paper's split is not known; its 93 % can hardly be the official one. A random 85/15 split "
-        "stands beside it.",
+        "The network is not the paper's: two convolutions and two linear layers on 32x32 means, 21,538 parameters, its "
+        "settings searched for vanilla DP-SGD at epsilon 1 on pictures of T-shirts against other upper clothes "
+        "(Fashion-MNIST's training images, as many and as unbalanced as the X-rays); no X-ray was opened for them.",
+        "The paper's VGG-11 has no settings in the paper. With those chosen here before (64x64, batch 128, 5 epochs, "
+        "rate 0.05, C_0 = 1, 10.5 million parameters) two private runs stayed at the majority class: 62.50 % of the "
+        "official test half has pneumonia. They are under *What was tried*.",
+        "The official test half has another share of pneumonia (62.5 %) than the training half (74.2 %), and a child "
+        "is in one half only; the random 85/15 split has images of one child in both. The paper does not say which "
+        "split it used.",
     ),
-    plain={"xray": 97.02, "xray-random": 97.02},
+    tried=tuple(
+        row.changed(f"{row.key}-vgg", f"{row.label}, {VGG}", {}, ("xray/1.5",)) for row in (VANILLA, DYNAMIC)
+    ),
+    plain={"xray": 97.02, "xray-random": 97.02, "xray (VGG-11)": 97.02},
+    plain_settings=dict.fromkeys(("xray", "xray-random"), PLAIN),
+    plain_others={"xray (VGG-11)": ("xray", {})},
 )

@@ -21,7 +21,15 @@ from decrescendo_papers.data import (
     names,
     principal_mnist,
 )
-from decrescendo_papers.models import imdb_mlp, infinite_cnn, name_lstm, paper_cnn, vgg11, wide_mlp
+from decrescendo_papers.models import (
+    imdb_mlp,
+    infinite_cnn,
+    name_lstm,
+    paper_cnn,
+    small_xray,
+    vgg11,
+    wide_mlp,
+)
 
 Build = Callable[[int], nn.Module]
 PAPER = "paper"
@@ -93,6 +101,11 @@ def _image_models(build: Callable[[int, Callable[[], nn.Module]], nn.Module]) ->
     return {PAPER: lambda seed: build(seed, nn.ReLU), "tanh": lambda seed: build(seed, nn.Tanh)}
 
 
+_XRAY_MODELS: dict[str, Build] = {
+    PAPER: vgg11, "small": small_xray, "small-tanh": lambda seed: small_xray(seed, nn.Tanh)
+}  # fmt: skip
+
+
 def _wide_models(classes: int) -> dict[str, Build]:
     # Data of another length make the loss more or less curved: Hong et al. call it the data scale.
     scales = {PAPER: 1.0, "half-scale": 0.5, "double-scale": 2.0}
@@ -131,11 +144,11 @@ TASKS: dict[str, Task] = {
             "Du et al.; sample rate and split chosen here", cost=1.7, images=False,
         ),
         Task(
-            "xray", chest_xray, {PAPER: vgg11}, 1.0, 0.05, 128, 5, 5_232,
+            "xray", chest_xray, _XRAY_MODELS, 1.0, 0.05, 128, 5, 5_232,
             "chosen here: Du et al. name a VGG-11 and no settings; the original split", cost=500.0,
         ),
         Task(
-            "xray-random", lambda: chest_xray("random"), {PAPER: vgg11}, 1.0, 0.05, 128, 5, 4_978,
+            "xray-random", lambda: chest_xray("random"), _XRAY_MODELS, 1.0, 0.05, 128, 5, 4_978,
             "chosen here: Du et al. name a VGG-11 and no settings; a random 85/15 split", cost=500.0,
         ),
         Task(

@@ -3,7 +3,7 @@
 from decrescendo_papers.models.cnn import Normalised, infinite_cnn, paper_cnn
 from decrescendo_papers.models.lstm import LastStateClassifier, name_lstm
 from decrescendo_papers.models.mlp import MeanEmbedding, imdb_mlp, wide_mlp
-from decrescendo_papers.models.vgg import vgg11
+from decrescendo_papers.models.vgg import small_xray, vgg11
 
 __all__ = [
     "paper_cnn",
@@ -15,4 +15,5 @@ __all__ = [
     "imdb_mlp",
     "wide_mlp",
     "vgg11",
+    "small_xray",
 ]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo.report import paired
 from decrescendo_papers.experiments.alike import above, first_of_least, first_of_most
 from decrescendo_papers.experiments.figure import Figure
 from decrescendo_papers.experiments.figure3 import COARSE, EPSILON, TASK, WHOLE, grid_spec
@@ -59,15 +60,22 @@ def grid_words(_: Figure, sources: Sources) -> str:
         f"- The best mean is {found[best].shown} at {_point(best)}, the worst {found[worst].shown} at {_point(worst)}: "
         f"{found[best].mean - found[worst].mean:.2f} points apart.",
     ]
-    spec = base_spec(TASK, epsilon=EPSILON, accountant="clt", settings={"method": "constant"})
-    vanilla = score_of(sources.archive.of(spec))
-    if vanilla.seeds:
-        better = sum(above(score.mean, vanilla.mean) for score in found.values())
+    gains = above_vanilla(sources.archive)
+    if gains:
+        better = sum(above(gain, 0.0, size=100.0) for gain in gains.values())
         lines.append(
-            f"- Vanilla DP-SGD at the same claimed epsilon has {vanilla.shown} ({vanilla.seeds} of its seeds "
-            f"finished): {better} of {len(found)} points are above it."
+            f"- {better} of {len(gains)} points are above vanilla DP-SGD at the same claimed epsilon, compared over "
+            f"the seeds that both have: by {min(gains.values()):+.2f} to {max(gains.values()):+.2f} points."
         )
     return "\n".join(lines)
+
+
+def above_vanilla(archive: Archive) -> dict[tuple[float, float], float]:
+    """Mean difference to vanilla DP-SGD at every point, over the seeds that both have."""
+    spec = base_spec(TASK, epsilon=EPSILON, accountant="clt", settings={"method": "constant"})
+    vanilla = score_of(archive.of(spec)).by_seed
+    pairs = {point: paired(score.by_seed, vanilla) for point, score in scores(archive).items()}
+    return {point: pair.mean for point, pair in pairs.items() if pair.seeds}
 
 
 def _point(point: tuple[float, float]) -> str:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 
 from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.pages.claims import Claim
+from decrescendo_papers.experiments.pages.claims_page import RULE, what_holds
 from decrescendo_papers.experiments.pages.figures_page import SECTIONS, is_drawn
 from decrescendo_papers.experiments.pages.filled import Filled
 from decrescendo_papers.experiments.pages.recipes_page import recipes_in_brief
@@ -11,7 +13,7 @@ from decrescendo_papers.experiments.reproduce import FIGURES
 from decrescendo_papers.experiments.strong import read_recipes
 
 
-def index_page(tables: Sequence[Filled], sources: Sources) -> str:
+def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Claim]) -> str:
     """The whole page."""
     drawn = [key for key in SECTIONS if is_drawn(FIGURES[key], sources)]
     parts = [
@@ -19,6 +21,9 @@ def index_page(tables: Sequence[Filled], sources: Sources) -> str:
         "Tables and figures of Du et al. 2022, *Dynamic Differential-Privacy Preserving SGD*, trained again and "
         "counted twice: as the paper counts, and with a certified epsilon. Everything in this folder is written by "
         "`papers report` from `results/runs` and `results/figures`; no number is typed by hand.",
+        "## What holds, and what does not",
+        f"{RULE} Each claim with its cell, seeds and command: [claims.md](claims.md).",
+        what_holds(tables, claims),
         *(f"## [{filled.table.title}]({filled.table.key}.md)\n\n{in_brief(filled)}" for filled in tables),
         "## [Strong recipes](recipes.md)",
         "The same models at the same certified epsilon, with settings searched on public data. "

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from decrescendo.report import Scores
 from decrescendo_papers.experiments.alike import above, first_of_most
 from decrescendo_papers.experiments.figure import Figure
@@ -45,6 +47,17 @@ def draw_lengths(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
         ],
         stem,
     )
+
+
+def ramps(figure: Figure, sources: Sources) -> dict[str, dict[int, float]]:
+    """Logarithm of the largest recorded length over the first, by name of the method and seed."""
+    return {
+        key.rsplit("/", 1)[1]: {
+            seed: float(np.log(max(norms) / norms[0]))
+            for seed, result in sources.archive.of(spec).items() if (norms := result.trace.get("gradient_norm"))
+        }
+        for key, spec in figure.runs.items()
+    }  # fmt: skip
 
 
 def lengths_words(figure: Figure, sources: Sources) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decrescendo.base.markdown import table
 from decrescendo.report import Paired
 from decrescendo_papers.experiments.comparisons import holm, pooled
-from decrescendo_papers.experiments.pages.filled import LINEAR, Filled
+from decrescendo_papers.experiments.pages.filled import LINEAR, VANILLA, Filled
 from decrescendo_papers.experiments.table import CERTIFIED, Column, Row
 
 MOVING = ("dynamic", "sensitivity-decay", "growing-mu")
@@ -78,8 +78,8 @@ def question_section(filled: Filled) -> str:
             str(one.pair.seeds),
             f"{one.pair.mean:+.2f}" if one.pair.differences else "-",
             f"{one.pair.error:.2f}" if one.pair.seeds > 1 else "-",
-            _shown(one.pair.p_value),
-            _shown(one.p_value),
+            p_in_words(one.pair.p_value),
+            p_in_words(one.p_value),
         ]
         for one in (*single, *together)
     ]
@@ -110,6 +110,13 @@ def answer(filled: Filled) -> str:
                 f"- {name}: {_few(seeds)} complete in every column that has runs; nothing is decided."
             )
             continue
+        if no_gain(filled, pooling.row):
+            lines.append(
+                f"- {name}: {pooling.pair.mean:+.2f} points, and no gain to explain: over all columns it is not above "
+                "vanilla DP-SGD whose rate does not fall. The rate was not tuned again for its fall, so that this "
+                "says little of either."
+            )
+            continue
         direction = "better" if pooling.pair.mean > 0 else "worse"
         verdict = f"significantly {direction}" if pooling.significant else "no significant difference"
         columns = sum(bool(one.pair.differences) for one in tested)
@@ -129,13 +136,25 @@ def answer(filled: Filled) -> str:
     return "\n".join(lines)
 
 
+def no_gain(filled: Filled, row: Row) -> bool:
+    """Whether a method is, in the mean of the columns, at or below vanilla DP-SGD, certified."""
+    base = filled.row(VANILLA)
+    scores = [(filled.score(row, column, CERTIFIED), filled.score(base, column, CERTIFIED))
+              for column in filled.table.columns] if base is not None else []  # fmt: skip
+    found = pooled(
+        *([pair[at].by_seed for pair in scores if pair[0].seeds and pair[1].seeds] for at in (0, 1))
+    )
+    return bool(found.differences) and found.mean <= 0
+
+
 def _p(value: float | None) -> str:
     if value is None:
         return ""
-    return f" (p {'= ' * (value >= SMALLEST)}{_shown(value)} after Holm)"
+    return f" (p {'= ' * (value >= SMALLEST)}{p_in_words(value)} after Holm)"
 
 
-def _shown(value: float | None) -> str:
+def p_in_words(value: float | None) -> str:
+    """To four digits behind the point; "-" where there is no test."""
     if value is None:
         return "-"
     return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"

@@ -83,8 +83,8 @@ def _overview(filled: Filled, block: str) -> str:
     rows: list[list[str]] = []
     for row in filled.rows(block):
         scores = [filled.score(row, column, block) for column in filled.table.columns]
-        rows.append([row.label, "ours", *(score.shown for score in scores)])
-        if row.paper:
+        rows.append([row.label_in(block), "ours", *(score.shown for score in scores)])
+        if row.paper and row.is_papers(block):
             rows.append(["", "paper", *(_number(paper) for paper in row.paper)])
     columns = filled.table.columns
     return table(["method", "", *(column.key for column in columns)], rows, "ll" + "r" * len(columns))
@@ -93,7 +93,7 @@ def _overview(filled: Filled, block: str) -> str:
 def _column(filled: Filled, column: Column, block: str, reasons: list[str]) -> list[str]:
     rows: list[list[str]] = []
     for row in filled.rows(block):
-        score, paper = filled.score(row, column, block), filled.table.reported(row, column)
+        score, paper = filled.score(row, column, block), filled.table.reported(row, column, block)
         shown = score.shown
         if score.refused:
             if score.refused not in reasons:
@@ -102,7 +102,7 @@ def _column(filled: Filled, column: Column, block: str, reasons: list[str]) -> l
         claim = score.claimed if block == CLAIMED else score.clt
         rows.append(
             [
-                row.label,
+                row.label_in(block),
                 shown,
                 str(score.seeds) if score.seeds else "-",
                 _number(paper),

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from decrescendo_papers.experiments.pages.filled import REACHED, VANILLA, Filled
+from decrescendo_papers.experiments.pages.claims import corrected, counts, same_sign, table_claims
+from decrescendo_papers.experiments.pages.filled import REACHED, Filled
 from decrescendo_papers.experiments.pages.scores import Score
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED, CLAIMED, Cell
 
@@ -12,7 +13,7 @@ IN_WORDS = {CLAIMED: "as the paper counts", CERTIFIED: "certified"}
 
 def verdict(filled: Filled) -> str:
     """All sentences, as a list."""
-    parts = (progress, reached, tried, gains, under_reports, promises_kept)
+    parts = (progress, against_paper, orders, under_reports, promises_kept)
     return "\n".join(f"- {line}" for part in parts for line in part(filled))
 
 
@@ -43,72 +44,72 @@ def progress(filled: Filled) -> list[str]:
     return lines
 
 
-def reached(filled: Filled) -> list[str]:
-    """Which cells come up to the paper's."""
+def against_paper(filled: Filled) -> list[str]:
+    """How far cells are from the paper's, both ways."""
     lines: list[str] = []
     for block in BLOCKS:
-        near: list[str] = []
-        far: list[str] = []
-        for cell, score in filled.cells(block):
-            paper = filled.table.reported(cell.row, cell.column)
-            if paper is None or not score.seeds:
-                continue
-            gap = score.mean - paper
-            (near if round(gap, 9) >= -REACHED else far).append(
-                f"{cell.row.label} {cell.column.key} ({gap:+.2f})"
-            )
-        total = len(near) + len(far)
-        if not total:
+        gaps = {
+            f"{cell.row.label} {cell.column.key}": (cell, round(score.mean - paper, 9))
+            for cell, score in filled.cells(block)
+            if score.seeds and (paper := filled.table.reported(cell.row, cell.column, block)) is not None
+        }
+        if not gaps:
             continue
-        line = (
-            f"**Against the paper, {IN_WORDS[block]}**: within {REACHED:.1f} point of the paper's number or above in "
-            f"{len(near)} of {total} cells"
+        far = {name: gap for name, (_, gap) in gaps.items() if abs(gap) > REACHED}
+        below = [f"{name} ({gap:+.2f})" for name, gap in far.items() if gap < 0]
+        above = [f"{name} ({gap:+.2f})" for name, gap in far.items() if gap > 0]
+        lines.append(
+            f"**Against the paper's numbers, {IN_WORDS[block]}**: {len(gaps) - len(far)} of {len(gaps)} cells are "
+            f"within {REACHED:.1f} point, {len(below)} further below{_listed(below)}, {len(above)} further "
+            f"above{_listed(above)}."
         )
-        lines.append(line + (f"; further below in {', '.join(far)}." if far else "."))
+        if block == CLAIMED and far:
+            lines.append(
+                "**Why**: " + "; ".join(f"{name}: {_why(filled, gaps[name][0])}" for name in far) + "."
+            )
     return lines
 
 
-def tried(filled: Filled) -> list[str]:
-    """Which cells that stay below the paper's come up to it with other settings."""
+def _why(filled: Filled, cell: Cell) -> str:
+    """What was tried to come near the paper's number, if it was with enough seeds."""
     near: list[str] = []
-    far: list[str] = []
-    for cell in filled.table.tried_cells([0]):
-        score, base = filled.score(cell.row, cell.column, CLAIMED), filled.row(cell.row.base)
-        paper = None if base is None else filled.table.reported(base, cell.column)
-        if paper is None or not score.seeds:
+    tried: list[str] = []
+    for other in filled.table.tried_cells([0]):
+        score, paper = (
+            filled.score(other.row, other.column, CLAIMED),
+            filled.table.reported(cell.row, cell.column),
+        )
+        if other.row.base != cell.row.key or other.column != cell.column or not score.seeds or paper is None:
             continue
-        gap = score.mean - paper
-        words = f"{cell.row.label}, {cell.column.key} ({gap:+.2f}, {_seeds(score.seeds)})"
-        (near if round(gap, 9) >= -REACHED else far).append(words)
-    if not near and not far:
-        return []
-    return [
-        f"**Tried with other settings**: within {REACHED:.1f} point of the paper's number or above with "
-        f"{'; '.join(near) or 'none'}" + (f". Not with {'; '.join(far)}." if far else ".")
-    ]
+        gap = round(score.mean - paper, 9)
+        words = f"{other.row.label.partition(', ')[2]} ({gap:+.2f}, {_seeds(score.seeds)})"
+        (near if abs(gap) <= REACHED and score.seeds >= FEW_SEEDS else tried).append(words)
+    if near:
+        return f"within {REACHED:.1f} point with {', '.join(near)}"
+    return "not explained" + (f" by {', '.join(tried)}" if tried else "")
 
 
-def gains(filled: Filled) -> list[str]:
-    """Where dynamic beats vanilla."""
-    row = filled.row("dynamic")
-    if row is None or filled.row(VANILLA) is None:
-        return []
+def orders(filled: Filled) -> list[str]:
+    """How many of the paper's comparisons of methods come out as it says."""
+    claims = [claim for claim in corrected(list(table_claims(filled))) if claim.pair.differences]
     lines: list[str] = []
     for block in BLOCKS:
-        pairs = [(column, filled.gain(row, VANILLA, column, block)) for column in filled.table.columns]
-        found = {
-            words: [f"{column.key} ({pair.mean:+.2f})" for column, pair in pairs if pair.verdict == kind]
-            for kind, words in (
-                ("better", "better in"), ("tie", "a tie (under two standard errors) in"), ("worse", "worse in"),
-                ("one seed", "one seed, which decides nothing, in"),
-            )
-        }  # fmt: skip
-        said = [f"{words} {', '.join(columns)}" for words, columns in found.items() if columns]
-        if said:
-            lines.append(
-                f"**Dynamic against vanilla, {IN_WORDS[block]}** (points, paired seeds): {'; '.join(said)}."
-            )
+        of = [claim for claim in claims if claim.family.endswith(f", {block}")]
+        found, (alike, other, against) = counts(of), same_sign(of)
+        if not of:
+            continue
+        own = f" (the paper's own numbers are against its claim in {against})" if against else ""
+        lines.append(
+            f"**The paper's comparisons, {IN_WORDS[block]}**: {len(of)} have runs here. Of {alike + other} with "
+            f"numbers in the paper{own}, the difference has the paper's sign in {alike} and not in {other}. After Holm "
+            f"{found['holds']} hold, {found['fails']} fail, {found['undecided']} are undecided: "
+            "[one by one](claims.md)."
+        )
     return lines
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f" ({', '.join(names)})" if names else ""
 
 
 def under_reports(filled: Filled) -> list[str]:
@@ -157,7 +158,7 @@ def promises_kept(filled: Filled) -> list[str]:
 
 def in_brief(filled: Filled) -> str:
     """One line for the index."""
-    return " ".join(progress(filled)[:1] + gains(filled)[-1:])
+    return " ".join(progress(filled)[:1] + orders(filled)[-1:])
 
 
 def _seeds(count: int) -> str:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 from decrescendo.base import write_whole
 from decrescendo_papers.experiments.pages.archive import Sources
+from decrescendo_papers.experiments.pages.claims import every_claim
+from decrescendo_papers.experiments.pages.claims_page import claims_page
 from decrescendo_papers.experiments.pages.figures_page import draw_figures, figures_page
 from decrescendo_papers.experiments.pages.filled import Filled
 from decrescendo_papers.experiments.pages.hong_figures import draw_hong
@@ -25,7 +27,9 @@ def pages(sources: Sources) -> dict[str, str]:
     }
     found["recipes.md"] = recipes_page(read_recipes(sources.recipes), sources.archive)
     found["hong.md"] = hong_page(sources)
-    return {"README.md": index_page(tables, sources), **found, "figures.md": figures_page(sources)}
+    claims = every_claim(tables, sources)
+    found["claims.md"] = claims_page(claims)
+    return {"README.md": index_page(tables, sources, claims), **found, "figures.md": figures_page(sources)}
 
 
 def write_report(sources: Sources, folder: Path) -> list[Path]:
