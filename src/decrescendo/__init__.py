@@ -1,4 +1,4 @@
-"""Private training with schedules: any noise and clip curve, certified exactly, on unmodified PyTorch models.
+"""Private training with schedules: any noise and clip curve, with a certified epsilon, on unmodified PyTorch models.
 
 The nouns of a run are named here. Everything else is reached through its room: ``dc.curves.growing_mu``,
 ``dc.accounting.Pld``, ``dc.clipping.Engine``, ``dc.optim.AdamBC``, ``dc.training.Statement``. Rooms and names load when

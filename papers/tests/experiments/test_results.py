@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decrescendo.errors import FileRefused, InvalidValue
-from decrescendo_papers.experiments.results import Result, find, path_of, read_all, read_line, save
+from decrescendo_papers.experiments.perform import commit
+from decrescendo_papers.experiments.results import Result, find, line_of, path_of, read_all, read_line, save
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import base_spec
 
@@ -144,3 +146,21 @@ def test_a_result_in_the_place_of_another_is_not_taken_for_it(tmp_path: Path) ->
 def test_nonsense_is_refused(change: dict[str, object], words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         dataclasses.replace(SPEC, **change)  # type: ignore[arg-type]
+
+
+def test_a_result_says_which_commit_it_was_made_with_and_older_lines_stay_as_they_are() -> None:
+    made = dataclasses.replace(RESULT, commit="0123456789ab+")
+    assert read_line(line_of(made), "here") == made
+    assert "commit" not in json.loads(line_of(RESULT))
+    assert read_line(line_of(RESULT), "here").commit == ""
+
+
+def test_the_commit_is_that_of_the_checkout() -> None:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert commit().rstrip("+") == (done.stdout.strip() if done.returncode == 0 else "")

@@ -1,7 +1,7 @@
 """Lines over steps in panels side by side, one legend for all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ class Panel:
         markers: mark the points that were computed.
         from_zero: the axis starts at zero, so that heights compare.
         x: the label of the horizontal axis.
+        each: a thin line a seed, and their median in place of mean and band, which one seed that is lost would fill.
+        fits: thin lines beside those of the same name.
         top: the axis holds at least this; for panels that are to be compared.
     """
 
@@ -36,10 +38,13 @@ class Panel:
     from_zero: bool = True
     top: float | None = None
     x: str = "step"
+    each: bool = False
+    fits: Mapping[str, Scores] = field(default_factory=dict[str, Scores])
 
 
 def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
-    """PNG and SVG beside each other; a line is the mean of a `Scores`, its band from the lowest to the highest.
+    """PNG and SVG beside each other; a line is the mean of a `Scores`, its band from the lowest to the highest, or see
+    `Panel.each`.
 
     Args:
         panels: at least one.
@@ -56,11 +61,18 @@ def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
     for panel, axis in zip(panels, axes, strict=True):
         for i, (name, scores) in enumerate(panel.lines.items()):
             colour, (low, high) = COLOURS[i % len(COLOURS)], scores.spread
+            middle = np.median(scores.values, axis=0) if panel.each else scores.mean
             axis.plot(
-                scores.steps, scores.mean, color=colour, linestyle=LINES[i % len(LINES)], label=name,
+                scores.steps, middle, color=colour, linestyle=LINES[i % len(LINES)], label=name,
                 marker="o" if panel.markers and len(scores.steps) <= DOTS else None, markersize=2.5,
             )  # fmt: skip
-            axis.fill_between(scores.steps, low, high, color=colour, alpha=0.18, linewidth=0)
+            if panel.each:
+                axis.plot(scores.steps, np.transpose(scores.values), color=colour, linewidth=0.6, alpha=0.5)
+            else:
+                axis.fill_between(scores.steps, low, high, color=colour, alpha=0.18, linewidth=0)
+            if name in panel.fits:
+                fit = panel.fits[name]
+                axis.plot(fit.steps, fit.mean, color=colour, linewidth=0.8, alpha=0.9)
         if panel.level is not None:
             height, words = panel.level
             axis.axhline(height, color="0.45", linewidth=0.9)

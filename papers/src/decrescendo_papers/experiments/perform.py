@@ -3,9 +3,11 @@
 import functools
 import math
 import platform
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -135,7 +137,7 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
     # What weights from public data score before a row is trained on: the rest is what the budget bought.
     before = {"start_accuracy": accuracy(model, *data.test)} if spec.start else {}
     result = (_private if spec.private else _plain)(spec, data, model, device, tick)
-    return replace(result, metrics={**result.metrics, **before})
+    return replace(result, metrics={**result.metrics, **before}, commit=commit())
 
 
 def fresh_model(spec: Spec, device: str = "cpu") -> nn.Module:
@@ -244,6 +246,26 @@ def machine(device: str) -> dict[str, str]:
     """What a result was computed on: device, threads, versions; no names of machines."""
     kind = torch.cuda.get_device_name() if device.startswith("cuda") else platform.machine()
     return {"device": device, "kind": kind, "threads": str(torch.get_num_threads()), **versions()}
+
+
+@functools.cache
+def commit() -> str:
+    """Of the checkout that this package lies in: twelve digits, and "+" where a file that git follows was changed;
+    empty where there is none."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", *words], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+            )
+        except OSError:
+            return None
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    found = git("rev-parse", "--short=12", "HEAD")
+    if found is None or git("ls-files", "--error-unmatch", __file__) is None:
+        return ""
+    return found + "+" * bool(git("status", "--porcelain", "--untracked-files=no"))
 
 
 class Trace:

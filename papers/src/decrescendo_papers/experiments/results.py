@@ -33,6 +33,7 @@ class Result:
         trace: further public or diagnostic series, each a list of numbers.
         seconds: wall-clock time of the training.
         machine: where it ran, and with what versions.
+        commit: of the checkout it was made with, "+" behind it where files differed; empty: not known.
         refused: why the budget cannot be met by this accountant; there was no run then.
     """
 
@@ -47,6 +48,7 @@ class Result:
     seconds: float = 0.0
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: str = ""
+    commit: str = ""
 
 
 def path_of(folder: Path, spec: Spec) -> Path:
@@ -57,6 +59,8 @@ def path_of(folder: Path, spec: Spec) -> Path:
 def line_of(result: Result) -> str:
     """``result`` as a line, without its end."""
     facts = {**asdict(result), "spec": result.spec.settings()}
+    if not result.commit:  # so that lines of before are what they were
+        del facts["commit"]
     return sealed.seal({"format": FORMAT, "version": VERSION, **facts})
 
 
@@ -90,6 +94,7 @@ def read_line(line: str, source: object) -> Result:
         content["trace"] = {name: numbers(values) for name, values in named(content["trace"]).items()}
         content["machine"] = texts(content["machine"])
         content["seconds"], content["refused"] = number(content["seconds"]), text(content["refused"])
+        content["commit"] = text(content.get("commit", ""))
         return Result(spec=spec, **content)
     except FileRefused as error:
         raise FileRefused(f"{source}: {error}") from None

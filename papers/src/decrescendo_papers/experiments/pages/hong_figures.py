@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from decrescendo.report import Scores
-from decrescendo_papers.experiments.estimate import Influence
+from decrescendo_papers.experiments.estimate import Influence, fit_exponential
 from decrescendo_papers.experiments.hong import METHODS, SEEDS, SIZES, STAND_INS, Case, influence_of
 from decrescendo_papers.experiments.pages.archive import Sources
 from decrescendo_papers.experiments.pages.hong_cases import (
@@ -31,15 +31,14 @@ def draw_hong(sources: Sources, folder: Path) -> list[Path]:
 def draw_influences(sources: Sources, folder: Path) -> list[Path]:
     """``hong-influence`` over N, and ``hong-scale`` over the length of the data."""
 
-    def curve(case: Case, *, made_up: bool = True) -> Scores | None:
-        found = influence_of(case.study(made_up=made_up), sources.influence, SEEDS)
-        return None if found is None else _relative(found)
+    def curve(case: Case, *, made_up: bool = True) -> Influence | None:
+        return influence_of(case.study(made_up=made_up), sources.influence, SEEDS)
 
     panels: list[Panel] = []
     for task in STAND_INS:
         curves = {f"made-up, N = {size}": curve(Case(task, size)) for size in SIZES}
         curves[f"the images, N = {max(SIZES)} (private)"] = curve(Case(task, max(SIZES)), made_up=False)
-        panels.append(_influence_panel(curves, NAMES[task]))
+        panels.append(_influence_panel(curves, f"Influence of step t, {NAMES[task]}"))
     scales = {
         f"at most {length} long": curve(Case("mnist35-pca", max(SIZES), model))
         for model, length in SCALE_NAMES.items()
@@ -49,7 +48,8 @@ def draw_influences(sources: Sources, folder: Path) -> list[Path]:
         written += draw_panels(panels, folder / "hong-influence")
     if all(scales.values()):
         written += draw_panels(
-            [_influence_panel(scales, "3 and 5, made-up, N = 1000")], folder / "hong-scale"
+            [_influence_panel(scales, "Influence of step t, 3 and 5, made-up, N = 1000")],
+            folder / "hong-scale",
         )
     return written
 
@@ -60,9 +60,18 @@ def _relative(found: Influence) -> Scores:
     return Scores(found.at.tolist(), [(part / last).tolist() for part in (low, found.mean, high)])
 
 
-def _influence_panel(curves: Mapping[str, Scores | None], title: str) -> Panel:
-    lines = {name: scores for name, scores in curves.items() if scores is not None}
-    return Panel(lines, "influence $q_t$ over the last", title, (0.0, ""), markers=True, from_zero=False)
+def _fitted(found: Influence) -> Scores:
+    """The fitted exponential, over the last measured value."""
+    steps = np.arange(1, found.steps + 1)
+    return Scores(steps.tolist(), [(fit_exponential(found).at(steps) / float(found.mean[-1])).tolist()])
+
+
+def _influence_panel(curves: Mapping[str, Influence | None], title: str) -> Panel:
+    found = {name: influence for name, influence in curves.items() if influence is not None}
+    return Panel(
+        {name: _relative(influence) for name, influence in found.items()}, "influence $q_t$ over the last", title,
+        (0.0, ""), markers=True, from_zero=False, fits={name: _fitted(influence) for name, influence in found.items()},
+    )  # fmt: skip
 
 
 def draw_gains(cases: Sequence[Compared], folder: Path) -> list[Path]:

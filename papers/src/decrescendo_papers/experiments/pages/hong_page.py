@@ -126,7 +126,8 @@ def _influence(sources: Sources) -> str:
     return "\n\n".join(
         [
             f"![Influence over the steps](hong-influence.png)\n\nT = {SHOWN}; each curve over its own last value; "
-            f"bands are {100 * LEVEL:g} % intervals. As a vector graphic: [hong-influence.svg](hong-influence.svg).",
+            f"bands are {100 * LEVEL:g} % intervals, thin lines the fitted exponentials. As a vector graphic: "
+            "[hong-influence.svg](hong-influence.svg).",
             "![Influence for data of three lengths](hong-scale.png)\n\nThe same for data of three lengths. As a vector "
             "graphic: [hong-scale.svg](hong-scale.svg).",
             table(header, rows, "lrlrrrrrr"),

@@ -43,7 +43,7 @@ def draw_lengths(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
     return draw_panels(
         [
             Panel(lengths, "mean length of an example's gradient"),
-            Panel(traces(figure, sources, "test_accuracy"), "test accuracy (%)", from_zero=False),
+            Panel(traces(figure, sources, "test_accuracy"), "test accuracy (%)", from_zero=False, each=True),
         ],
         stem,
     )
