@@ -34,7 +34,7 @@ def test_a_benchmark_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch)
             raise
 
 
-@pytest.mark.parametrize("name", ["accounting", "run"])
+@pytest.mark.parametrize("name", ["accounting", "run", "secure"])
 def test_a_speed_page_is_that_of_its_result(name: str) -> None:
     benchmark = importlib.import_module(f"benchmarks.{name}")
     assert benchmark.PAGE.read_text() == benchmark.render(json.loads(benchmark.RESULT.read_text()))

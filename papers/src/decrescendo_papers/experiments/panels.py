@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ class Panel:
         x: the label of the horizontal axis.
         each: a thin line a seed, and their median in place of mean and band, which one seed that is lost would fill.
         fits: thin lines beside those of the same name.
+        other: a second vertical axis: the values over this number, and its label.
         top: the axis holds at least this; for panels that are to be compared.
     """
 
@@ -40,6 +42,7 @@ class Panel:
     x: str = "step"
     each: bool = False
     fits: Mapping[str, Scores] = field(default_factory=dict[str, Scores])
+    other: tuple[float, str] | None = None
 
 
 def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
@@ -81,6 +84,11 @@ def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
                 textcoords="offset points", color="0.35", fontsize=8,
             )  # fmt: skip
         label(axis, panel.title, panel.y, panel.x)
+        if panel.other is not None:
+            unit, words = panel.other
+            axis.secondary_yaxis(
+                "right", functions=(partial(np.multiply, 1 / unit), partial(np.multiply, unit))
+            ).set_ylabel(words)
         axis.set_xlim(left=0)
         if panel.from_zero:
             heights = [float(np.max(scores.spread[1])) for scores in panel.lines.values()]

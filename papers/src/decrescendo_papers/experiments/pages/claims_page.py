@@ -94,8 +94,11 @@ def what_holds(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
                 if effects and together:
                     mean = f"{together[0].pair.mean:+.2f}, p = {p_in_words(together[0].corrected)}"
                     told.append(f"{short(filled)} {effects} (together {mean}, {together[0].outcome})")
+            single = [claim for claim in parts if not claim.family.endswith(TOGETHER)]
+            low = [claim.cell for claim in single if claim.pair.mean <= 0]
             lines.append(
-                f"**{WORDS[first]}, {IN_WORDS[block]}**: {universal(parts)} Points: {'; '.join(told)}."
+                f"**{WORDS[first]}, {IN_WORDS[block]}**: {universal(parts)} At or below in {', '.join(low) or 'none'}. "
+                f"Points: {'; '.join(told)}."
             )
     lines += [line for filled in tables for line in against_falling_rate(filled)]
     return "\n".join(f"- {line}" for line in lines)

@@ -11,6 +11,7 @@ from decrescendo_papers.experiments.figure import Figure
 from decrescendo_papers.experiments.pages.archive import Sources
 from decrescendo_papers.experiments.panels import Panel, draw_panels
 from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.tasks import find_task
 
 # A mean length is said to ramp up when it later exceeds its first value by more than this.
 RAMP = 1.1
@@ -42,11 +43,21 @@ def draw_lengths(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
         return []
     return draw_panels(
         [
-            Panel(lengths, "mean length of an example's gradient"),
+            Panel(
+                lengths,
+                "mean length of an example's gradient",
+                other=(coordinates(figure) ** 0.5, "average coordinate (root mean square)"),
+            ),
             Panel(traces(figure, sources, "test_accuracy"), "test accuracy (%)", from_zero=False, each=True),
         ],
         stem,
     )
+
+
+def coordinates(figure: Figure) -> int:
+    """How many a gradient of the figure's model has."""
+    spec = next(iter(figure.runs.values()))
+    return sum(part.numel() for part in find_task(spec.task).build(spec.model, 0).parameters())
 
 
 def ramps(figure: Figure, sources: Sources) -> dict[str, dict[int, float]]:
@@ -65,6 +76,7 @@ def lengths_words(figure: Figure, sources: Sources) -> str:
     lengths = traces(figure, sources, "gradient_norm")
     accuracy = traces(figure, sources, "test_accuracy")
     lines: list[str] = []
+    root = coordinates(figure) ** 0.5 if lengths else 1.0
     for name, scores in lengths.items():
         mean, score = scores.mean, accuracy[name]
         top = first_of_most(range(len(mean)), mean.tolist().__getitem__)
@@ -72,7 +84,8 @@ def lengths_words(figure: Figure, sources: Sources) -> str:
         seen = "a ramp-up is seen" if top > 0 and above(ratio, RAMP) else "no ramp-up is seen"
         lines.append(
             f"- {name} ({_seeds(len(scores.values))}): {mean[0]:.2f} at step {scores.steps[0]}, the most "
-            f"{mean[top]:.2f} at step {scores.steps[top]}, {mean[-1]:.2f} at the end; test accuracy "
+            f"{mean[top]:.2f} at step {scores.steps[top]}, {mean[-1]:.2f} at the end (average coordinate "
+            f"{mean[0] / root:.3f}, {mean[top] / root:.3f}, {mean[-1] / root:.3f}); test accuracy "
             f"{_at_the_end(score)} at the end. By the rule that the length must grow by more than a tenth after the "
             f"first point, {seen} (factor {ratio:.2f}).{_lost(score)}"
         )

@@ -8,6 +8,7 @@ from decrescendo_papers.experiments.pages.scores import Score
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED, CLAIMED, Cell
 
 FEW_SEEDS = 3
+NOT_EXPLAINED = "not explained"
 IN_WORDS = {CLAIMED: "as the paper counts", CERTIFIED: "certified"}
 
 
@@ -64,9 +65,11 @@ def against_paper(filled: Filled) -> list[str]:
             f"above{_listed(above)}."
         )
         if block == CLAIMED and far:
-            lines.append(
-                "**Why**: " + "; ".join(f"{name}: {_why(filled, gaps[name][0])}" for name in far) + "."
-            )
+            why = {name: _why(filled, gaps[name][0]) for name in far}
+            said = [f"{name}: {words}" for name, words in why.items() if words != NOT_EXPLAINED]
+            rest = len(far) - len(said)
+            last = [f"{'the other ' if said else ''}{rest}: {NOT_EXPLAINED}"] if rest else []
+            lines.append(f"**Why**: {'; '.join([*said, *last])}.")
     return lines
 
 
@@ -86,7 +89,7 @@ def _why(filled: Filled, cell: Cell) -> str:
         (near if abs(gap) <= REACHED and score.seeds >= FEW_SEEDS else tried).append(words)
     if near:
         return f"within {REACHED:.1f} point with {', '.join(near)}"
-    return "not explained" + (f" by {', '.join(tried)}" if tried else "")
+    return NOT_EXPLAINED + (f" by {', '.join(tried)}" if tried else "")
 
 
 def orders(filled: Filled) -> list[str]:
