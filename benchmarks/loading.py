@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from decrescendo.training.examples import Draw
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from decrescendo.base.rng import Streams
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training.data import table_of
+from decrescendo.training.examples import Draw
 from decrescendo.training.loading import made
 
 ROWS, BATCH, STEPS, WORKERS, SECONDS = 2_000, 64, 30, 2, 0.002

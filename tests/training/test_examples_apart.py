@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decrescendo.training.examples import EXAMPLES_APART
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset, default_collate
 
 from decrescendo.errors import InvalidValue
 from decrescendo.training import Checkpoints, Trainer
 from decrescendo.training.data import ROWS_APART, Rows
+from decrescendo.training.examples import EXAMPLES_APART
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

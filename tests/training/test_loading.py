@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decrescendo.training.examples import EXAMPLES_APART, Draw, Examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from decrescendo.clipping.batches import Ragged, map_rows
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, PlanViolation
 from decrescendo.training import Checkpoints, Trainer, train
 from decrescendo.training.data import rows, table_of
+from decrescendo.training.examples import EXAMPLES_APART, Draw, Examples
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

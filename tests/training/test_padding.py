@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decrescendo.training.examples import EXAMPLES_APART, Draw
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -14,6 +13,7 @@ from decrescendo.clipping.batches import Ragged
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training import Trainer
 from decrescendo.training.data import rows, table_of
+from decrescendo.training.examples import EXAMPLES_APART, Draw
 
 from .conftest import make_plan
 
