@@ -45,7 +45,7 @@ def between(loss_grid: LossGrid) -> np.ndarray:
 NOISE = 5e-15
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(-3, 0.77), st.floats(0, 1), st.floats(0.015, 0.1), st.floats(4, 9))
 def test_one_step_lies_between_its_two_discrete_mechanisms(
     log_mu: float, spread: float, kappa: float, tail: float
@@ -78,7 +78,7 @@ def test_lower_masses_are_not_just_upper_masses() -> None:
     assert np.any(curve_of(loss_grid, above.q[0], 0.0, e) > excess(e, mu)[0] * (1 + 1e-5) + NOISE)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.floats(-4, 1), st.floats(1e-3, 1.5), st.floats(0.01, 0.99), st.floats(-12, 12))
 def test_curves_are_convex_in_the_total_variation(log_mu: float, gap: float, share: float, x: float) -> None:
     low, high = 10**log_mu, 10**log_mu * (1 + gap)
@@ -93,7 +93,7 @@ def test_curves_are_convex_in_the_total_variation(log_mu: float, gap: float, sha
     assert mixed[0, 0] >= excess(e, np.array([middle]))[0, 0] * (1 - 1e-9) - 1e-300
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**31), st.floats(-2.5, 0.3), st.floats(0.05, 1.5))
 def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: float, spread: float) -> None:
     rng = np.random.default_rng(seed)
@@ -125,7 +125,7 @@ def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: fl
     assert above.counts.sum() == below.counts.sum() == count.sum()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(-5, 0), st.floats(-9, 9))
 def test_smoothing_raises_the_payoff_by_no_more_than_the_bump(log_m: float, x: float) -> None:
     m = 10**log_m

@@ -157,7 +157,7 @@ def test_different_rates_against_an_independent_library_step_by_step(
 
 
 # Where steps cost little, cells are too wide for a narrow bracket: refused, or one rate after the other.
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     seed=st.integers(0, 2**31),
     log_noise=st.floats(-0.2, 0.5),
@@ -198,7 +198,7 @@ def test_rates_so_small_that_most_steps_cost_next_to_nothing() -> None:
 
 
 # Small rates need narrow cells, and take minutes.
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 2**31), log_rate=st.floats(-2, -1), change=st.floats(1.0, 1.5))
 def test_more_noise_or_a_smaller_rate_never_raises_epsilon(seed: int, log_rate: float, change: float) -> None:
     rng = np.random.default_rng(seed)
@@ -211,7 +211,7 @@ def test_more_noise_or_a_smaller_rate_never_raises_epsilon(seed: int, log_rate: 
         assert less[1] <= upper * (1 + 1e-3)
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 2**31))
 def test_splitting_and_order_change_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -51,7 +51,7 @@ def build(run: Any, dtype: torch.dtype, **options: Any) -> nn.Module:
     ).to(dtype)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     run=st.sampled_from([ragged, even, folded]),
     mode=st.sampled_from(["sum", "mean", "max"]),

@@ -88,7 +88,7 @@ plans = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     plan=plans,
     table=st.booleans(),

@@ -135,7 +135,7 @@ plans = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     plan=plans,
     tie=st.booleans(),

@@ -97,7 +97,7 @@ VERSIONS = (2, 1, 0)  # AVX-512, AVX2, any; those that this processor lacks are 
 
 
 @built
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data(), st.integers(1, 3), st.sampled_from(VERSIONS))
 def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int, version: int) -> None:
     images, d, geometry = convolution(data.draw)
@@ -323,14 +323,7 @@ def guarded(beyond: int, channels: int, version: int = 2) -> subprocess.Complete
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:
     spare = compiled.LANES - 1
-    for beyond, channels, version in (
-        (0, 4, 2),
-        (0, 8, 1),
-        (0, 8, 0),
-        (spare, 1, 2),
-        (spare, 5, 1),
-        (spare, 5, 0),
-    ):
+    for beyond, channels, version in ((0, 4, 2), (0, 8, 0), (spare, 1, 2), (spare, 5, 1)):
         done = guarded(beyond, channels, version)
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # And the walls do stop one: runs of two numbers need more than what is theirs after the last.

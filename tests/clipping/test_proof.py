@@ -48,7 +48,7 @@ def views(draw: Any) -> tuple[Tensor, Place, Tensor]:
     return whole, Place(1, inner), view
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(views())
 def test_a_views_label_says_of_each_index_whose_it_is(case: tuple[Tensor, Place, Tensor]) -> None:
     whole, place, view = case

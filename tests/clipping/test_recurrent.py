@@ -100,7 +100,7 @@ def rows(batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, length, WIDTH, dtype=dtype), torch.randint(3, (batch,))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     layers=st.integers(1, 3),

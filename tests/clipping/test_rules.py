@@ -168,20 +168,21 @@ def test_autocast_is_followed() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("size", [1e-6, 0.5])
-def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str, size: float) -> None:
+def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str) -> None:
     """The sum over one example, its float32 numbers measured in float64: at most C, no rounding above."""
     for rank in range(max(1, _ranks(name, torch.float32, 6))):
         with form(rank):
             model, batch = CASES[name].make(torch.float32, 6)
             engine = Engine(model, loss)
-            limit = size * float(engine.per_example_norms(batch).max())
-            for row in range(6):
-                alone = engine.clipped_sum(tuple(rows[row : row + 1] for rows in batch), limit)
-                length = torch.cat([g.double().flatten() for g in alone.gradients.values()]).norm()
-                assert float(length) <= limit
-                if alone.diagnostics.clipped:  # and it is not simply made small
-                    assert float(length) >= limit * (1 - UPWARDS[torch.float32])
+            longest = float(engine.per_example_norms(batch).max())
+            for row in range(0, 6, 2):
+                one = tuple(rows[row : row + 1] for rows in batch)
+                for limit in (1e-6 * longest, 0.5 * longest):
+                    alone = engine.clipped_sum(one, limit)
+                    length = torch.cat([g.double().flatten() for g in alone.gradients.values()]).norm()
+                    assert float(length) <= limit
+                    if alone.diagnostics.clipped:  # and it is not simply made small
+                        assert float(length) >= limit * (1 - UPWARDS[torch.float32])
 
 
 @pytest.mark.parametrize("size", [511, 512, 513, 1_537, 100_003, 3_000_000])

@@ -32,7 +32,7 @@ def brute(spend: Any, a: np.ndarray) -> float:
     return math.exp(minimize(log_sum, np.zeros(a.size - 1), method="BFGS", options={"gtol": 1e-8}).fun)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(WEIGHTS)
 def test_squares_are_the_brute_force_optimum(a: np.ndarray) -> None:
     mu = squares(a)
@@ -41,7 +41,7 @@ def test_squares_are_the_brute_force_optimum(a: np.ndarray) -> None:
     assert np.sum(a / mu**2) == pytest.approx(np.sum(np.sqrt(a)) ** 2, rel=1e-12)  # Hong Lemma 4.3
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(WEIGHTS, st.floats(-6, 8))
 def test_the_clt_solution_is_the_brute_force_optimum(a: np.ndarray, log_total: float) -> None:
     total = math.exp(log_total)
@@ -50,14 +50,14 @@ def test_the_clt_solution_is_the_brute_force_optimum(a: np.ndarray, log_total: f
     assert np.sum(a / mu**2) == pytest.approx(brute(lambda share: np.log1p(share * total), a), rel=1e-6)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(WEIGHTS)
 def test_the_clt_solution_is_the_closed_form_where_mu_is_small(a: np.ndarray) -> None:
     mu = clt(a, 1e-9)
     assert mu / mu[0] == pytest.approx(squares(a) / squares(a)[0], rel=1e-6)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(WEIGHTS, st.integers(1, 4))
 def test_disjoint_epochs_are_the_brute_force_optimum(a: np.ndarray, batches: int) -> None:
     epoch = np.arange(a.size) // batches
@@ -356,7 +356,7 @@ def test_five_thousand_steps_in_half_a_minute() -> None:
     assert noise_cost(plan, rate**2) < 0.8 * noise_cost(even, rate**2)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(WEIGHTS)
 def test_noise_cost_is_the_sum_it_says(influence: np.ndarray) -> None:
     plan = dc.calibrate(

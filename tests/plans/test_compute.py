@@ -58,7 +58,7 @@ def test_no_optimiser_finds_better_batches_and_noise(steps: int, price: float, t
     assert force * (1 - 1e-5) <= np.sum(a / (p * mu) ** 2) <= force * (1 + 1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8), st.floats(1e-4, 50), st.floats(1e-4, 0.99),
     st.floats(1.01, 2.0),

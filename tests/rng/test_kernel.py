@@ -165,7 +165,7 @@ def hard(random: np.random.Generator, count: int, dtype: type) -> tuple[np.ndarr
 
 
 @built
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(0, 80),

@@ -87,7 +87,7 @@ def test_columns_are_loaded_by_workers_too(data: Pair) -> None:
     assert all(map(same, drawn(data), drawn(data, collate_fn=default_collate, num_workers=1)))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.sets(st.integers(0, ROWS - 1), min_size=1), st.integers(0, 2**63 - 1))
 def test_a_row_is_a_function_of_its_example_and_the_steps_key_alone(chosen: set[int], key: int) -> None:
     """Not of the others in the batch, of its place, or of what was drawn before."""

@@ -64,7 +64,7 @@ def test_each_step_is_sum_and_count_under_the_plans_one_noise(data: Pair) -> Non
     assert len(run.clip_norm) == 4
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.one_of(st.floats(0, 10), st.just(math.inf)), max_size=12),
     st.one_of(st.floats(0, 10), st.just(math.inf)),
@@ -212,7 +212,7 @@ def test_automatic_clipping_is_the_reference_with_every_gradient_scaled(data: Pa
         assert fast.sensitivity == 0.7
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.floats(0, 1e30), st.floats(1e-6, 1e6), st.floats(1e-6, 1e6), st.sampled_from(["float32", "float64"])
 )

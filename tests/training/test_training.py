@@ -72,7 +72,7 @@ def test_training_is_dp_sgd_written_out_by_hand(data: Pair, batch: float) -> Non
     assert not torch.allclose(weights(model), weights(other), atol=1e-5)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     schedule=st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.01, 5)), min_size=1, max_size=4),
     batch=st.floats(0.2, 30),

@@ -256,7 +256,7 @@ def test_the_rate_of_a_quadratic_is_in_its_interval_and_others_are_not() -> None
     assert fit.rho_mu() == pytest.approx(math.exp(fit.rate * STEPS / 4))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rate=st.floats(-0.2, 0.3), last=st.floats(1e-9, 1e3), steps=st.integers(5, 150), points=st.integers(3, 8)
 )

@@ -69,11 +69,11 @@ def calibrate(
     With batches that double on the way:
 
     >>> moving = calibrate(
-    ...     Budget(epsilon=1.2, delta=1e-6), PoissonSampling(60_000, 250), steps=500,
+    ...     Budget(epsilon=1.2, delta=1e-6), PoissonSampling(60_000, 250), steps=10,
     ...     privacy=curves.constant(1.0), clip=curves.constant(1.0), batch=curves.linear(250, 500),
     ... )
     >>> print(moving)
-    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.946... · C 1 · B 250.5 -> 500 · 500 steps
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.76... · C 1 · B 275 -> 500 · 10 steps
     """
     check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
