@@ -171,7 +171,7 @@ def test_brackets_at_different_efforts_overlap(
     if not 1e-4 < near < 60:
         return
     coarse = at_effort(ledger, delta, _PILOT, near)
-    fine = at_effort(ledger, delta, _Effort(128, 0.02, 1e-4), near)
+    fine = at_effort(ledger, delta, _Effort(nodes=128, rates=64, kappa=0.02, smoothing=1e-4), near)
     assert coarse[0] <= coarse[1]
     assert fine[0] <= fine[1]
     assert coarse[0] <= fine[1] * (1 + 1e-12)
@@ -192,7 +192,7 @@ def test_the_general_path_agrees_with_the_closed_form_of_one_step() -> None:
     # The same step twice at half strength is no closed form; one step through the general machinery is.
     step = Ledger([Release(0.03, 0.8)])
     near = Pld().bracket(step, 1e-6)[1]
-    lower, upper = at_effort(step, 1e-6, _Effort(8, 0.01, 5e-5), near)
+    lower, upper = at_effort(step, 1e-6, _Effort(nodes=8, rates=8, kappa=0.01, smoothing=5e-5), near)
     assert lower <= near <= upper
     assert upper - lower < 1e-3 * near
     assert delta_of_one(step, near)[1] == pytest.approx(1e-6, rel=1e-6)

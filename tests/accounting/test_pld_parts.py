@@ -20,6 +20,7 @@ from decrescendo.accounting.pld.discretisation import (
 from decrescendo.accounting.pld.interpolation import build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.inversion import Inversion, choose_grid
 from decrescendo.accounting.pld.transform import DIRECTIONS, Part, log_mgf, transform
+from decrescendo.accounting.pld.waves import Waves
 from decrescendo.errors import AccountingError
 
 
@@ -125,6 +126,35 @@ def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: fl
     assert above.counts.sum() == below.counts.sum() == count.sum()
 
 
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 2**31),
+    log_scale=st.floats(-6, 0),
+    log_window=st.floats(-0.5, 1.5),
+    frequencies=st.integers(65, 3_000),
+    c=st.floats(0.1, 5),
+)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_sums_at_many_frequencies_are_the_plain_ones_within_their_rounding(
+    direction: str, seed: int, log_scale: float, log_window: float, frequencies: int, c: float
+) -> None:
+    """Nearly all losses close to 0, as small rates have them, some far beyond the window; with a factor and without."""
+    rng = np.random.default_rng(seed)
+    loss = np.sort(np.r_[10**log_scale * rng.normal(size=150), rng.normal(size=50)])
+    v = 2 * math.pi / 10**log_window * np.arange(frequencies)
+    waves = Waves.of(loss, direction, c, v if direction == "remove" else -v)  # type: ignore[arg-type]
+    q, factor, none = rng.random((2, 200)) / 200, rng.normal(size=200), np.zeros((2, 199))
+    plain = np.exp(np.outer(waves.loss, waves.power + 1j * waves.v)) * (waves.tilt > 0)[:, None]
+    for found, exact, bound in (
+        (waves.sums(q), q @ (plain - 1), waves.rounding(q, none)),
+        (waves.sums(q, factor), (q * factor) @ plain, waves.rounding(q, none, factor)),
+    ):
+        # The plain sum's own rounding: phases, and 200 terms.
+        own = 2e-16 * (q * np.abs(waves.tilt)) @ (100 + np.abs(np.outer(waves.loss, waves.v)))
+        assert np.all(np.abs(found - exact) <= bound + own * (1 + np.abs(factor).max()) + 1e-15)
+        assert np.all(bound <= 1e-12 * (1 + np.abs(waves.v).max()) * (1 + waves.tilt.max()))
+
+
 @settings(max_examples=200)
 @given(st.floats(-5, 0), st.floats(-9, 9))
 def test_smoothing_raises_the_payoff_by_no_more_than_the_bump(log_m: float, x: float) -> None:
@@ -165,7 +195,7 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
     assert np.all(error <= np.abs(direct[known]) * (np.expm1(found.relative[known]) + 1e-11))
     with np.errstate(over="ignore"):
         assert np.all(np.abs(direct) <= np.exp(found.log_magnitude) * (1 + 1e-9))
-    assert log_mgf([Part(loss, mixtures, rate)], direction, c) >= math.log(abs(direct[0])) - 1e-12  # type: ignore[arg-type]
+    assert log_mgf([Part(loss, mixtures, rate)], direction, [c])[0] >= math.log(abs(direct[0])) - 1e-12  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

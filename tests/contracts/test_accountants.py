@@ -14,6 +14,7 @@ from decrescendo.accounting import (
     Selection,
     Tcdp,
     Trials,
+    Truncated,
     Unit,
     Zcdp,
 )
@@ -38,6 +39,11 @@ CASES = [
             id=f"Selection-{shape}",
         )
         for shape in (0.0, 1.0, math.inf)
+    ),
+    pytest.param(
+        Truncated(10_000, 290, Rdp()),
+        Ledger([Release(0.01, 1.1, 20), Release(0.02, 0.9, 5), Release(0.01, 1.5)]),
+        id="Truncated",
     ),
     pytest.param(Zcdp(), Ledger([Release(0.01, 20.0, 20), Release(1.0, 30.0, 5)]), id="Zcdp"),
     pytest.param(

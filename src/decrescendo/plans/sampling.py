@@ -69,13 +69,23 @@ class PoissonSampling:
         return np.full(steps, self.sample_rate)
 
     def batches(
-        self, steps: int, rng: np.random.Generator | SecureStream
+        self,
+        steps: int,
+        rng: np.random.Generator | SecureStream,
+        *,
+        max_batch_size: int | None = None,
     ) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield ``steps`` batches of record indices, ascending; a batch may be empty and must still be taken.
 
         A batch is drawn as a binomial size and then a uniform subset of that size, which is the same law as one
         coin a record and costs the size of the batch instead of the size of the data set. A `base.rng.SecureStream`
         throws a coin a record.
+
+        Args:
+            steps: how many.
+            rng: secret.
+            max_batch_size: rows over it are left out, by an even choice among those drawn. That costs delta: such runs
+                are judged by `accounting.Truncated`, and `Trainer` makes none.
 
         >>> sampling = PoissonSampling(dataset_size=5, expected_batch_size=1)
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
@@ -86,11 +96,15 @@ class PoissonSampling:
                 f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
                 "Streams(seed).numpy('sampling') makes the one, SecureStream.fresh() the other"
             )
+        cap = self.dataset_size
+        if max_batch_size is not None:
+            cap = check_integer("max_batch_size", max_batch_size, at_least=1)
         for _ in range(check_integer("steps", steps)):
             if isinstance(rng, SecureStream):
-                yield rng.subset(self.dataset_size, self.sample_rate)
+                drawn = rng.subset(self.dataset_size, self.sample_rate)
+                yield drawn if drawn.size <= cap else np.sort(drawn[np.argsort(rng.words(drawn.size))[:cap]])
                 continue
-            size = int(rng.binomial(self.dataset_size, self.sample_rate))
+            size = min(int(rng.binomial(self.dataset_size, self.sample_rate)), cap)
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))
 
 

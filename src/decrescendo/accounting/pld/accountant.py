@@ -25,7 +25,7 @@ from decrescendo.accounting.pld.interpolation import (
     mixtures_below,
 )
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
-from decrescendo.accounting.pld.rates import WIDTH, Cell, cells
+from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
 from decrescendo.errors import AccountingError, check_instance, check_real
@@ -33,25 +33,21 @@ from decrescendo.errors import AccountingError, check_instance, check_real
 
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """What a bracket costs: nodes a sample rate, grid (kappa), and the relative epsilon that smoothing may cost.
+    """What a bracket costs: nodes of mu a sample rate, sample rates and cells of them, grid (kappa), smoothing.
 
-    ``width``: of a cell of sample rates, where there are many.
+    ``smoothing``: the relative epsilon that it may cost.
     """
 
     nodes: int
+    rates: int
     kappa: float
     smoothing: float
-    width: float = WIDTH
 
     def refined(self) -> "_Effort":
-        return _Effort(self.nodes * 2, self.kappa / 1.6, self.smoothing / 2.5, self.width / 4)
+        return _Effort(self.nodes * 2, self.rates * 2, self.kappa / 1.6, self.smoothing / 2.5)
 
 
-# Rates that are paid for one by one, in a run and in a cell: up to so many, cells are no cheaper.
-_FEW_RATES, _ALONE = 12, 4
-# Narrow cells: where most steps cost next to nothing, what a series leaves out is more than they are, and a search that
-# begins with a wrong epsilon does not end.
-_PILOT = _Effort(nodes=24, kappa=0.08, smoothing=2e-3, width=0.1)
+_PILOT = _Effort(nodes=24, rates=16, kappa=0.08, smoothing=2e-3)
 _REFINEMENTS = 3
 _SMALLEST_WIDTH = 1e-7
 
@@ -64,19 +60,21 @@ class _Group:
     mu: Float[np.ndarray, " n"]
     count: Int[np.ndarray, " n"]
     nodes: Nodes
+    nodes_below: Nodes
     cell: Cell | None = None
 
     def above(self) -> Part:
         """What dominates the steps."""
-        return self._part(mixtures_above(self.nodes, self.mu, self.count))
+        return self._part(self.nodes, mixtures_above(self.nodes, self.mu, self.count))
 
     def below(self) -> Part:
-        """What the steps dominate."""
-        return self._part(mixtures_below(self.nodes, self.mu, self.count))
+        """What the steps dominate, and for a cell the gap besides."""
+        mixtures = mixtures_below(self.nodes_below, self.mu, self.count)
+        return self._part(self.nodes_below, mixtures, tangent=self.cell is not None)
 
-    def _part(self, mixtures: Mixtures) -> Part:
-        spread = None if self.cell is None else self.cell.spread(self.nodes.loss_grid, mixtures)
-        return Part(losses(self.nodes.loss_grid, self.rate), mixtures, self.rate, spread)
+    def _part(self, nodes: Nodes, mixtures: Mixtures, *, tangent: bool = False) -> Part:
+        spread = None if self.cell is None else self.cell.spread(nodes.loss_grid, mixtures)
+        return Part(losses(nodes.loss_grid, self.rate), mixtures, self.rate, spread, tangent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +94,31 @@ class _Steps:
         )
         rates = np.unique(ledger.sample_rate)
         cell: Int[np.ndarray, " n"] | None = None
-        if rates.size > _FEW_RATES:
-            sampled = ledger.sample_rate < 1  # whoever is always drawn needs no expansion
+        if rates.size > effort.rates:
+            sampled = ledger.sample_rate < 1  # whoever is always drawn is in no cell
             cell = np.full(len(ledger), -1)
-            cell[sampled] = cells(ledger.sample_rate[sampled], effort.width)
+            some = ledger.where(sampled)
+            cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, effort.rates)
         span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
         for rows in _split(ledger.sample_rate, rates, cell):
             mu, count, place = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1], None
             several = cell is not None and ledger.sample_rate[rows][0] != ledger.sample_rate[rows][-1]
-            nodes = effort.nodes
+            numbers = effort.nodes, effort.nodes
             if several:
                 of_cell = count
                 mu, place = np.unique(mu, return_inverse=True)
                 count = np.bincount(place, weights=of_cell).astype(np.int64)
-                share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
-                nodes = min(nodes, 8 + math.ceil(share * nodes))
                 place = Cell(ledger.sample_rate[rows][::-1], place, of_cell)
-            found = build_nodes(mu, count, nodes=nodes, kappa=effort.kappa, left=left, right=right)
+                # An extrapolation is some ten times further off than a mixture.
+                share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
+                numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in (0.5, 1.0))
+            above, below = (
+                build_nodes(mu, count, nodes=number, kappa=effort.kappa, left=left, right=right)
+                for number in numbers
+            )
             rate = float(ledger.sample_rate[rows][0]) if place is None else place.middle
-            groups.append(_Group(rate, mu, count, found, place))
+            groups.append(_Group(rate, mu, count, above, below, place))
         return cls(tuple(groups), tuple(group.above() for group in groups))
 
     def saddles(self, *, delta: float | None = None, epsilon: float | None = None) -> list[Saddle]:
@@ -162,17 +165,11 @@ class _Bounds:
 def _split(
     rate: Float[np.ndarray, " n"], rates: Float[np.ndarray, " k"], cell: Int[np.ndarray, " n"] | None
 ) -> Iterator[Bool[np.ndarray, " n"]]:
-    """Rows of one rate each; or, given cells, of one cell each, but for cells of a few rates."""
+    """Rows of one rate each; or, given cells, of one cell each."""
     if cell is None:
         yield from (rate == one for one in rates)
-        return
-    for number in np.unique(cell):
-        inside = cell == number
-        own = np.unique(rate[inside])
-        if own.size <= _ALONE:
-            yield from (rate == one for one in own)
-        else:
-            yield inside
+    else:
+        yield from (cell == number for number in np.unique(cell))
 
 
 def _crossing(curve: Callable[[float], float], delta: float, near: float) -> float:
@@ -200,8 +197,8 @@ class Pld:
     The exact privacy loss distribution is composed between two discrete bounds, in both neighbour directions, each on
     its own; `bracket` gives both ends of epsilon, `epsilon` the upper one. How it works and why both ends are bounds:
     `discretisation` (one step), `interpolation` (thousands of different steps), `transform` (composition), `inversion`
-    (back to delta), `rates` (thousands of sample rates). Cost: about a quarter of a second a sample rate up to twelve
-    of them, then a few seconds for any number; hardly depending on the number of steps.
+    (back to delta), `rates` (thousands of sample rates). Cost: less than a second for one sample rate, a
+    few seconds for any number of them; hardly depending on the number of steps.
 
     Args:
         rtol: the bracket is at most ``rtol`` times epsilon wide (1e-7 where that is less); 1e-5 to 0.1.
@@ -327,7 +324,12 @@ class Pld:
 
     def _effort(self) -> _Effort:
         scale = math.sqrt(self.rtol / 1e-3)
-        return _Effort(nodes=math.ceil(96 / scale), kappa=min(0.022 * scale, 0.1), smoothing=2e-4 * scale**2)
+        return _Effort(
+            nodes=math.ceil(96 / scale),
+            rates=math.ceil(40 / scale),
+            kappa=min(0.018 * scale, 0.1),
+            smoothing=1.8e-4 * scale**2,
+        )
 
 
 def _simplified(ledger: Ledger) -> tuple[Ledger, tuple[float, float]]:

@@ -87,20 +87,25 @@ def _alike(mu: Float[np.ndarray, " n"]) -> bool:
 
 
 def _spread(mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"], nodes: int) -> Float[np.ndarray, " k"]:
-    """Node places: spacing to the power -1/3 of the second-order cost, exp(mu^2) mu^2 (2 + 4 mu^2) a log mu."""
-    log_mu = np.log(mu)
-    edges = np.linspace(log_mu[0], log_mu[-1], 513)
-    centre = np.exp((edges[:-1] + edges[1:]) / 2)
-    steps, _ = np.histogram(log_mu, bins=edges, weights=count.astype(np.float64))
-    cost = steps * np.exp(np.minimum(centre**2, 600.0)) * centre**2 * (2 + 4 * centre**2)
-    density = np.cbrt(cost / cost.sum())
-    density = density / density.sum() + 0.25 / density.size  # and some everywhere: spacings stay comparable
-    cumulative = np.r_[0.0, np.cumsum(density)]
-    inner = np.interp(np.linspace(0, cumulative[-1], nodes - 1), cumulative, edges)
+    """Node places by the second-order cost of a step, exp(mu^2) mu^2 (2 + 4 mu^2) a log mu."""
+    cost = count * np.exp(np.minimum(mu**2, 600.0)) * mu**2 * (2 + 4 * mu**2)
+    inner = spread_places(np.log(mu), cost, nodes - 1)
     # One more below the smallest, for the extrapolation; the outermost must cover the extreme steps exactly.
     places = np.exp(np.r_[2 * inner[0] - inner[1], inner])
     places[1], places[-1] = mu[0], mu[-1]
     return places
+
+
+def spread_places(
+    x: Float[np.ndarray, " n"], cost: Float[np.ndarray, " n"], number: int
+) -> Float[np.ndarray, " k"]:
+    """``number`` places from the least to the largest x: their spacing is to the power -1/3 of the cost there."""
+    edges = np.linspace(x.min(), x.max(), 513)
+    steps, _ = np.histogram(x, bins=edges, weights=cost)
+    density = np.cbrt(steps / steps.sum())
+    density = density / density.sum() + 0.25 / density.size  # and some everywhere: spacings stay comparable
+    cumulative = np.r_[0.0, np.cumsum(density)]
+    return np.interp(np.linspace(0, cumulative[-1], number), cumulative, edges)
 
 
 def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:

@@ -129,9 +129,10 @@ def choose_grid(
     log_delta = math.log(delta)
     m = math.sqrt(smoothing / (1 + saddle_c))
     tilts = [ratio * saddle_c for ratio in (*_RATIOS, *_BEYOND)]
+    log_m = log_mgf(parts, direction, tilts).tolist()
     # log of the Chernoff bound M(a) exp(-a epsilon) over delta; a = 0 gives the trivial bound 1.
     chernoff = [(0.0, -log_delta)] + [
-        (a, log_mgf(parts, direction, a) - a * epsilon - log_delta) for a in tilts
+        (a, log - a * epsilon - log_delta) for a, log in zip(tilts, log_m, strict=True)
     ]
     log_alias = math.log(1e-5)
     affordable = max(_LOG_CANCELLATION, chernoff[len(_RATIOS)][1] + math.log(2))
@@ -166,11 +167,9 @@ class Law:
     @classmethod
     def of(cls, parts: Sequence[Part], direction: Direction, grid: Grid) -> "Law":
         """Evaluate the product of all steps."""
-        return cls(
-            transform(parts, direction, grid.c, grid.v),
-            log_mgf(parts, direction, grid.c),
-            [(0.0, 0.0)] + [(a, log_mgf(parts, direction, a)) for a in grid.tilts],
-        )
+        at_c, *logs = log_mgf(parts, direction, (grid.c, *grid.tilts)).tolist()
+        chernoff = [(0.0, 0.0), *zip(grid.tilts, logs, strict=True)]
+        return cls(transform(parts, direction, grid.c, grid.v), at_c, chernoff)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,18 +222,34 @@ class Inversion:
         scale = _scale(law, grid, epsilon)
         if not math.isfinite(scale):
             return 0.0
-        value, error = self._sum(law, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=_sparse(law))
+        gap = self._gap_twice()
+        value, error = self._sum(
+            law, self._payoff(epsilon), 1 / math.pi, epsilon, less_1=_sparse(law), gap=gap
+        )
         bump_kernel = np.exp(grid.m**2 * (grid.s + 0.5) ** 2 / 2 - 1j * grid.v * epsilon)
         height = float(erf(grid.m / math.sqrt(8))) * grid.m / math.sqrt(2 * math.pi)  # S(0) m / sqrt(2 pi)
         bump, bump_error = self._sum(law, bump_kernel, 2 * height, epsilon)
         last = math.exp(grid.log_smoothing + grid.m**2 / 8) * self._cut() * _with_1(law)
         tail = last * (1 / math.pi + 2 * height * float(grid.v[-1]) ** 2)
+        # |gap M| over |s (s + 1)| is largest at v = 0: both are of a curve that is nowhere negative.
+        at_0 = float(np.abs(law.transform.gap[0]) + law.transform.gap_error[0])
+        tail += last * gap * at_0 * float(grid.v[-1]) ** 2 / (math.pi * grid.c * (grid.c + 1))
         composed = scale * (value - error - bump - bump_error - tail) - self._aliases(epsilon, law.chernoff)
         if _sparse(law):
             # Not far above the bump, perhaps, and far above delta: its own last digits count.
             composed += self._silent(epsilon) * (1 - 4 * CURVE_ERROR)
         result = composed * math.exp(-self.steps * CURVE_ERROR)
         return max(0.0, result) if math.isfinite(result) else 0.0
+
+    def _gap_twice(self) -> float:
+        """How often the gap G of `rates` is taken off: from delta, and from what the bump is less for it.
+
+        The bump as a payoff of y = exp(l), h(y) = y S(0) exp((e - l)/2 - (e - l)^2/(2 m^2)), bends down by at most
+        (1/m^2 + 1/4) h/y^2, and the Gaussian that this leaves is the smoothing's own, m sqrt(2 pi) exp(m^2/8) times.
+        """
+        m = self.grid.m
+        smoothed = m * math.sqrt(2 * math.pi) * math.exp(m**2 / 8)
+        return 1 + (1 / m**2 + 0.25) * float(erf(m / math.sqrt(8))) * smoothed
 
     def _silent(self, epsilon: float) -> float:
         """delta(epsilon) of the smoothing alone."""
@@ -252,10 +267,11 @@ class Inversion:
         epsilon: float,
         *,
         less_1: bool = False,
+        gap: float = 0.0,
     ) -> tuple[float, float]:
         """factor dv Re sum' M_k kernel_k / M(c) (the first term halved), and a bound on its error.
 
-        ``less_1``: M - 1 in M's place.
+        ``less_1``: M - 1 in M's place; ``gap``: less so many times M's gap, besides.
         """
         step = factor * float(self.grid.v[1])
         half = np.ones(kernel.size)
@@ -266,12 +282,16 @@ class Inversion:
         value = np.exp(logs - law.log_mgf)
         bound = np.exp(np.minimum(law.transform.log_magnitude - law.log_mgf, 1.0))
         relative = np.expm1(np.where(lost, 0.0, law.transform.relative))
-        off = np.where(lost, bound, np.abs(value) * relative)
+        widest = gap * (np.abs(law.transform.gap) + law.transform.gap_error)
+        off = np.where(lost, bound * (1 + widest), np.abs(value) * relative * (1 + widest))
+        off += np.where(lost, 0.0, np.abs(value) * gap * law.transform.gap_error)
         value = np.where(lost, 0.0, value)
+        less = gap * law.transform.gap * value
         if less_1:
             value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(
                 -law.log_mgf
             )
+        value = value - less
         # Phases v epsilon, exponents, and the pairwise sum are off by a few units.
         rounding = UNIT * (100 + 8 * self.grid.v * (epsilon + self.grid.m) + 8 * abs(law.log_mgf))
         error = step * float(np.sum(size * (off + np.abs(value) * rounding)))

@@ -32,7 +32,6 @@ _SPACING = 0.04  # of nodes, in log mu
 _KAPPA = 0.05
 _SMOOTHING = 1e-3
 _WINDOWS = 2
-_BLOCK = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class MarginalCosts:
                 Direct(
                     grid,
                     epsilon,
-                    log_mgf([whole], direction, grid.c) - grid.c * epsilon,
+                    float(log_mgf([whole], direction, [grid.c])[0]) - grid.c * epsilon,
                     x,
                     np.ascontiguousarray(logs),
                     np.ascontiguousarray(slopes / phi),
@@ -207,9 +206,4 @@ def _sums(
 ) -> Complex[np.ndarray, "k f"]:
     """phi - 1 at every node (or its derivative) and frequency."""
     sign = 1.0 if direction == "remove" else -1.0
-    block = max(64, _BLOCK // step.losses.size)
-    pieces = [
-        Waves.of(step.losses, direction, grid.c, sign * grid.v[start : start + block]).sums(masses)
-        for start in range(0, grid.v.size, block)
-    ]
-    return np.concatenate(pieces, axis=1)
+    return Waves.of(step.losses, direction, grid.c, sign * grid.v).sums(masses)

@@ -5,19 +5,20 @@ For one direction (*remove*: losses of P against Q under P; *add*: of Q against 
     remove: M(s) = prod_t sum_j q_tj exp((1 + s) l_j),      add: M(s) = prod_t sum_j q_tj exp(-s l_j),
 
 over finite losses l_j; mass at infinite loss is kept apart. Losses of a direction are never mixed with the other's.
+
+Longer than most files: a sum, its series and their errors are one argument.
 """
 
-import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Complex, Float
+from jaxtyping import Complex, Float, Int
 from scipy.special import log1p  # NumPy's loses small complex arguments
 
 from decrescendo.accounting.pld.interpolation import ORDER, Mixtures
-from decrescendo.accounting.pld.rates import Spread, expanded, log_bound
-from decrescendo.accounting.pld.waves import DIRECTIONS, UNIT, Direction, Waves
+from decrescendo.accounting.pld.rates import Spread
+from decrescendo.accounting.pld.waves import DIRECTIONS, UNIT, Direction, RealWaves, Waves
 
 __all__ = [
     "CURVE_ERROR",
@@ -33,20 +34,24 @@ __all__ = [
 
 # Relative error allowed for one value of a privacy curve (log_delta and exp; measured at most 1e-13 against mpmath).
 CURVE_ERROR = 2e-13
-_BLOCK = 1 << 22  # numbers held at once in a table of phases
+_BLOCK = 1 << 19  # numbers held at once in one coefficient
+_FAST = 1 << 13  # and in a processor's own memory, where dozens of coefficients are one after the other
+_NEGLIGIBLE = 1e-10  # what a series may leave out of the logarithm of a whole group's product
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """All steps at one sample rate: their losses at grid points, and their masses (dominating or dominated).
 
-    Or all in one cell of sample rates, ``sample_rate`` in its middle: ``spread`` then says how they differ.
+    Or all in one cell of sample rates, ``sample_rate`` in its middle: ``spread`` then says how they differ, and
+    ``tangent`` whether the gap between chord and tangent is asked for, by which a bound from below is paid.
     """
 
     losses: Float[np.ndarray, " n"]
     mixtures: Mixtures
     sample_rate: float
     spread: Spread | None = None
+    tangent: bool = False
 
     def infinite_mass(self, direction: Direction) -> float:
         """Sum over steps of the probability of an infinite loss, an upper bound on that of their composition."""
@@ -67,91 +72,248 @@ class Part:
             return self.spread.total(base, difference * mixtures.largest, by_rate=middle)
         return float(mixtures.power_sums[:, 0] @ base + mixtures.power_sums[:, 1] @ difference)
 
+    @property
+    def moments(self) -> Float[np.ndarray, "g a b"]:
+        """Sums over each group's members of count x^a (w/largest)^b."""
+        if self.spread is not None:
+            return self.spread.moments
+        largest = np.where(self.mixtures.largest > 0, self.mixtures.largest, 1.0)[:, None]
+        found = np.zeros((largest.size, ORDER, ORDER))
+        found[:, 0] = self.mixtures.power_sums / largest ** np.arange(ORDER)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Transform:
     """log M(c + iv) on a grid of v (any branch), and how far exp of it may be off.
 
     ``relative``: |error| <= (exp(relative) - 1) |M|. Where that is infinite only |M| <= exp(log_magnitude) is known.
+    ``gap``: the sum of (A - L)/A over steps whose rates are in cells (`rates`), off by at most ``gap_error``; where M
+    is not known, |M| times the sum is at most exp(log_magnitude) (|gap| + gap_error).
     """
 
     log_value: Complex[np.ndarray, " f"]
     log_magnitude: Float[np.ndarray, " f"]
     relative: Float[np.ndarray, " f"]
+    gap: Complex[np.ndarray, " f"]
+    gap_error: Float[np.ndarray, " f"]
+
+    @classmethod
+    def of_nothing(cls, frequencies: int) -> "Transform":
+        """Of no steps at all: M = 1."""
+        zeros, none = np.zeros(frequencies), np.zeros(frequencies, dtype=np.complex128)
+        return cls(none, zeros, zeros, none, zeros)
+
+    def times(self, other: "Transform") -> "Transform":
+        """Of both runs, one after the other."""
+        return Transform(
+            self.log_value + other.log_value,
+            self.log_magnitude + other.log_magnitude,
+            self.relative + other.relative,
+            self.gap + other.gap,
+            self.gap_error + other.gap_error,
+        )
 
 
 def transform(parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]) -> Transform:
-    """The product over all steps of all parts, by blocks of frequencies."""
-    n = max(part.losses.size for part in parts)
-    block = max(64, _BLOCK // n)
-    pieces = [_transform(parts, direction, c, v[start : start + block]) for start in range(0, v.size, block)]
-    return Transform(
-        np.concatenate([piece.log_value for piece in pieces]),
-        np.concatenate([piece.log_magnitude for piece in pieces]),
-        np.concatenate([piece.relative for piece in pieces]),
-    )
+    """M(c + iv) of the product of all steps of all parts, each with its own masses."""
+    found = Transform.of_nothing(v.size)
+    for steps in _steps(parts, direction, c, v):
+        found = found.times(steps.product())
+    relative = np.where(found.relative < 0.5, found.relative, np.inf)
+    return Transform(found.log_value, found.log_magnitude, relative, found.gap, found.gap_error)
 
 
-def _transform(
-    parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]
-) -> Transform:
-    log_value = np.zeros(v.size, dtype=np.complex128)
-    log_magnitude = np.zeros(v.size)
-    relative = np.zeros(v.size)
-    sign = 1.0 if direction == "remove" else -1.0
-    for part in parts:
-        if part.spread is not None:
-            value, magnitude, error = expanded(
-                part.losses, part.mixtures, part.spread, direction, c, sign * v
-            )
-            log_value += value
-            log_magnitude += magnitude
-            relative += error
-            continue
-        mixtures, counts, largest = (
-            part.mixtures,
-            part.mixtures.counts[:, None],
-            part.mixtures.largest[:, None],
-        )
-        waves = Waves.of(part.losses, direction, c, sign * v)
-        base, difference = (
-            waves.sums(mixtures.base),
-            waves.sums(mixtures.difference) if largest.any() else 0.0,
-        )
-        rounding = waves.rounding(
-            np.abs(mixtures.base) + largest * np.abs(mixtures.difference), mixtures.slope_scale
-        )
-        # One step's transform is 1 + base + w difference: kept without the 1, which rounding would be relative to.
-        size = np.abs(1 + base)
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            ratio = difference / (1 + base)
-            reach = largest * np.abs(ratio)
-            magnitude = np.log(size + largest * np.abs(difference) + rounding)
-            series = np.zeros_like(base)
-            for k in range(ORDER - 1, 0, -1):  # Horner on power_k (-1)^(k+1) / k ratio^k
-                series = (series + (-1) ** (k + 1) / k * mixtures.power_sums[:, k, None]) * ratio
-            remainder = counts * reach**ORDER / (ORDER * np.maximum(1 - reach, 0.0))
-            error = remainder + 2 * counts * (rounding + UNIT * np.abs(base)) / size
-            error += 2 * counts * UNIT * (mixtures.members[:, None] + 2 * ORDER) * np.minimum(reach, 1.0)
-            logs = counts * log1p(base) + series
-        known = (reach < 0.5) & (rounding < 0.1 * size)
-        empty = counts == 0
-        log_magnitude += np.where(empty, 0.0, counts * magnitude).sum(axis=0)
-        log_value += np.where(empty | ~known, 0.0, logs).sum(axis=0)
-        relative += np.where(empty, 0.0, np.where(known, error, np.inf)).sum(axis=0)
-    relative[~(relative < 0.5)] = np.inf
-    return Transform(log_value, log_magnitude, relative)
+def log_mgf(
+    parts: Sequence[Part], direction: Direction, c: Float[np.ndarray, " k"] | Sequence[float]
+) -> Float[np.ndarray, " k"]:
+    """Upper bounds on log M(c), c real; infinite where floating point cannot tell.
 
-
-def log_mgf(parts: Sequence[Part], direction: Direction, c: float) -> float:
-    """An upper bound on log M(c), c real; infinite where floating point cannot tell."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        plain = [part for part in parts if part.spread is None]
-        result = float(_transform(plain, direction, c, np.zeros(1)).log_magnitude[0]) if plain else 0.0
+    M > 0 there, so that by concavity the logarithms of a group's members add up to at most count log(their mean).
+    """
+    tilts = np.asarray(c, dtype=np.float64)
+    power = 1 + tilts if direction == "remove" else -tilts
+    total = np.zeros(tilts.size)
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         for part in parts:
-            if part.spread is not None:
-                result += log_bound(part.losses, part.mixtures, part.spread, direction, c)
-    return result if math.isfinite(result) else math.inf
+            rows = np.flatnonzero(part.mixtures.counts > 0)
+            moments, counts = part.moments[rows], part.mixtures.counts[rows][:, None]
+            base, difference = _masses(part.mixtures, rows)
+            ends = [part.losses] if part.spread is None else [part.spread.low, part.spread.high]
+            mean, error = np.zeros((rows.size, tilts.size)), np.zeros((rows.size, tilts.size))
+            for losses, side in zip(ends, (-1.0, 1.0), strict=False):
+                waves = RealWaves.of(losses, direction, power)
+                # Members are (1 -+ x)/2 of either end.
+                share = [
+                    (moments[:, 0, b] + side * moments[:, 1, b])[:, None] / (len(ends) * counts)
+                    for b in (0, 1)
+                ]
+                mean += share[0] * waves.sums(base) + share[1] * waves.sums(difference)
+                rounding = waves.rounding(np.abs(base) + np.abs(difference), part.mixtures.slope_scale[rows])
+                error = np.maximum(error, rounding * (1 + part.mixtures.members[rows][:, None] / losses.size))
+            logs = counts * np.log1p(mean + error)
+            total += np.sum(logs, axis=0) + UNIT * (rows.size + 64) * np.sum(np.abs(logs), axis=0)
+    return np.where(np.isfinite(total), total, np.inf)
+
+
+def _masses(
+    mixtures: Mixtures, rows: Int[np.ndarray, " rows"]
+) -> tuple[Float[np.ndarray, "rows n"], Float[np.ndarray, "rows n"]]:
+    """Of some groups: the base, and the difference at the largest coefficient."""
+    return mixtures.base[rows], mixtures.largest[rows][:, None] * mixtures.difference[rows]
+
+
+def _steps(
+    parts: Sequence[Part], direction: Direction, c: float, v: Float[np.ndarray, " f"]
+) -> Iterator["_Steps"]:
+    signed = v if direction == "remove" else -v
+    for part in parts:
+        occupied = np.flatnonzero(part.mixtures.counts > 0)
+        rows = max(1, _BLOCK // v.size)
+        for start in range(0, occupied.size, rows):
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+                steps = _Steps.of(part, occupied[start : start + rows], direction, c, signed)
+            few = max(1, _FAST // v.size)
+            for first in range(0, steps.members.size, few):
+                yield steps.some(slice(first, first + few))
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """Groups of steps of one part. One step's transform is 1 + base + sum of x^a w^b terms[a, b], w over its largest.
+
+    Kept without the 1, which rounding would be relative to. ``error``: of the sum, at all |x|, |w| <= 1; ``gap`` and
+    ``gap_error``: the same of chord less tangent.
+    """
+
+    base: Complex[np.ndarray, "g f"]
+    terms: dict[tuple[int, int], Complex[np.ndarray, "g f"]]
+    error: Float[np.ndarray, "g f"]
+    gap: dict[tuple[int, int], Complex[np.ndarray, "g f"]]
+    gap_error: Float[np.ndarray, "g f"]
+    moments: Float[np.ndarray, "g a b"]
+    members: Float[np.ndarray, " g"]
+
+    @classmethod
+    def of(
+        cls,
+        part: Part,
+        rows: Int[np.ndarray, " rows"],
+        direction: Direction,
+        c: float,
+        v: Float[np.ndarray, " f"],
+    ) -> "_Steps":
+        mixtures, spread = part.mixtures, part.spread
+        base, difference = _masses(mixtures, rows)
+        mixed = bool(difference.any())
+        masses = np.concatenate([base, difference]) if mixed else base
+        sizes, scale = np.abs(base) + np.abs(difference), mixtures.slope_scale[rows]
+
+        def at(losses: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+            waves = Waves.of(losses, direction, c, v)
+            return np.split(waves.sums(masses), 1 + mixed), waves.rounding(sizes, scale)
+
+        gap: dict[tuple[int, int], Complex[np.ndarray, "g f"]] = {}
+        if spread is None:
+            found, error = at(part.losses)
+            terms = {(0, 1): found[1]} if mixed else {}
+            chord, gap_error = found[0], np.zeros_like(error)
+        else:
+            (low, low_error), (high, high_error) = at(spread.low), at(spread.high)
+            error, gap_error = np.maximum(low_error, high_error), np.zeros_like(low_error)
+            chord = (low[0] + high[0]) / 2
+            terms = {(1, 0): (high[0] - low[0]) / 2}
+            if mixed:
+                terms |= {(0, 1): (low[1] + high[1]) / 2, (1, 1): (high[1] - low[1]) / 2}
+            if part.tangent:
+                middle, middle_error = at(part.losses)
+                waves = Waves.of(part.losses, direction, c, v)
+                power = waves.power + 1j * v
+                turn = np.split(power * waves.sums(masses, spread.turn), 1 + mixed)
+                gap_error = error + middle_error + np.abs(power) * waves.rounding(sizes, scale, spread.turn)
+                ends = {(0, 0): chord} | terms
+                for b, (value, slope) in enumerate(zip(middle, turn, strict=True)):
+                    gap |= {(0, b): ends[0, b] - value, (1, b): ends[1, b] - slope}
+        return cls(chord, terms, error, gap, gap_error, part.moments[rows], mixtures.members[rows])
+
+    def some(self, rows: slice) -> "_Steps":
+        """Those of some groups."""
+        return _Steps(
+            self.base[rows],
+            {key: value[rows] for key, value in self.terms.items()},
+            self.error[rows],
+            {key: value[rows] for key, value in self.gap.items()},
+            self.gap_error[rows],
+            self.moments[rows],
+            self.members[rows],
+        )
+
+    def product(self) -> Transform:
+        """Of all steps of all groups."""
+        counts = self.moments[:, 0, 0][:, None]
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            size = np.abs(1 + self.base)
+            logs, left, reach = self._logarithm(counts)
+            loss = counts * (left + 3 * (self.error + UNIT * np.abs(self.base)) / size)
+            loss += 4 * counts * UNIT * (self.members[:, None] + 4 * ORDER**2) * np.minimum(reach, 1.0)
+            known = (reach < 0.5) & (self.error < 0.1 * size)
+            largest = size * (1 + reach) + self.error
+            gap = np.zeros_like(self.base)
+            for (a, b), value in self.gap.items():
+                gap += value * (self.moments[:, a, b][:, None] / (1 + self.base))
+            widest = self.gap_error + (sum(np.abs(value) for value in self.gap.values()) if self.gap else 0.0)
+            # 1/A of a member is 1/(1 + base) up to reach, and A itself up to its error.
+            off = (
+                counts
+                * (widest * (2 * reach + 3 * self.error / size + 64 * UNIT) + 2 * self.gap_error)
+                / size
+            )
+            return Transform(
+                np.where(known, logs, 0.0).sum(axis=0),
+                (counts * np.log(largest)).sum(axis=0),
+                np.where(known, loss, np.inf).sum(axis=0),
+                np.where(known, gap, 0.0).sum(axis=0),
+                np.where(known, off, counts * widest / largest).sum(axis=0),
+            )
+
+    def _logarithm(
+        self, counts: Float[np.ndarray, "g 1"]
+    ) -> tuple[Complex[np.ndarray, "g f"], Float[np.ndarray, "g f"], Float[np.ndarray, "g f"]]:
+        """The sum of log over a group's members; what is left out of the series for a member; |Z| at most.
+
+        Z = (1 + base + ..)/(1 + base) - 1 by degrees in x and w; the rest of log(1 + Z) is at most that of -log(1 - Z)
+        with moduli in Z.
+        """
+        total = counts * np.asarray(log1p(self.base), dtype=np.complex128)
+        z = {key: value / (1 + self.base) for key, value in self.terms.items()}
+        none = np.zeros(self.base.shape)
+        bound = [none, none, none]
+        for (a, b), value in z.items():
+            bound[a + b] = bound[a + b] + np.abs(value)
+        reach = bound[1] + bound[2]
+        if not z:
+            return total, none, reach
+        series: dict[tuple[int, int], Complex[np.ndarray, "g f"]] = {}
+        majorant: list[Float[np.ndarray, "g f"]] = [none]
+        left = whole = -np.log1p(-reach)
+        for n in range(1, ORDER):
+            rest = sum((n - m) * bound[m] * majorant[n - m] for m in (1, 2) if m < n)
+            majorant.append((bound[n] if n < 3 else none) + rest / n)
+            for a in range(n + 1):
+                b = n - a
+                if (a and (1, 0) not in z) or (b and (0, 1) not in z):
+                    continue
+                # n L_n = n Z_n - sum_m Z_m (n - m) L_(n - m): Euler's x d/dx + w d/dw of (1 + Z) exp(-L) = 1.
+                value = n * z[a, b] if (a, b) in z else np.zeros_like(self.base)
+                for (i, j), factor in z.items():
+                    if i <= a and j <= b and i + j < n:
+                        value = value - (n - i - j) * factor * series[a - i, b - j]
+                series[a, b] = value / n
+                total += series[a, b] * self.moments[:, a, b][:, None]
+            left = np.maximum(whole - np.sum(majorant, axis=0), 0.0)
+            if np.nanmax(np.where(reach < 0.5, counts * left, 0.0)) < _NEGLIGIBLE:
+                break
+        return total, left, reach
 
 
 @dataclass(frozen=True, slots=True)
