@@ -56,8 +56,8 @@ class Setting:
 
 
 SETTINGS: dict[str, Setting] = {
+    "IMDB": Setting(imdb_half, imdb_public, imdb_mlp, 1.0, 500, 500, 1.0, (1.0, 2.0, 3.0, 4.5)),
     "MNIST": Setting(mnist, fashion_mnist, paper_cnn, 0.4, 300, 1_000, 1.5, (0.15, 0.3, 0.6, 1.2)),
-    "IMDB": Setting(imdb_half, imdb_public, imdb_mlp, 1.0, 500, 500, 1.0, (0.5, 1.0, 2.0, 4.0)),
 }
 
 
