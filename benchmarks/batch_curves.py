@@ -8,6 +8,7 @@ run, calibrated for its curve. Each curve has its own learning rate, the best of
 each.
 """
 
+import functools
 import json
 import math
 import subprocess
@@ -61,6 +62,7 @@ SETTINGS: dict[str, Setting] = {
 }
 
 
+@functools.cache
 def plan_for(setting: Setting, rows: int, curve: str) -> dc.Plan:
     """The calibrated plan of one curve."""
     first, last = (share * setting.batch for share in CURVES[curve])
