@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import decrescendo as dc
-from decrescendo.accounting import RenyiFilter
+from decrescendo.accounting import RenyiFilter, Truncated
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.cli import COMMANDS, options
@@ -208,6 +208,37 @@ def test_a_moving_batch_is_trained_with(invoke: Invoke) -> None:
     assert invoke("audit", "digits", *asked, "--canaries", 20, "--seed", 1, "--json").exit_code == 0
     refused = invoke("train", "digits", *asked[:-2], "--batch-end", 5000, "--steps", 4, "--seed", 1)
     assert "--batch-end must be > 0 and <= 1438" in refused.stderr
+
+
+def test_account_says_what_batches_that_are_cut_cost(invoke: Invoke, tmp_path: Path) -> None:
+    noise = tmp_path / "noise.json"
+    noise.write_text("[1.0, 1.0, 1.0]")
+    given = ["account", noise, "--delta", 1e-5, "--sample-rate", 0.1, "--json"]
+    whole = facts(invoke(*given))
+    cut = facts(invoke(*given, "--max-batch-size", 155, "--rows", 1000))
+    assert (cut["max_batch_size"], cut["rows"]) == (155, 1000)
+    judge = Truncated(1000, 155)
+    ledger = Ledger.of([1.0] * 3, 0.1)
+    assert cut["accountants"][0]["bound"]["value"] == judge.epsilon(ledger, 1e-5).value
+    assert cut["accountants"][0]["bound"]["value"] > whole["accountants"][0]["bound"]["value"]
+    assert cut["accountants"][0]["lower"] is None
+    assert "max_batch_size" not in whole
+    assert (
+        "cut to at most 155 of 1000 rows"
+        in invoke(*given[:-1], "--max-batch-size", 155, "--rows", 1000).stdout
+    )
+    for alone in (["--rows", 1000], ["--max-batch-size", 155]):
+        refused = invoke(*given, *alone)
+        assert refused.exit_code != 0
+        assert "must be given together" in refused.stderr
+
+
+def test_account_takes_the_rows_of_a_plan(invoke: Invoke, plan_file: Path) -> None:
+    rows = Plan.load(plan_file).sampling.dataset_size
+    assert facts(invoke("account", plan_file, "--max-batch-size", rows, "--json"))["rows"] == rows
+    refused = invoke("account", plan_file, "--max-batch-size", rows, "--rows", rows + 1)
+    assert refused.exit_code != 0
+    assert f"--rows must be the plan's {rows}" in refused.stderr
 
 
 def test_account_names_what_is_a_bound(invoke: Invoke, plan_file: Path) -> None:

@@ -163,6 +163,10 @@ def account_command(
     ],
     delta: Annotated[float | None, typer.Option(help="Default: the plan's.")] = None,
     sample_rate: Annotated[float | None, typer.Option(help="For a file that does not say it.")] = None,
+    max_batch_size: Annotated[
+        int | None, typer.Option(help="Batches were cut to so many rows: what that costs, too.")
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="With --max-batch-size: number of records.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask every accountant what a list of noisy steps costs, and which answers are proofs.
@@ -178,10 +182,22 @@ def account_command(
     at = planned if delta is None else delta
     if at is None:
         raise InvalidValue(f"--delta must be given for {file}, which has none, got none")
-    found = verdicts(ledger, at)
+    if agreed is not None and rows not in (None, agreed.sampling.dataset_size):
+        raise InvalidValue(
+            f"--rows must be the plan's {agreed.sampling.dataset_size}, got {rows}. Leave it out"
+        )
+    if agreed is not None and max_batch_size is not None:
+        rows = agreed.sampling.dataset_size
+    if (rows is None) != (max_batch_size is None):
+        raise InvalidValue(
+            "--max-batch-size and --rows must be given together, got one of them. A plan says its rows itself"
+        )
+    found = verdicts(ledger, at, dataset_size=rows, max_batch_size=max_batch_size)
     if as_json:
-        rows = [dataclasses.asdict(verdict) for verdict in found]
-        facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": rows}
+        answers = [dataclasses.asdict(verdict) for verdict in found]
+        facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": answers}
+        if max_batch_size is not None:
+            facts |= {"max_batch_size": max_batch_size, "rows": rows}
         if agreed is not None:
             facts["unit"] = str(agreed.budget.unit)
         if promised is not None:
@@ -189,6 +205,8 @@ def account_command(
         print_json(facts)
         return
     out.print(verdict_table(found, ledger, at))
+    if max_batch_size is not None:
+        say(f"batches cut to at most {max_batch_size} of {rows} rows")
     if agreed is not None:
         say(f"one {agreed.budget.unit} is protected")
     if promised is not None:
