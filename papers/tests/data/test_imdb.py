@@ -144,6 +144,13 @@ def test_both_forms_give_the_same_rows_in_the_same_order(folder: Path) -> None:
     assert from_lines.train_inputs.shape == (4, 256)
 
 
+def test_the_raw_reviews_are_those_of_the_rows(folder: Path) -> None:
+    data, words = imdb(), english_words()
+    for found, (inputs, targets) in zip(module.reviews(), (data.train, data.test), strict=True):
+        assert torch.equal(torch.from_numpy(module.codes(found, words)), inputs)
+        assert [review.positive for review in found] == targets.tolist()
+
+
 def test_the_public_half_and_the_scored_half_are_the_test_reviews_cut_in_two(folder: Path) -> None:
     whole, public, half = imdb(), imdb_public(), imdb_half()
     assert torch.equal(torch.cat([public.train_inputs, public.test_inputs]), whole.test_inputs)

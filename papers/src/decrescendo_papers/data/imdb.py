@@ -72,12 +72,32 @@ def imdb() -> Dataset:
         MissingExtra: wordfreq (or pooch, for the download) is not installed.
     """
     words = english_words()
+    train, test = reviews()
+    return Dataset(
+        name="imdb",
+        train_inputs=torch.from_numpy(codes(train, words)),
+        train_targets=torch.tensor([review.positive for review in train]),
+        test_inputs=torch.from_numpy(codes(test, words)),
+        test_targets=torch.tensor([review.positive for review in test]),
+        classes=2,
+    )
+
+
+def reviews() -> tuple[list[Review], list[Review]]:
+    """The train and the test reviews of `imdb` as they were written, in its order.
+
+    Raises:
+        FileRefused, DataUnavailable, MissingExtra: as `imdb` does.
+    """
     lines = find_local(TRAIN_LINES), find_local(TEST_LINES)
     if lines[0] is not None and lines[1] is not None:
         train, test = from_lines(lines[0], "train"), from_lines(lines[1], "test")
     else:
         train, test = from_archive(read(ARCHIVE))
-    return _dataset(train, test, words)
+    for half, found in (("train", train), ("test", test)):
+        if len(found) != ROWS:
+            raise FileRefused(f"the {half} half of imdb must have {ROWS} reviews, got {len(found)}")
+    return in_order(train), in_order(test)
 
 
 def imdb_public() -> Dataset:
@@ -92,12 +112,12 @@ def imdb_public() -> Dataset:
     """
     words = english_words()
     lines = find_local(TEST_LINES)
-    reviews = from_archive(read(ARCHIVE))[1] if lines is None else from_lines(lines, "test")
-    if len(reviews) != ROWS:
-        raise FileRefused(f"the test half of imdb must have {ROWS} reviews, got {len(reviews)}")
-    reviews = in_order(reviews)
-    inputs = torch.from_numpy(codes(reviews, words))
-    targets = torch.tensor([review.positive for review in reviews])
+    test = from_archive(read(ARCHIVE))[1] if lines is None else from_lines(lines, "test")
+    if len(test) != ROWS:
+        raise FileRefused(f"the test half of imdb must have {ROWS} reviews, got {len(test)}")
+    test = in_order(test)
+    inputs = torch.from_numpy(codes(test, words))
+    targets = torch.tensor([review.positive for review in test])
     return Dataset(
         name="imdb-public",
         train_inputs=inputs[:PUBLIC_ROWS],
@@ -174,21 +194,6 @@ def _members(content: bytes) -> Iterator[tuple[str, Review]]:
             if found and file:
                 half, kind, name = found.groups()
                 yield half, Review(f"{half}/{kind}/{name}", _bounded(file.read).decode("utf-8"))
-
-
-def _dataset(train: list[Review], test: list[Review], words: dict[str, int]) -> Dataset:
-    for half, reviews in (("train", train), ("test", test)):
-        if len(reviews) != ROWS:
-            raise FileRefused(f"the {half} half of imdb must have {ROWS} reviews, got {len(reviews)}")
-    train, test = in_order(train), in_order(test)
-    return Dataset(
-        name="imdb",
-        train_inputs=torch.from_numpy(codes(train, words)),
-        train_targets=torch.tensor([review.positive for review in train]),
-        test_inputs=torch.from_numpy(codes(test, words)),
-        test_targets=torch.tensor([review.positive for review in test]),
-        classes=2,
-    )
 
 
 def in_order(reviews: Iterable[Review]) -> list[Review]:
