@@ -65,6 +65,12 @@ TABLE1 = Table(
             ("fashion-mnist/0.4",),
         ),
         DYNAMIC.changed("larger-clip", "dynamic, C_0 = 4 as on Fashion-MNIST", {"clip": 4.0}, ("mnist/0.4",)),
+        # The baselines' accountants ask for so much noise that fewer steps may be better.
+        *(
+            row.changed(f"{row.key}-{epochs}", f"{row.label}, {epochs} of 20 epochs", {"epochs": epochs})
+            for row in (TCDP, ZCDP)
+            for epochs in (1, 5)
+        ),
     ),
     plain={"mnist": 98.83, "fashion-mnist": 87.92},
 )
