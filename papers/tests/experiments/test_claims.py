@@ -160,7 +160,7 @@ def test_cells_above_the_papers_are_told_as_those_below(vanilla: float, words: s
     [
         ([90.0, 89.0, 88.0], "vanilla DP-SGD mnist/0.4: within 1.0 point with other (-1.00, 3 seeds)."),
         ([90.0, 88.0, 88.0], "vanilla DP-SGD mnist/0.4: not explained by other (-1.33, 3 seeds)."),
-        ([90.0, 90.0], "vanilla DP-SGD mnist/0.4: not explained by other (+0.00, 2 seeds)."),
+        ([90.0, 90.0], "vanilla DP-SGD mnist/0.4: not explained by other (+0.00, 2 seeds: too few)."),
         ([], "1: not explained."),
     ],
 )  # fmt: skip

@@ -85,8 +85,9 @@ def _why(filled: Filled, cell: Cell) -> str:
         if other.row.base != cell.row.key or other.column != cell.column or not score.seeds or paper is None:
             continue
         gap = round(score.mean - paper, 9)
-        words = f"{other.row.label.partition(', ')[2]} ({gap:+.2f}, {_seeds(score.seeds)})"
-        (near if abs(gap) <= REACHED and score.seeds >= FEW_SEEDS else tried).append(words)
+        few = ": too few" if abs(gap) <= REACHED and score.seeds < FEW_SEEDS else ""
+        words = f"{other.row.label.partition(', ')[2]} ({gap:+.2f}, {_seeds(score.seeds)}{few})"
+        (near if abs(gap) <= REACHED and not few else tried).append(words)
     if near:
         return f"within {REACHED:.1f} point with {', '.join(near)}"
     return NOT_EXPLAINED + (f" by {', '.join(tried)}" if tried else "")
