@@ -1,10 +1,12 @@
 """Facts: figures are whole PNG files of a readable size; the demonstration's words fit its numbers."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
+import decrescendo as dc
 from decrescendo.cli import demo
 from decrescendo.cli.demo import CONSTANT, CONTROL, DYNAMIC, NOT_PRIVATE, Outcome
 from decrescendo.errors import InvalidValue, MissingExtra
@@ -28,6 +30,27 @@ def test_schedules_are_drawn_and_drawn_the_same_again(plan_file: Path, tmp_path:
     assert height > 400
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "deep" / "two.png").read_bytes()
     assert sorted(p.name for p in tmp_path.rglob("*.p*")) == ["one.png", "two.png"]
+
+
+@pytest.mark.parametrize(("growth", "scale"), [(1.0, "linear"), (300.0, "log")])
+def test_noise_that_moves_far_has_a_logarithmic_axis_and_the_noise_on_the_sum_is_drawn(
+    growth: float, scale: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("decrescendo.report.figure.save", lambda figure, path: drawn.append(figure))
+    plan = dc.calibrate(
+        dc.Budget(2.0, 1e-3), dc.PoissonSampling(50, 10), steps=5,
+        privacy=dc.curves.growing_mu(growth), clip=dc.curves.sensitivity_decay(2.0, rho_c=1.5),
+    )  # fmt: skip
+    draw_schedules({"one": plan}, tmp_path / "a.png", checkpoints=1)
+    clips, noises, sums, spent = drawn[0].axes
+    assert [panel.get_yscale() for panel in (clips, noises, sums, spent)] == [
+        "linear",
+        scale,
+        scale,
+        "linear",
+    ]
+    assert sums.lines[0].get_ydata() == pytest.approx(plan.noise_multiplier * plan.schedule.clip_norm)
 
 
 def test_scores_are_drawn(tmp_path: Path) -> None:

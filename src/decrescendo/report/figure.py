@@ -13,6 +13,8 @@ from decrescendo.errors import InvalidValue
 from decrescendo.plans.plan import Plan
 from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save
 
+WIDE = 10.0  # noise that moves by more than this is drawn on a logarithmic axis
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -41,9 +43,19 @@ class Scores:
         return values.min(axis=0), values.max(axis=0)
 
 
+def is_wide(low: float, high: float) -> bool:
+    """Whether noise from ``low`` to ``high`` has a logarithmic axis.
+
+    >>> is_wide(1.0, 10.0), is_wide(1.0, 10.1)
+    (False, True)
+    """
+    return bool(low * WIDE < high)
+
+
 def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, checkpoints: int = 25) -> None:
-    """Panels over the steps: clip norm C_t, noise multiplier z_t, the certified epsilon spent so far, and the expected
-    batch size B_t where one moves.
+    """Panels over the steps: clip norm C_t, noise multiplier z_t, the noise z_t C_t on the clipped sum, the certified
+    epsilon spent so far, and the expected batch size B_t where one moves. Noise that moves by more than `WIDE` has a
+    logarithmic axis; other axes begin at zero, so that heights compare.
 
     Args:
         plans: by the name shown in the legend; at least one.
@@ -57,38 +69,42 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
     if not plans:
         raise InvalidValue("plans must hold at least one plan, got none")
     moving = any(np.ptp(plan.batch_size) > 0 for plan in plans.values())
-    figure, panels = new_figure(columns=3 + moving, width=11.5 + 3.8 * moving, height=3.9)
+    figure, panels = new_figure(columns=4 + moving, width=15.3 + 3.8 * moving, height=3.9)
+    clips, noises, sums, spents = panels[:4]
     budgets = {(plan.budget.epsilon, plan.budget.delta) for plan in plans.values()}
     for i, (name, plan) in enumerate(plans.items()):
         style = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINES[i % len(LINES)], "label": name}
         steps = np.arange(1, plan.steps + 1)
-        panels[0].plot(steps, plan.schedule.clip_norm, **style)
-        panels[1].plot(steps, plan.schedule.noise_multiplier, **style)
+        clips.plot(steps, plan.schedule.clip_norm, **style)
+        noises.plot(steps, plan.schedule.noise_multiplier, **style)
+        sums.plot(steps, plan.schedule.noise_multiplier * plan.schedule.clip_norm, **style)
         if moving:
-            panels[3].plot(steps, plan.batch_size, **style)
+            panels[4].plot(steps, plan.batch_size, **style)
         spent = EpsilonCurve(plan.ledger, plan.budget.delta, checkpoints=checkpoints)
-        panels[2].plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], marker="o", markersize=2.5, **style)
+        spents.plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], marker="o", markersize=2.5, **style)
     for epsilon, _ in sorted(budgets):
-        panels[2].axhline(epsilon, color="0.45", linewidth=0.9)
-        panels[2].annotate(
+        spents.axhline(epsilon, color="0.45", linewidth=0.9)
+        spents.annotate(
             f"budget {epsilon:g}", (0.02, epsilon), xycoords=("axes fraction", "data"),
             xytext=(0, 3), textcoords="offset points", color="0.35", fontsize=8,
         )  # fmt: skip
     deltas = ", ".join(f"{delta:.3g}" for _, delta in sorted(budgets))
-    label(panels[0], "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
-    label(panels[1], "How much noise, relative to the clip", "noise multiplier $z_t$ = std / $C_t$")
+    label(clips, "How hard each gradient is clipped", "clip norm $C_t$ (gradient length)")
+    label(noises, "How much noise, relative to the clip", "noise multiplier $z_t$ = std / $C_t$")
+    label(sums, "How much noise on the sum", "noise std $z_t C_t$ (gradient length)")
     label(
-        panels[2],
+        spents,
         "What has been spent (computed at the dots)",
         f"certified $\\varepsilon$ spent, $\\delta$ = {deltas}",
     )
     if moving:
-        label(panels[3], "How many examples are expected in a batch", "expected batch size $B_t$")
+        label(panels[4], "How many examples are expected in a batch", "expected batch size $B_t$")
     for panel in panels:
         panel.set_xlim(left=0)
-        panel.set_ylim(
-            0, panel.dataLim.y1 * 1.12
-        )  # from zero, so that heights compare; room for the topmost line
+        if panel in (noises, sums) and is_wide(panel.dataLim.y0, panel.dataLim.y1):
+            panel.set_yscale("log")
+        else:
+            panel.set_ylim(0, panel.dataLim.y1 * 1.12)  # room for the topmost line
     figure.get_layout_engine().set(wspace=0.05)
     legend(figure, panels[0], columns=4)
     save(figure, Path(path))
