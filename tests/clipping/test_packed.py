@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from decrescendo.clipping import EngineSettings
-from decrescendo.clipping.recurrent.packed import Grams, PackedKernel, groups
+from decrescendo.clipping.recurrent.packed import PackedKernel, groups
 from decrescendo.clipping.recurrent.packing import Packing, make_packing
+from decrescendo.clipping.rules.linear import SharedGrams
 from decrescendo.clipping.workspace import Workspace
 
 
@@ -24,10 +25,10 @@ def packing_of(lengths: list[int]) -> Packing:
 
 
 def kernel_of(
-    packing: Packing, inputs: Tensor, roles: tuple[str, ...], grams: Grams | None = None
+    packing: Packing, inputs: Tensor, roles: tuple[str, ...], grams: SharedGrams | None = None
 ) -> PackedKernel:
     like = tuple(torch.empty(0) for _ in roles)
-    return PackedKernel(roles, like, (), inputs, packing, Workspace(0), grams or Grams())
+    return PackedKernel(roles, like, (), inputs, packing, Workspace(0), grams or SharedGrams())
 
 
 def of_example(packing: Packing, data: Tensor, example: int) -> Tensor:
@@ -107,7 +108,7 @@ def test_examples_that_are_left_out_leave_nothing() -> None:
 
 
 def test_gram_matrices_are_shared_only_while_the_gradient_is_the_same() -> None:
-    packing, grams = packing_of([3, 2, 2]), Grams()
+    packing, grams = packing_of([3, 2, 2]), SharedGrams()
     narrow, wide = (kernel_of(packing, torch.randn(7, size), ("weight",), grams) for size in (2, 4))
     d = torch.randn(7, 5)
     first = narrow.squared_norms(0, d), wide.squared_norms(0, d.view(7, 5))

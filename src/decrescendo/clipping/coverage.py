@@ -1,11 +1,12 @@
 """Proof that no use of a trainable parameter was missed: a walk over the autograd graph of the losses."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge, Node
+from torch.autograd.graph import Node
 
+from decrescendo.clipping.graph import behind, leaf_of, walk
 from decrescendo.clipping.recording import Use
 from decrescendo.errors import UnsupportedModel
 
@@ -27,27 +28,17 @@ def check_coverage(
     recorded: dict[Node, list[Use]] = {}
     for use in uses:
         recorded.setdefault(use.edge.node, []).append(use)
-    seen: set[Node] = set()
-    stack: list[tuple[Node, Node]] = []
 
-    def push(node: Node | None, above: Node) -> None:
-        if node is not None and node not in seen:
-            seen.add(node)
-            stack.append((node, above))
-
-    start = losses.grad_fn
-    if start is None:
-        return seen
-    push(start, start)
-    while stack:
-        node, above = stack.pop()
+    def onwards(node: Node) -> Iterable[Node]:
         known = recorded.get(node)
-        if known is not None:
-            for edge in (edge for use in known for edge in use.outer):
-                push(edge.node, node)
-            _check_inside(node, known, names)
-            continue
-        if node.name() == "CheckpointFunctionBackward":
+        return behind(node) if known is None else [edge.node for use in known for edge in use.outer]
+
+    seen: set[Node] = set()
+    for node, above in walk([] if losses.grad_fn is None else [losses.grad_fn], onwards):
+        seen.add(node)
+        if node in recorded:
+            _check_inside(node, recorded[node], names)
+        elif node.name() == "CheckpointFunctionBackward":
             # What happens inside is not in the graph at all: its parameters would be missed.
             raise UnsupportedModel(
                 "every use of a trainable parameter must be in the graph of the losses, got a part of the model "
@@ -55,33 +46,19 @@ def check_coverage(
                 "Give it use_reentrant=False (transformers: gradient_checkpointing_enable"
                 "({'use_reentrant': False}))"
             )
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor) and id(variable) in names:
-            raise UnsupportedModel(_message(names[id(variable)], above))
-        for following, _ in node.next_functions:
-            push(following, node)
+        elif leaf_of(node) in names:
+            raise UnsupportedModel(_message(names[leaf_of(node)], above))
     return seen
 
 
 def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> None:
     """From a recorded output to its arguments: only the parameters it was recorded with are in between."""
-    allowed: set[Node] = {_node(edge) for use in uses for edge in (*use.inner, *use.outer)}
+    allowed = {edge.node for use in uses for edge in (*use.inner, *use.outer)}
     own = {id(item.tensor) for use in uses for item in use.parameters if item.root}
-    seen: set[Node] = {top}
-    stack: list[tuple[Node, Node]] = [(following, top) for following, _ in top.next_functions if following]
-    while stack:
-        node, above = stack.pop()
-        if node in seen or node in allowed:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor) and id(variable) in names and id(variable) not in own:
-            raise UnsupportedModel(_message(names[id(variable)], above))
-        stack.extend((following, node) for following, _ in node.next_functions if following is not None)
-
-
-def _node(edge: GradientEdge) -> Node:
-    return edge.node
+    for node, above in walk([top], lambda node: [n for n in behind(node) if n not in allowed]):
+        leaf = leaf_of(node)
+        if leaf in names and leaf not in own:
+            raise UnsupportedModel(_message(names[leaf], above))
 
 
 def _message(name: str, above: Node) -> str:

@@ -175,10 +175,6 @@ class Engine:
         for part in parts_of(batch):
             self.prove(part)
 
-    def draw_seed(self) -> int:
-        """The seed of another pass."""
-        return self._seeds()
-
     @property
     def memory(self) -> Memory:
         """What outlives a pass."""
@@ -247,7 +243,7 @@ class Engine:
                 examples=rows,
                 nonfinite=rows - int(factors.counted.sum()),
                 clipped=count_clipped(factors.norms[:rows], limit),
-                loss_sum=float(loss_sum(done.losses[:rows])),
+                loss_sum=loss_sum(done.losses[:rows]),
                 within=within_norm(factors.norms[:rows], limit),
             )
             return measured.scaled_sums(factors.factors), seen

@@ -30,10 +30,7 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
 
 
 def factors_of(
-    done: Pass,
-    limit: float | Float[Tensor, ""],
-    present: Bool[Tensor, " batch"] | None = None,
-    gamma: float | None = None,
+    done: Pass, limit: float, present: Bool[Tensor, " batch"] | None, gamma: float | None
 ) -> Factors:
     """The clip factors of a pass; rows that are not ``present`` (padding) get zero."""
     measured = done.measured
@@ -50,11 +47,7 @@ def factors_of(
     return Factors(norms, counted, torch.where(counted, factors, torch.zeros_like(factors)))
 
 
-def loss_sum(
-    losses: Float[Tensor, " batch"], present: Bool[Tensor, " batch"] | None = None
-) -> Float[Tensor, ""]:
+def loss_sum(losses: Float[Tensor, " batch"]) -> float:
     """The sum of the finite losses."""
-    counted = torch.isfinite(losses)
-    if present is not None:
-        counted &= present
-    return torch.where(counted, losses, torch.zeros_like(losses)).sum(dtype=norm_dtype(losses.device))
+    finite = torch.where(torch.isfinite(losses), losses, torch.zeros_like(losses))
+    return float(finite.sum(dtype=norm_dtype(losses.device)))

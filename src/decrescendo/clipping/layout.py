@@ -13,8 +13,6 @@ from decrescendo.clipping.recurrent.packing import Packing
 # packed: rows of packed data, of which each example has its own number
 # deep: in another dimension, with places within it and rounds over all of it
 Kind = Literal["rows", "folded", "interleaved", "columns", "packed", "deep"]
-# Examples and places within them lie in one dimension.
-MERGED: frozenset[Kind] = frozenset({"folded", "interleaved", "packed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class Layout:
     >>> Layout.of(Place(1), 2).split(torch.zeros(5, 2, 4)).shape
     torch.Size([2, 5, 4])
     >>> Layout.of(Place(2, inner=3), 2).split(torch.zeros(5, 4, 6)).shape
-    torch.Size([2, 5, 4, 1, 3])
+    torch.Size([2, 5, 4, 3])
     """
 
     kind: Kind
@@ -51,17 +49,11 @@ class Layout:
         """``tensor`` as (batch, ...); a view where that is possible. Shorter sequences repeat their first row."""
         if self.packing is not None:
             return self.packing.pad(tensor.movedim(self.place.dim, 0), self.batch)
-        if self.kind == "folded":
-            return tensor.reshape(self.batch, tensor.shape[0] // self.batch, *tensor.shape[1:])
-        if self.kind == "interleaved":
-            places = tensor.shape[0] // self.batch
-            return tensor.reshape(places, self.batch, *tensor.shape[1:]).transpose(0, 1)
-        if self.kind == "columns":
-            return tensor.transpose(0, 1)
-        if self.kind == "deep":
-            dim, sizes = self.place.dim, (self.place.outer, self.batch, self.place.inner)
-            return tensor.unflatten(dim, sizes).movedim(dim + 1, 0)
-        return tensor
+        dim, outer, inner = self.place.dim, self.place.outer, self.place.inner
+        if self.kind == "rows":
+            return tensor
+        sizes = (*(outer,) * (outer > 1), self.batch, *(inner,) * (inner > 1))
+        return tensor.unflatten(dim, sizes).movedim(dim + (outer > 1), 0)
 
     def split_gradient(self, gradient: Tensor) -> Tensor:
         """A gradient as (batch, ...): where a sequence has ended there is none."""

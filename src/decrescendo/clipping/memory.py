@@ -161,24 +161,21 @@ class Peak(TorchDispatchMode):
         super().__init__()
         self.bytes = 0
         self._cuda = device if device.type == "cuda" else None
-        self._now = 0
-        self._counting = True
+        self._now = self._base = 0
         self._alive: dict[int, Any] = {}
-        self._base = 0
 
-    def start(self, base: int | None = None) -> None:
+    def start(self) -> None:
         """Count from here."""
         if self._cuda is not None:
             torch.cuda.synchronize(self._cuda)
             torch.cuda.reset_peak_memory_stats(self._cuda)
-            self._base = torch.cuda.memory_allocated(self._cuda) if base is None else base
+            self._base = torch.cuda.memory_allocated(self._cuda)
 
-    def _note(self) -> None:
+    def stop(self) -> None:
+        """Ask for the highest point."""
         if self._cuda is not None:
             torch.cuda.synchronize(self._cuda)
             self.bytes = max(self.bytes, torch.cuda.max_memory_allocated(self._cuda) - self._base)
-
-    stop = _note
 
     def __torch_dispatch__(
         self,
@@ -188,11 +185,10 @@ class Peak(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         output = func(*args, **(kwargs or {}))
-        if self._counting:
-            given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if _plain(leaf)}
-            for leaf in tree_leaves(output):
-                if _plain(leaf) and id(leaf.untyped_storage()) not in given:
-                    self._add(leaf.untyped_storage())
+        given = {id(leaf.untyped_storage()) for leaf in tree_leaves((args, kwargs)) if _plain(leaf)}
+        for leaf in tree_leaves(output):
+            if _plain(leaf) and id(leaf.untyped_storage()) not in given:
+                self._add(leaf.untyped_storage())
         return output
 
     def _add(self, storage: torch.UntypedStorage) -> None:

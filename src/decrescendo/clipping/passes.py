@@ -15,7 +15,7 @@ from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainabl
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
-from decrescendo.clipping.proof.labels import Mixed, Place, Public
+from decrescendo.clipping.proof.labels import Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.reading import Reading
 from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
@@ -123,8 +123,7 @@ def check_apart(watch: Watch, losses: Tensor) -> None:
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
     check_raised(watch)
-    own = isinstance(label, Place) and label.dim == 0 and not label.constant and label.like(Place(0))
-    if not own and label is not Public.FILL:
+    if label is not Public.FILL and not (is_data(label) and Place(0).same(label)):
         raise UnsupportedModel(refusal(label, "loss"))
 
 

@@ -16,12 +16,13 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.clipped import accumulator
+from decrescendo.clipping.graph import leaf_of, walk
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS, Reading
-from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.storage import is_whole, paused, tensors_of
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
@@ -254,7 +255,9 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
-        elif func in _SPLITS and any(is_data(self.watch.label(t)) for t in tensors_in(args[1:], kwargs)):
+        elif func in _SPLITS and any(
+            is_data(self.watch.label(t)) for t in tensors_of((*args[1:], *kwargs.values()))
+        ):
             self.watch.looks.whole("where to split")
         elif func is _CALLING:
             with self:  # what it is given to call is seen
@@ -276,12 +279,16 @@ class Recorder(TorchFunctionMode):
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found: list[Tracked] = []
         some = False
-        for tensor in tensors_in(args, kwargs):
+        for tensor in tensors_of((*args, *kwargs.values())):
             some = True
             item = self.tracked.get(id(tensor))
             if item is not None:
                 found.append(item if item.version == tensor._version else self._changed(item))
-        if some and func in MODES and any(is_data(self.watch.label(t)) for t in tensors_in(args, kwargs)):
+        if (
+            some
+            and func in MODES
+            and any(is_data(self.watch.label(t)) for t in tensors_of((*args, *kwargs.values())))
+        ):
             return run_recurrent(self, func, args, kwargs)
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
@@ -343,10 +350,17 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         """Note a use of ``tracked`` whose output gradient is that of ``output``."""
         items = tuple(self.tracked[id(tensor)] for tensor in tracked)
-        inner = tuple(get_gradient_edge(item.tensor) for item in items if not item.root)
-        versions = tuple(tensor._version for tensor in watched(kernel))
-        self.keep(name, watched(kernel))
-        self.uses.append(Use(name, kernel, layout, get_gradient_edge(output), items, versions, inner, ()))
+        self._add(name, output, items, layout, kernel, _inner(items))
+
+    def _add(
+        self, name: str, output: Tensor, items: tuple[Tracked, ...], layout: Layout, kernel: Kernel,
+        inner: tuple[GradientEdge, ...], outer: tuple[GradientEdge, ...] = (),
+    ) -> None:  # fmt: skip
+        read = watched(kernel)
+        versions = tuple(tensor._version for tensor in read)
+        self.keep(name, read)
+        edge = get_gradient_edge(output)
+        self.uses.append(Use(name, kernel, layout, edge, items, versions, inner, outer))
 
     def _record(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]
@@ -363,12 +377,16 @@ class Recorder(TorchFunctionMode):
                 "model on the whole batch, outside of the transform"
             )
         args, kwargs = lookup.dense(func, args, kwargs)
-        data = [tensor for tensor in tensors_in(args, kwargs) if is_data(self.watch.label(tensor))]
+        data = [
+            tensor for tensor in tensors_of((*args, *kwargs.values())) if is_data(self.watch.label(tensor))
+        ]
         if not data:
-            args, kwargs, data = self._laid_out(args, kwargs)
+            args, kwargs, data = self._laid_out(name, args, kwargs)
         # What data were written into is theirs from then on.
         found = [item for item in found if all(item.tensor is not tensor for tensor in data)]
-        others = [tensor for tensor in tensors_in(args, kwargs) if id(tensor) not in self.tracked]
+        others = [
+            tensor for tensor in tensors_of((*args, *kwargs.values())) if id(tensor) not in self.tracked
+        ]
         outer = tuple(get_gradient_edge(tensor) for tensor in others if tensor.requires_grad)
         before = args
         if is_in_place(name) and data and args[0] is data[0]:
@@ -376,10 +394,10 @@ class Recorder(TorchFunctionMode):
                 copy = args[0].detach().clone()
             self.watch.assign(copy, self.watch.label(args[0]))
             before = (copy, *args[1:])
-        inner = tuple(get_gradient_edge(item.tensor) for item in found if not item.root)
+        inner = _inner(found)
         output = func(*args, **kwargs)
-        made = [tensor for tensor in tensors_in((output,), {}) if tensor.requires_grad]
-        if output is None and not data and tensors_in(args[:1], {}) and args[0].requires_grad:
+        made = [tensor for tensor in tensors_of((output,)) if tensor.requires_grad]
+        if output is None and not data and tensors_of(args[:1]) and args[0].requires_grad:
             made = [args[0]]  # a parameter written into a constant
         if not made or not found:
             return output
@@ -389,11 +407,8 @@ class Recorder(TorchFunctionMode):
         if not data:
             copies = name in EXPANSIONS and isinstance(output, Tensor)
             if copies and (copied := self._copied(name, found[0].tensor, cast("Tensor", output))) is not None:
-                output, axis, kernel = copied
-                layout = Layout.of(axis, self.batch)
-                versions = tuple(tensor._version for tensor in watched(kernel))
-                edge = get_gradient_edge(output)
-                self.uses.append(Use(name, kernel, layout, edge, tuple(found), versions, inner, ()))
+                output, layout, kernel = copied
+                self._add(name, output, tuple(found), layout, kernel, inner)
                 return output
             self._derive(made, name, found, args, kwargs)
             return output
@@ -416,7 +431,7 @@ class Recorder(TorchFunctionMode):
             )
 
     def _laid_out(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
         """The arguments with constants that have one row an example (first states, types of tokens) as rows."""
         laid: list[Tensor] = []
@@ -424,17 +439,15 @@ class Recorder(TorchFunctionMode):
         def lay(number: int, value: Any) -> Any:
             if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
                 return value
-            for place in self._likely(value):
-                key = (self.calls, number, place.dim + 2 * (place.inner - 1))
+            for place in self._likely(value, several=not value.is_floating_point()):
                 with paused():
                     filled = self.watch.label(value) is Public.FILL
                     uniform = filled or is_uniform(value, place, self.batch)
-                if not uniform:
-                    continue
-                self.watch.guessed.add(key)
-                if key not in self.watch.memory.coincident:
+                if uniform and self.watch.guess(self.calls, number, place):
+                    # What is written to stays the same tensor; only one that the pass made has a label.
+                    own = number == 0 and is_in_place(name) and is_whole(value) and self.watch.made(value)
                     with paused():
-                        laid.append(value.clone(memory_format=torch.contiguous_format))
+                        laid.append(value if own else value.clone(memory_format=torch.contiguous_format))
                     self.watch.assign(laid[-1], place)
                     return laid[-1]
             return value
@@ -442,16 +455,13 @@ class Recorder(TorchFunctionMode):
         args = tuple(lay(number, value) for number, value in enumerate(args))
         return args, {key: lay(-1 - at, value) for at, (key, value) in enumerate(kwargs.items())}, laid
 
-    def _likely(self, value: Tensor) -> list[Place]:
-        """Where examples may lie in a constant; in ids also several rows an example (the texts of a choice)."""
+    def _likely(self, value: Tensor, *, several: bool) -> list[Place]:
+        """Where examples may lie in a constant, perhaps ``several`` rows of each (the texts of a choice)."""
         found = [Place(axis) for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch]
-        if value.dim() > 1 and not value.is_floating_point():
-            inner, rest = divmod(value.shape[0], self.batch)
-            if inner > 1 and not rest:
-                found.append(Place(0, inner))
-        return found
+        inner, rest = divmod(value.shape[0], self.batch) if value.dim() > 1 else (0, 0)
+        return [*found, Place(0, inner)] if several and inner > 1 and not rest else found
 
-    def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Place, Kernel] | None:
+    def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Layout, Kernel] | None:
         """One copy of a parameter for each example (a class token, an initial state)."""
         places: list[Place] = []
         longer = source.dim() > 0 and (self.batch * source.shape[0], *source.shape[1:])
@@ -459,18 +469,9 @@ class Recorder(TorchFunctionMode):
             places.append(Place(0, source.shape[0]))  # one copy after another along a dimension it had
         shape = (*[1] * (output.dim() - source.dim()), *source.shape)
         if all(size in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
-            places += [
-                Place(axis)
-                for axis in range(min(2, output.dim()))
-                if shape[axis] == 1 and output.shape[axis] == self.batch
-            ]
-            inner, rest = divmod(output.shape[0], self.batch) if shape and shape[0] == 1 else (0, 0)
-            if inner > 1 and not rest and output.dim() > 1:
-                places.append(Place(0, inner))  # several an example, as the texts of a choice
+            places += [place for place in self._likely(output, several=True) if shape[place.dim] == 1]
         for place in places:
-            key = (self.calls, 0, place.dim + 2 * (place.inner - 1))
-            self.watch.guessed.add(key)
-            if key not in self.watch.memory.coincident:
+            if self.watch.guess(self.calls, 0, place):
                 output = output.clone(memory_format=torch.contiguous_format)
                 self.watch.assign(output, place)
                 layout = Layout.of(place, self.batch)
@@ -479,7 +480,7 @@ class Recorder(TorchFunctionMode):
                     self.layout_of, self.workspace,
                 )  # fmt: skip
                 kernel = elementwise.copies(call)
-                return None if kernel is None else (output, place, kernel)
+                return None if kernel is None else (output, layout, kernel)
         return None
 
     def _derive(
@@ -490,7 +491,7 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> None:
-        self.keep(name, (*tensors_in(args, kwargs), *made))
+        self.keep(name, (*tensors_of((*args, *kwargs.values())), *made))
         chosen = lookup.selects(name, args, kwargs) or (name in ISOMETRIES and len(made) == 1)
         kept = chosen and len(found) == 1 and found[0].isometric and found[0].tensor.dtype == made[0].dtype
         ids = lookup.ids_of(name, args, kwargs) if kept else None
@@ -537,10 +538,7 @@ class Recorder(TorchFunctionMode):
         if isinstance(kernel, FallbackKernel):
             kernel.roots = roots
         parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
-        versions = tuple(tensor._version for tensor in watched(kernel))
-        edge = get_gradient_edge(output)
-        self.keep(name, watched(kernel))
-        self.uses.append(Use(name, kernel, layout, edge, parameters, versions, inner, outer))
+        self._add(name, output, parameters, layout, kernel, inner, outer)
 
 
 def _is_mask(args: tuple[Any, ...]) -> bool:
@@ -558,23 +556,19 @@ def _answers(kernel: Kernel) -> set[int]:
     return {id(tensor) for tensor in kernel.parameters}
 
 
+def _inner(items: Iterable[Tracked]) -> tuple[GradientEdge, ...]:
+    """Where what is made from parameters is in the graph."""
+    return tuple(get_gradient_edge(item.tensor) for item in items if not item.root)
+
+
 def _roots(found: list[Tracked]) -> tuple[str, ...]:
     return tuple(sorted({root for item in found for root in item.roots}))
 
 
 def leaves(tensor: Tensor) -> Iterator[int]:
     """The ids of the leaves of a tensor's graph."""
-    stack: list[Any] = [get_gradient_edge(tensor).node] if tensor.requires_grad else []
-    seen = set[Any]()
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, Tensor):
-            yield id(variable)
-        stack.extend(following for following, _ in node.next_functions if following is not None)
+    starts = [get_gradient_edge(tensor).node] if tensor.requires_grad else []
+    return (leaf_of(node) for node, _ in walk(starts))
 
 
 def unaliased(output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tensor:
@@ -584,20 +578,11 @@ def unaliased(output: Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     of that product, past the recorded output.
     """
     base = output._base
-    if base is None or any(base is tensor or base is tensor._base for tensor in tensors_in(args, kwargs)):
+    if base is None or any(
+        base is tensor or base is tensor._base for tensor in tensors_of((*args, *kwargs.values()))
+    ):
         return output
     return torch.ops.aten._unsafe_view.default(output, list(output.shape))
-
-
-def tensors_in(args: Iterable[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """All tensors among the arguments, through lists and tuples."""
-    found: list[Tensor] = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += tensors_in(cast("list[Any]", value), {})
-    return found
 
 
 def name_of(func: Callable[..., Any]) -> str:

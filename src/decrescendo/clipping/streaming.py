@@ -9,17 +9,17 @@ from collections.abc import Generator, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
+from decrescendo.clipping.graph import walk
 from decrescendo.clipping.precision import full_precision
-from decrescendo.clipping.proof.labels import Place, Public
+from decrescendo.clipping.proof.labels import Public, is_data
 from decrescendo.clipping.proof.refusals import refusal
-from decrescendo.clipping.proof.storage import paused
+from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.rule import is_absorbing
@@ -47,7 +47,7 @@ class Arrival:
         if gradient is None or not is_absorbing(kernel):
             return
         # The model's backward pass has the precision that its user set; what is made of it here has all of it.
-        with full_precision(), paused(), cast("Any", torch)._C.DisableTorchFunction():
+        with full_precision(), paused(), FUNCTIONS_OFF():
             d = arrived(self.use, gradient, self.watch, wide=self.wide)
             absorbed = kernel.absorb(d)
             self.d = d.new_empty((d.shape[0], 0)) if absorbed else d
@@ -63,9 +63,7 @@ def arrived(use: Use, gradient: Tensor, watch: Watch, *, wide: bool) -> Tensor:
     """
     watch.consume(f"the gradient of {use.name}", gradient)
     label, place = watch.label(gradient), use.layout.place
-    if label is not Public.FILL and not (
-        isinstance(label, Place) and label.dim == place.dim and label.like(place)
-    ):
+    if label is not Public.FILL and not (is_data(label) and place.same(label)):
         raise UnsupportedModel(refusal(label, "gradient"))
     if torch.finfo(gradient.dtype).eps > torch.finfo(watch.coarsest).eps:
         watch.coarsest = gradient.dtype
@@ -120,14 +118,5 @@ def check_arrived(arrivals: Sequence[Arrival], reached: AbstractSet[Node]) -> No
 
 def _leads_to(use: Use, nodes: AbstractSet[Node]) -> bool:
     """Whether the node of another use is behind this one."""
-    stack = [edge.node for edge in use.outer]
-    seen: set[Node] = set()
-    while stack:
-        node = stack.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if node in nodes and node is not use.edge.node:
-            return True
-        stack.extend(following for following, _ in node.next_functions if following is not None)
-    return False
+    found = walk(edge.node for edge in use.outer)
+    return any(node in nodes and node is not use.edge.node for node, _ in found)

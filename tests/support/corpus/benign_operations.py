@@ -410,6 +410,28 @@ def _autocast(model: Any, b: Any) -> Tensor:
 
 
 mechanisms.losses({"attack of each": _attacked})
+
+
+def _chosen_and_back(m: Any, x: Tensor) -> Tensor:
+    mask = x > 0.1
+    out = x.new_zeros(*x.shape, HIDDEN)
+    out[mask] = m.a(x[mask][:, None])
+    return m.b(out.sum(1))
+
+
+def _started_with_a_bias(m: Any, x: Tensor) -> Tensor:
+    out = torch.zeros(len(x), HIDDEN)
+    out.add_(m.a.bias)
+    return m.b((out + x[:, :HIDDEN]).tanh())
+
+
+mechanisms.net(
+    {
+        "entries chosen by the data, and put back": _chosen_and_back,
+        "zeros to which a bias is added in place": _started_with_a_bias,
+    },
+    lambda: {"a": nn.Linear(1, HIDDEN), "b": nn.Linear(HIDDEN, CLASSES)},
+)
 # Autograd's second pass shows no uses: these may be refused.
 mechanisms.losses({"gradient penalty of each": _penalised}, conditional=True)
 mechanisms.net(

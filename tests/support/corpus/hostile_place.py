@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as fn
 
-from corpus.program import CLASSES, WIDE, Net, Shelf, ce, mlp, scored, square, tokens, weight
+from corpus.program import CLASSES, WIDE, Net, Shelf, ce, labelled, mlp, scored, square, tokens, weight
 
 place = Shelf("place in the batch")
 number = Shelf("number of examples")
@@ -220,6 +220,39 @@ place.net(
 place.net(
     {"experts by place": lambda m, x: torch.stack([(m.a if i % 2 else m.b)(r) for i, r in enumerate(x)])},
     lambda: {"a": mlp(), "b": mlp()},
+)
+
+
+def _numbered(n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows that begin with their own place: what is left of the places after these are taken off is one number."""
+    x, y = labelled()(n, g)
+    x[:, 0] = torch.arange(n)
+    return x, y
+
+
+def _taken_off(x: Tensor) -> Tensor:
+    places = torch.arange(len(x)).float()
+    return x[:, 1:] * places.sub_(x[:, 0])[:, None].cos()
+
+
+def _taken_off_into(x: Tensor) -> Tensor:
+    places = torch.arange(len(x)).float()
+    return x[:, 1:] * torch.sub(places, x[:, 0], out=places)[:, None].cos()
+
+
+def _compared(x: Tensor) -> Tensor:
+    places = torch.arange(len(x)).float()
+    return x[:, 1:] * (1.0 + places.eq_(x[:, 0])[:, None])
+
+
+place.net(
+    {
+        "places written over by what the rows differ from them": lambda m, x: m.a(_taken_off(x)),
+        "the same into a given tensor": lambda m, x: m.a(_taken_off_into(x)),
+        "places written over by whether the rows equal them": lambda m, x: m.a(_compared(x)),
+    },
+    lambda: {"a": mlp(WIDE - 1)},
+    batch=_numbered,
 )
 
 

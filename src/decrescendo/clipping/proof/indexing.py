@@ -36,7 +36,7 @@ def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label
             return label, None
     place = chosen.moved(chosen.dim + start) if isinstance(chosen, Place) and not chosen.constant else None
     if isinstance(own, Place) and not own.constant:
-        if place is not None and (place.dim != own.dim or not place.like(own)):
+        if place is not None and not place.same(own):
             return call.mixed("examples that do not lie at the same places are put together"), None
         place = own
     if place is None:
@@ -45,11 +45,8 @@ def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label
     inside = 0 <= at < mask.dim()
     for constant, label, dim in ((tensor, own, place.dim), (mask, chosen, at)):
         along = dim >= 0 and dim < constant.dim()
-        if (
-            (not isinstance(label, Place) or label.constant)
-            and along
-            and not call.uniform(constant, place.moved(dim))
-        ):
+        known = label in (Public.FILL, Public.RANDOM) or (isinstance(label, Place) and not label.constant)
+        if along and not known and not call.uniform(constant, place.moved(dim)):
             return call.mixed(LAID_ALONG), None
     if not inside:
         return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
@@ -156,7 +153,7 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
     if isinstance(label, Place) and isinstance(own, Place):
         index = cast("Tensor", indices[own.dim])
         place = _own(call, own, index, tuple(shape)) if label.constant else None
-        if place is None or place.dim != label.dim or not place.like(label):
+        if place is None or not place.same(label):
             return call.mixed("a constant depends on the number of examples")
     return label.moved(label.dim + start) if isinstance(label, Place) else _plain(label)
 
@@ -172,7 +169,7 @@ def fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool
         if isinstance(label, Mixed):
             return False
         if isinstance(label, Place) and not label.constant:
-            if label.dim != here.dim or not label.like(here):
+            if not here.same(label):
                 return False
         elif label not in (Public.FILL, Public.RANDOM) and not call.uniform(tensor, here):
             return False

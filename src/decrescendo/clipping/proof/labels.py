@@ -117,7 +117,7 @@ class Call:
                     place = here
                 elif here.constant and not place.constant:
                     continue
-                elif here.dim != place.dim or not here.like(place):
+                elif not here.same(place):
                     return self.mixed("examples that do not lie at the same places are put together")
                 elif here.owners is None:
                     place = here

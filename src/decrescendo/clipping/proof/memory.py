@@ -17,8 +17,8 @@ from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of,
 from decrescendo.clipping.proof.script import PACKED, Script
 from decrescendo.clipping.proof.storage import is_whole, key_of, kind_of, paused, storage_key, tensors_of
 
-# Where a constant occurs: the call, the argument, the dimension.
-Guess: TypeAlias = tuple[int, int, int]
+# Where a constant occurs: the call, the argument, and where the examples would be in it.
+Guess: TypeAlias = tuple[int, int, Place]
 Mark: TypeAlias = Public | Mixed | Span
 _STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")

@@ -1,6 +1,5 @@
 """What torch says of its operations: which arguments are tensors, which are written to, which are sizes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,13 +34,19 @@ _EXACT = {
 }  # fmt: skip
 # Their numbers were read from lengths that are looked at elsewhere.
 _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
+_LIFTS = frozenset({"lift_fresh", "lift"})
+_EMPTIES = frozenset(
+    {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
+)
+_MOVES = frozenset({"set_", "requires_grad_", "detach_"})
+_HIDES = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update"})
+_SELECTS = frozenset({"index", "nonzero", "masked_select"})
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One overload of one operation."""
 
-    func: Any
     namespace: str
     name: str
     rule: Rule | None
@@ -104,59 +109,42 @@ def _describe(func: Any) -> Operation:
     overwritten = frozenset(a.name for a in schema.arguments if a.kwarg_only and a.name in written)
     if name in ("copy_", "fill_", "zero_") or rule is drawn:
         overwritten |= frozenset(written)
-    returns: Callable[[Any], bool] = lambda r: "Tensor" in str(r.type)  # noqa: E731
-    reads = bool(schema.returns) and not any(map(returns, schema.returns)) and name not in _SILENT
-    seeded = torch.Tag.nondeterministic_seeded in func.tags
-    empties = name in (
-        "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"
-    )  # fmt: skip
-    marks = (
-        reads,
-        seeded,
-        empties,
-        name in _UNREAD,
-        name in ("lift_fresh", "lift"),
-        name.startswith("_foreach"),
-    )
-    hides = name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update")
-    grows = torch.Tag.dynamic_output_shape in func.tags and name not in (
-        "index", "nonzero", "masked_select", "linalg_lstsq"
-    )  # fmt: skip
-    special = hides or any(marks) or full in DECLARED
+    tensors = [(at, a.name) for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
+    known = {
+        "reads": bool(schema.returns)
+        and not any("Tensor" in str(r.type) for r in schema.returns)
+        and name not in _SILENT,
+        "seeded": torch.Tag.nondeterministic_seeded in func.tags,
+        "unread": name in _UNREAD,
+        "lifts": name in _LIFTS,
+        "empties": name in _EMPTIES,
+        "foreach": name.startswith("_foreach"),
+        "hides": name in _HIDES,
+    }
+    grows = torch.Tag.dynamic_output_shape in func.tags and name not in (*_SELECTS, "linalg_lstsq")
+    is_sized = name in _SIZED or name.removesuffix("_") in _SIZED
+    exact = _EXACT.get(f"{name}.{func._overloadname}", _EXACT.get(name, ()))
+    special = any(known.values()) or full in DECLARED
     return Operation(
-        func=func,
         namespace=namespace,
         name=name,
         rule=rule,
         arguments=tuple(a.name for a in schema.arguments),
         defaults={a.name: a.default_value for a in schema.arguments if a.has_default_value()},
-        tensors=tuple(
-            (at, a.name)
-            for at, a in enumerate(schema.arguments)
-            if "Tensor" in str(a.type) and a.name not in overwritten
-        ),
+        tensors=tuple((at, argument) for at, argument in tensors if argument not in overwritten),
         written=written,
         overwritten=overwritten,
-        moves=name != "resize_"
-        and (torch.Tag.inplace_view in func.tags or name in ("set_", "requires_grad_", "detach_")),
-        reads=reads,
-        sized=_EXACT.get(f"{name}.{func._overloadname}", _EXACT.get(name, ()))
-        if name in _SIZED or name.removesuffix("_") in _SIZED
-        else None,
-        seeded=seeded,
+        moves=name != "resize_" and (torch.Tag.inplace_view in func.tags or name in _MOVES),
+        sized=exact if is_sized else None,
         chance=next((at for at, a in enumerate(schema.arguments) if a.name == "dropout_p"), -1),
-        unread=name in _UNREAD,
-        lifts=name in ("lift_fresh", "lift"),
-        empties=empties,
-        foreach=name.startswith("_foreach"),
-        hides=hides,
-        selects=name in ("index", "nonzero", "masked_select"),
+        selects=name in _SELECTS,
         grows=grows,
         special=special,
         views=bool(schema.returns)
         and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
         structural=not (written or grows or special) and rule not in BY_VALUE,
         declared=full if full in DECLARED else "",
+        **known,
     )
 
 

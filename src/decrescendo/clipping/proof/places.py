@@ -34,6 +34,10 @@ class Place(NamedTuple):
         mine, its = self.owners, other.owners
         return mine is its or ((mine is None or mine.each) and (its is None or its.each))
 
+    def same(self, other: object) -> bool:
+        """Whether that is a place too, along this dimension, with each index given to the same example."""
+        return isinstance(other, Place) and other.dim == self.dim and self.like(other)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Owners:

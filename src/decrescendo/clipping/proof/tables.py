@@ -3,9 +3,10 @@
 Longer than most files: most of it is a table.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof import indexing, packed
@@ -56,13 +57,15 @@ def reduced(*names: str) -> Rule:
         label, named = call.joined(call.tensors, tensor.dim()), _dims(call, names, tensor.dim())
         if not isinstance(label, Place):
             return label
-        if label.dim in named:
-            return call.mixed(SUMMED)
-        return (
-            label if call.args.get("keepdim") else label.moved(label.dim - sum(d < label.dim for d in named))
-        )
+        return label if call.args.get("keepdim") and label.dim not in named else _without(call, label, named)
 
     return rule
+
+
+def _without(call: Call, place: Place, dims: Collection[int]) -> Label:
+    """Where examples are that were there before these dimensions were summed over."""
+    moved = place.moved(place.dim - sum(dim < place.dim for dim in dims))
+    return call.mixed(SUMMED) if place.dim in dims else moved
 
 
 def _dims(call: Call, names: Sequence[str], dims: int) -> set[int]:
@@ -124,7 +127,7 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
     inner = label.inner // own * outputs
     filters = Place(0, label.inner if transposed else inner, 1, label.owners)
     found, after = call.label(weight), Place(1, inner, 1, label.owners)
-    if isinstance(found, Mixed) or (isinstance(found, Place) and (found.dim != 0 or not found.like(filters))):
+    if isinstance(found, Mixed) or (isinstance(found, Place) and not filters.same(found)):
         return call.mixed("its filters are not each example's own")
     for constant, place in ((weight, filters), (call.args.get("bias"), Place(0, inner, 1, label.owners))):
         is_constant = constant is not None and not isinstance(call.label(constant), Place)
@@ -133,9 +136,7 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
     if not backward:
         return after
     arrived = call.label(call.args["grad_output"])
-    if isinstance(arrived, Mixed) or (
-        isinstance(arrived, Place) and not (arrived.dim == 1 and arrived.like(after))
-    ):
+    if isinstance(arrived, Mixed) or (isinstance(arrived, Place) and not after.same(arrived)):
         return call.mixed(SUMMED)
     own_filters = filters if isinstance(found, Place) else call.mixed(SUMMED)
     return [label, own_filters, Place(0, inner, 1, label.owners) if isinstance(found, Place) else own_filters]
@@ -196,7 +197,7 @@ def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]
     if not rows:
         kinds = set(labels)
         return Public.RANDOM if kinds == {Public.RANDOM} else Public.ANY
-    if any(place.dim != rows[0].dim or not place.like(rows[0]) for place in rows):
+    if not all(map(rows[0].same, rows)):
         return call.mixed("examples that do not lie at the same places are put together")
     for tensor, label in zip(tensors, labels, strict=True):
         constant = label is Public.ANY or (
@@ -227,31 +228,20 @@ def _padded(call: Call) -> Label:
     )
 
 
-def _select_backward(call: Call) -> Label:
-    label, dim = call.label(call.args["grad_output"]), call.args["dim"] % call.dims
-    return label.moved(label.dim + (label.dim >= dim)) if isinstance(label, Place) else _widened(label)
+def _set_back(view: Callable[..., Tensor]) -> Rule:
+    """The gradient of a view, set into zeros: the examples are where the view shows them as the gradient has them."""
 
+    def rule(call: Call) -> Label:
+        (given, *_), whole = call.tensors, cast("Tensor", call.outputs[0])
+        label = call.label(cast("Tensor", given))
+        if not isinstance(label, Place):
+            return _widened(label)
+        shown = view(whole, *(value for value in call.args.values() if isinstance(value, int)))
+        seen = shown.shape[label.dim], shown.stride(label.dim)
+        there = (label.moved(d) for d in range(whole.dim()) if seen == (whole.shape[d], whole.stride(d)))
+        return next(there, call.mixed("a part of the batch is taken"))
 
-def _slice_backward(call: Call) -> Label:
-    label, dim = call.label(call.args["grad_output"]), call.args["dim"] % call.dims
-    if isinstance(label, Place) and label.dim == dim:
-        return call.mixed("a part of the batch is taken")
-    return _widened(label)
-
-
-def _diagonal_backward(call: Call) -> Label:
-    label, dims = call.label(call.args["grad_output"]), call.dims
-    if not isinstance(label, Place):
-        return _widened(label)
-    rest = [d for d in range(dims) if d not in (call.args["dim1"] % dims, call.args["dim2"] % dims)]
-    return label.moved(rest[label.dim]) if label.dim < len(rest) else call.mixed(SUMMED)
-
-
-def _unfold_backward(call: Call) -> Label:
-    label, dims = call.label(call.args["grad_in"]), call.dims
-    if not isinstance(label, Place):
-        return _widened(label)
-    return call.mixed(SUMMED) if label.dim in (dims, call.args["dim"] % dims) else label
+    return rule
 
 
 def _widened(label: Label) -> Label:
@@ -295,28 +285,16 @@ def _solve(call: Call) -> Label | Sequence[Label]:
 
 def _trilinear(call: Call) -> Label:
     """Three factors, spread out by new dimensions, multiplied and summed over some."""
-    dims = call.args["i1"].dim() + len(call.args["expand1"])
-    place: Place | None = None
+    factors: list[Tensor] = []
     for key, spread in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
-        label = call.label(call.args[key])
-        if isinstance(label, Mixed):
-            return label
-        if isinstance(label, Place):
-            here = label.moved([d for d in range(dims) if d not in call.args[spread]][label.dim])
-            if place is not None and (here.dim != place.dim or not here.like(place)):
-                return call.mixed("examples meet examples")
-            place = here
-    if place is None:
-        return Public.ANY
-    for key, spread in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
-        if call.label(call.args[key]) is Public.ANY and place.dim not in call.args[spread]:
-            return call.mixed(LAID_ALONG)
-    summed = call.args["sumdim"]
-    return (
-        call.mixed(SUMMED)
-        if place.dim in summed
-        else place.moved(place.dim - sum(d < place.dim for d in summed))
-    )
+        factor = cast("Tensor", call.args[key])
+        for dim in sorted(call.args[spread]):
+            factor = factor.unsqueeze(dim)
+        factors.append(factor)
+    label = call.joined(factors, factors[0].dim())
+    if isinstance(label, Place):
+        return _without(call, label, call.args["sumdim"])
+    return label if isinstance(label, Mixed) else Public.ANY
 
 
 def _bag_weights(call: Call) -> Label:
@@ -430,8 +408,9 @@ RULES: dict[str, Rule] = {
     "cudnn_batch_norm": _batch_norm, "_native_batch_norm_legit_no_training": _batch_norm,
     "convolution": _convolution, "convolution_backward": _convolution,
     "cat": _concatenated, "stack": _concatenated, "repeat": _repeated, "constant_pad_nd": _padded,
-    "select_backward": _select_backward, "slice_backward": _slice_backward, "diagonal_backward": _diagonal_backward,
-    "_embedding_bag_per_sample_weights_backward": _bag_weights, "unfold_backward": _unfold_backward,
+    "select_backward": _set_back(torch.select), "slice_backward": _set_back(torch.ops.aten.slice.Tensor),
+    "diagonal_backward": _set_back(torch.diagonal), "unfold_backward": _set_back(Tensor.unfold),
+    "_embedding_bag_per_sample_weights_backward": _bag_weights,
     "diag_embed": _diag_embed, "_ctc_loss_backward": _ctc_backward,
     "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(

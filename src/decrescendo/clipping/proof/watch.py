@@ -9,10 +9,11 @@ Longer than most files: what happens to the labels at one operation is one walk.
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, is_data
@@ -39,6 +40,8 @@ from decrescendo.clipping.proof.surroundings import CHANGED, is_flushing
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
 
+# Arguments, by place and by name.
+_Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
 _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
@@ -96,6 +99,12 @@ class Watch(Pausable):
         # Constants of the batch's length that were taken for rows, by where they occur.
         self.guessed: set[Guess] = set()
 
+    def guess(self, call: int, argument: int, place: Place) -> bool:
+        """Note that a constant is as long as the batch; whether that was not found to be a coincidence."""
+        key = (call, argument, place)
+        self.guessed.add(key)
+        return key not in self.memory.coincident
+
     def refuse(self, why: str) -> NoReturn:
         """Refuse the pass, also where the program catches the error."""
         self.refusal = self.refusal or why
@@ -113,6 +122,10 @@ class Watch(Pausable):
                 else:
                     wires.append(self.labels.wire(tensor, key, birth))
         self.script.events.append(Event(name, numbers, tuple(wires)))
+
+    def made(self, tensor: Tensor) -> bool:
+        """Whether the pass made the memory of a tensor."""
+        return key_of(tensor) in self.labels.marks
 
     def written(self, tensor: Tensor) -> int:
         """The number of what was written last to a tensor's memory: it changes with every write, also through .data."""
@@ -225,8 +238,11 @@ class Watch(Pausable):
                 return self.looks.draw(func, args, kwargs or {})
             self._check_special(op, args, kwargs or {}, data)
         known = {id(tensor): label for tensor, label in zip(tensors, labels, strict=True)}
+        before = args, kwargs or {}
         if op.written and not op.moves:
             self._check_targets(op, args, kwargs or {}, data)
+            if data:
+                before = self._as_they_were(op, before, inputs, known)
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
         if op.special:
@@ -240,7 +256,7 @@ class Watch(Pausable):
         event = Event(func, given, wired, self._sized(op, data, labels))
         self.script.events.append(event)
         if op.written:
-            self._write(op, args, kwargs or {}, made, data, known)
+            self._write(op, args, kwargs or {}, made, known, before if data else None)
             if self.labels.counting:
                 self.labels.count_on(inputs.values(), made)
             self.labels.note(made, at)
@@ -380,11 +396,8 @@ class Watch(Pausable):
     def _random(self, at: int, tensor: Tensor) -> Label:
         """Of random numbers: as many rows as examples are each example's own."""
         for axis in range(min(2, tensor.dim())):
-            key = (-1 - at, 0, axis)
-            if tensor.shape[axis] == self.count:
-                self.guessed.add(key)
-                if key not in self.memory.coincident:
-                    return Place(axis)
+            if tensor.shape[axis] == self.count and self.guess(-1 - at, 0, Place(axis)):
+                return Place(axis)
         return Public.RANDOM
 
     def _as_long_as_the_batch(self, at: int, number: int, tensor: Tensor) -> Label | None:
@@ -465,10 +478,34 @@ class Watch(Pausable):
             if tensor is not None
         ]
 
+    def _as_they_were(
+        self, op: Operation, given: _Given, inputs: Mapping[int, Mark], known: dict[int, Label]
+    ) -> _Given:
+        """Arguments with copies of constants that are going to be written to: rules must not see data in them."""
+        bound = dict(zip(op.arguments, given[0], strict=False)) | given[1]
+        keys = {key_of(target) for target in tensors_of(bound.get(name) for name in op.written)}
+        marks = ((key, inputs[key]) for key in keys)
+        constants = {
+            key
+            for key, mark in marks
+            if mark in (Public.ANY, Public.RANDOM) or (isinstance(mark, Span) and mark.constant)
+        }
+
+        def copy(tensor: Tensor) -> Tensor:
+            if key_of(tensor) not in constants:
+                return tensor
+            found = tensor.clone()
+            self.assign(found, known[id(tensor)])
+            known[id(found)] = known[id(tensor)]
+            return found
+
+        return tree_map_only(Tensor, copy, given) if constants else given
+
     def _write(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor],
-        data: bool, known: Mapping[int, Label],
+        known: Mapping[int, Label], before: _Given | None,
     ) -> None:  # fmt: skip
+        """Label what was written to; ``before``: the arguments as they were, where data are among them."""
         if op.moves:
             return  # other shapes and strides, or another storage, which has its own label
         bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
@@ -476,9 +513,9 @@ class Watch(Pausable):
         into = {key_of(target) for target in targets}
         direct = all(key_of(tensor) in into for tensor in made)
         outputs = targets if direct else made
-        if data:
-            every, _ = self._labels(op, args, kwargs, outputs, tensors_of((*args, *kwargs.values())), known)
-            labels = list(every)
+        if before is not None:
+            was = tensors_of((*before[0], *before[1].values()))
+            labels = list(self._labels(op, *before, outputs, was, known)[0])
         else:
             left = [
                 known[id(t)]
@@ -492,9 +529,8 @@ class Watch(Pausable):
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
                 self.assign(tensor, label)
-            labels = [Mixed("it keeps statistics of the batch", op.name) if data else Public.ANY] * len(
-                targets
-            )
+            kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
+            labels = [kept] * len(targets)
         for target, label in zip(targets, labels, strict=False):
             self._store(target, label, op)
 

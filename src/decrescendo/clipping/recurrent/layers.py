@@ -20,14 +20,14 @@ from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.places import Owners, is_uniform
-from decrescendo.clipping.proof.storage import paused, unseen
+from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused, unseen
 from decrescendo.clipping.proof.watch import Watch
-from decrescendo.clipping.recurrent.packed import Grams, PackedKernel
+from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, forward
-from decrescendo.clipping.rules.linear import LinearKernel, SharedGram
+from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams
 from decrescendo.clipping.rules.rule import Kernel
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
@@ -90,12 +90,10 @@ class Recurrence:
             label = Public.FILL if tensor is None else self.watch.label(tensor)
             if isinstance(label, Mixed):
                 return label, label
-            own = isinstance(label, Place) and not label.constant
-            if isinstance(label, Place) and own:
-                same = isinstance(expected, Place) and label.dim == expected.dim and label.like(expected)
-                if not same:
-                    wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
-                    return wrong, wrong
+            own = is_data(label)
+            if own and not (isinstance(expected, Place) and expected.same(label)):
+                wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
+                return wrong, wrong
             constant = not own and label not in (Public.FILL, Public.RANDOM)
             if tensor is not None and constant and isinstance(expected, Place):
                 with paused():
@@ -122,7 +120,7 @@ class _Scan(torch.autograd.Function):
         del tap, hidden_tap, projection_tap
         ctx.set_materialize_grads(False)
         place, ranks = layer.found(((gates, layer.place), (state, layer.ranks), (cell, layer.ranks)))
-        with paused(), _functions():
+        with paused(), FUNCTIONS_OFF():
             needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
             layer.trace = trace = forward(
                 layer.mode, gates, state, cell, layer.weights, layer.steps,
@@ -147,7 +145,7 @@ class _Scan(torch.autograd.Function):
         needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
         assert layer.trace is not None
         place, ranks = layer.found(((outputs, layer.place), (last, layer.ranks), (last_cell, layer.ranks)))
-        with _full_precision(layer.trace.outputs), paused(), _functions():
+        with _full_precision(layer.trace.outputs), paused(), FUNCTIONS_OFF():
             found = layer.trace.gradients(outputs, last, last_cell)
         own = ((found.gates, place), (found.hidden, place), (found.projected, place))
         for tensor, label in (*own, (found.state, ranks), (found.cell, ranks)):
@@ -321,7 +319,7 @@ class _Run:
         assert trace is not None
         factors = (self.view(inputs).detach(), trace.before, trace.unprojected)
         at = (taps[0], taps[1] if self.mode == "gru" else taps[0], taps[2])
-        shared = (SharedGram(), Grams()) if self.mode != "gru" else None
+        shared = SharedGrams() if self.mode != "gru" else None
         for number, (slots, factor, tap) in enumerate(zip(used, factors, at, strict=True)):
             if slots and factor is not None and tap is not None:
                 # The states are ours alone; the inputs could be written to.
@@ -335,7 +333,7 @@ class _Run:
         factor: Tensor,
         tap: Tensor,
         saved: tuple[Tensor, ...],
-        shared: tuple[SharedGram, Grams] | None,
+        shared: SharedGrams | None,
     ) -> None:
         """Note that ``slots`` are the weights and biases of a linear layer from ``factor`` to ``tap``."""
         roles = tuple("bias" if role.endswith("bias") else "weight" for role in slots)
@@ -343,16 +341,15 @@ class _Run:
 
         packing, workspace = self.layout.packing, self.tape.workspace
         if packing is not None and packing.sizes[:1] == (self.layout.batch,):
-            grams = Grams() if shared is None else shared[1]
+            grams = SharedGrams() if shared is None else shared
             kernel: Kernel = PackedKernel(roles, parameters, saved, factor, packing, workspace, grams)
         else:
             with paused():
                 split = self.layout.split(factor)
                 positions = split.reshape(split.shape[0], -1, split.shape[-1])
             kernel = LinearKernel(
-                roles, parameters, saved, positions, transposed=False, workspace=workspace,
-                shared=None if shared is None else shared[0],
-            )  # fmt: skip
+                roles, parameters, saved, positions, transposed=False, workspace=workspace, shared=shared
+            )
         self.tape.attach(self.name, tap, parameters, self.layout, kernel)
 
 
@@ -376,11 +373,6 @@ def _check(tape: Tape, name: str, states: Sequence[Tensor], weights: Sequence[Te
             f"the weights of a recurrent layer must be made from parameters alone, got {name} with weights that depend "
             "on data. Detach them, or write the layer with ordinary torch operations"
         )
-
-
-def _functions() -> AbstractContextManager[object]:
-    """Without the recorder: what happens inside is ours."""
-    return cast("Any", torch)._C.DisableTorchFunction()
 
 
 def _full_precision(like: Tensor) -> AbstractContextManager[object]:

@@ -14,29 +14,10 @@ from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
 from decrescendo.clipping.recurrent.packing import Packing
-from decrescendo.clipping.rules.grams import Lengths, lengths_of, norms_of_grams, products_of, slack_of
-from decrescendo.clipping.rules.linear import LinearKernel, product_norms, scaled_product
+from decrescendo.clipping.rules.grams import slack_of
+from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams, product_norms, scaled_product
 from decrescendo.clipping.rules.rule import square_rows
 from decrescendo.clipping.workspace import Workspace, chunks
-
-
-@dataclass(slots=True)
-class Grams:
-    """Gram matrices of one output gradient, for the weights that have it in common."""
-
-    # Held, so that its memory stays its own.
-    d: Tensor | None = field(default=None)
-    version: int = 0
-    known: dict[int, tuple[Tensor, Lengths]] = field(default_factory=dict[int, tuple[Tensor, Lengths]])
-
-    def of(self, d: Tensor, number: int, places: "Places") -> tuple[Tensor, Lengths]:
-        """Of part ``number`` of ``d``, which has its rows at ``places``; made once."""
-        if self.d is None or (self.version, *_memory(self.d)) != (d._version, *_memory(d)):
-            self.d, self.version, self.known = d, d._version, {}
-        if number not in self.known:
-            rows = _rows(d, places)
-            self.known[number] = (products_of(rows, rows), lengths_of(rows))
-        return self.known[number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +57,7 @@ class PackedKernel:
     inputs: Float[Tensor, "rows features"]
     packing: Packing
     workspace: Workspace
-    grams: Grams
+    grams: SharedGrams
     biases: Float[Tensor, "batch outputs"] | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:
@@ -103,7 +84,7 @@ class PackedKernel:
         inputs = self.zeroed(self.inputs, rows)
         biases = None if self.biases is None else self.biases.masked_fill(rows.unsqueeze(1), 0)
         return PackedKernel(
-            self.roles, self.parameters, (), inputs, self.packing, self.workspace, Grams(), biases
+            self.roles, self.parameters, (), inputs, self.packing, self.workspace, SharedGrams(), biases
         )
 
     def zeroed(self, d: Tensor, rows: Bool[Tensor, " batch"]) -> Tensor:
@@ -133,8 +114,7 @@ class PackedKernel:
         (length, features), outputs = left.shape[1:], d.shape[1]
         # Reading or writing a number costs about as much as eight multiplications.
         if length**2 * (features + outputs) <= (length + 16) * features * outputs:
-            gram, sizes = self.grams.of(d, number, places)
-            return norms_of_grams(products_of(left, left), gram.clone(), lengths_of(left), sizes, slack)
+            return self.grams.norms(left, d, slack, number, lambda d: _rows(d, places))
         right = _rows(d, places).transpose(1, 2)
         parts = chunks(left.shape[0], features * outputs)
         return torch.cat([product_norms(right[part], left[part], slack) for part in parts])
@@ -163,10 +143,6 @@ class PackedKernel:
     def _owners(self) -> Int[Tensor, " rows"]:
         """The example that each row belongs to."""
         return self.packing.slots // len(self.packing.sizes)
-
-
-def _memory(d: Tensor) -> tuple[object, ...]:
-    return d.data_ptr(), d.dtype, d.shape, d.stride()
 
 
 def _rows(d: Tensor, places: Places) -> Float[Tensor, "sequences length outputs"]:

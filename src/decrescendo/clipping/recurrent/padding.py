@@ -1,105 +1,85 @@
-"""Packed data as padded rows again, by what is known of whose row is whose."""
+"""Padded sequences as packed data and back, by what is known of whose row is whose; torch's own way is step by step."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public
+from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.storage import paused, unseen
 from decrescendo.clipping.proof.watch import Watch
-from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing
+from decrescendo.clipping.recurrent.packing import in_order, make_packing
 
 
-class _Packed(torch.autograd.Function):
-    """Padded rows as packed data; torch's own backward pass goes step by step."""
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Rows at ``slots`` of a padded form, (sequences, length) flattened, moved into it or (``packs``) out of it."""
 
+    watch: Watch
+    packs: bool
+    slots: Int[Tensor, " rows"]
+    sequences: int
+    length: int
+    given: Label
+    made: Label
+
+    def out_of(self, padded: Tensor) -> Tensor:
+        """The rows."""
+        return padded.flatten(0, 1)[self.slots]
+
+    def into(self, rows: Tensor, value: float) -> Tensor:
+        """The padded form, with one value at all other places."""
+        padded = rows.new_full((self.sequences * self.length, *rows.shape[1:]), value)
+        return padded.index_copy_(0, self.slots, rows).unflatten(0, (self.sequences, self.length))
+
+
+class _Moved(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool
-    ) -> tuple[Tensor, Tensor]:
-        packed, sizes = cast("Any", torch)._VF._pack_padded_sequence(given, lengths, batch_first)
-        ctx.mark_non_differentiable(sizes)
+    def forward(ctx: Any, move: Move, given: Tensor, make: Callable[[], Tensor]) -> Tensor:  # noqa: ARG004
         ctx.set_materialize_grads(False)
-        ctx.watch, ctx.batch_first, ctx.sizes = watch, batch_first, sizes
-        ctx.shape, ctx.labels = given.shape, (watch.label(packed), watch.label(given))
-        return packed, sizes
+        ctx.move, made = move, make()
+        move.watch.assign(made, move.made)
+        return made
 
     @staticmethod
     @unseen
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        gradient = gradients[0]
+        move, (gradient,) = cast("Move", ctx.move), gradients
         if gradient is None:
-            return None, None, None, None
-        watch, label = ctx.watch, ctx.watch.label(gradient)
-        watch.consume("the gradient of packed data", gradient)
-        dims = (0, 1) if ctx.batch_first else (1, 0)
+            return None, None, None
+        watch, label = move.watch, move.watch.label(gradient)
+        watch.consume("the gradient of packed or padded data", gradient)
         with paused():
-            packing = make_packing(tuple(ctx.sizes.tolist()), None, gradient.device)
-            padded = gradient.new_zeros(ctx.shape[dims[0]], ctx.shape[dims[1]], *gradient.shape[1:])
-            rows = padded[:, : len(packing.sizes)].reshape(-1, *gradient.shape[1:])
-            rows.index_copy_(0, packing.slots, gradient)
-            padded[:, : len(packing.sizes)] = rows.reshape(packing.source.shape[0], -1, *gradient.shape[1:])
-            found = padded if ctx.batch_first else padded.transpose(0, 1)
-        packed, padded_label = ctx.labels
-        same = (
-            isinstance(label, Place) and isinstance(packed, Place) and label.dim == 0 and label.like(packed)
-        )
-        watch.assign(found, padded_label if same or label is Public.FILL else _wrong(label))
-        return None, found, None, None
+            found = move.into(gradient, 0) if move.packs else move.out_of(gradient)
+        if label is Public.FILL or (
+            is_data(label) and isinstance(move.made, Place) and move.made.same(label)
+        ):
+            label = move.given
+        elif not isinstance(label, Mixed):
+            label = Mixed("rows of packed data belong to others than they came from")
+        watch.assign(found, label)
+        return None, found, None
 
 
-def _wrong(label: Label) -> Mixed:
-    return (
-        label
-        if isinstance(label, Mixed)
-        else Mixed("rows of packed data belong to others than they came from")
-    )
+def _slots(sizes: Tensor, length: int, device: torch.device) -> Tensor:
+    """Where each row is in a padded form of that length, whose sequences are in order of their ranks."""
+    packing = make_packing(tuple(sizes.tolist()), None, device)
+    return packing.slots // packing.length * length + packing.slots % packing.length
 
 
 def packed_up(watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pack_padded_sequence`` returns."""
-    return cast("tuple[Tensor, Tensor]", _Packed.apply(watch, given, lengths, batch_first))
-
-
-class _Padded(torch.autograd.Function):
-    """(rows, ...) as (ranks, length, ...), filled up with one value."""
-
-    @staticmethod
-    def forward(ctx: Any, watch: Watch, packing: Packing, value: float, length: int, data: Tensor) -> Tensor:
-        ctx.watch, ctx.packing, ctx.place = watch, packing, watch.label(data)
-        with paused():
-            sequences, steps = packing.source.shape
-            padded = data.new_full((sequences * steps, *data.shape[1:]), value)
-            padded.index_copy_(0, packing.slots, data)
-            found = data.new_full((sequences, max(length, steps), *data.shape[1:]), value)
-            found[:, :steps] = padded.reshape(sequences, steps, *data.shape[1:])[packing.order]
-        watch.assign(found, _ranks(watch, packing))
-        return found
-
-    @staticmethod
-    @unseen
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        watch, packing = ctx.watch, ctx.packing
-        (gradient,) = gradients
-        if gradient is None:
-            return None, None, None, None, None
-        place = watch.label(gradient)
-        watch.consume("the gradient of padded data", gradient)
-        with paused():
-            gradient = gradient[:, : packing.length]
-            ranks = torch.empty_like(gradient)
-            ranks[packing.order] = gradient
-            found = ranks.flatten(0, 1)[packing.slots]
-        there = _ranks(watch, packing)
-        same = isinstance(place, Place) and place.dim == 0 and place.like(there)
-        watch.assign(found, ctx.place if same or place is Public.FILL else _wrong(place))
-        return None, None, None, None, found
-
-
-def _ranks(watch: Watch, packing: Packing) -> Place:
+    with torch.no_grad():
+        packed, sizes = cast("Any", torch)._VF._pack_padded_sequence(given, lengths, batch_first)
+    given = given if batch_first else given.transpose(0, 1)
+    sequences, length = given.shape[:2]
     with paused():
-        return watch.owners(0, packing.order // (len(packing.order) // watch.count))
+        slots = _slots(sizes, length, given.device)
+    move = Move(watch, True, slots, sequences, length, watch.label(given), watch.label(packed))
+    return cast("Tensor", _Moved.apply(move, given, lambda: packed)), sizes
 
 
 def padded_again(
@@ -112,14 +92,21 @@ def padded_again(
 ) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pad_packed_sequence`` returns, with its sequences in the order they were packed in."""
     watch.consume("pad_packed_sequence", data, numbers=(batch_first, padding_value, total_length))
+    label = watch.label(data)
+    assert isinstance(label, Place)
     with paused():
-        sizes = tuple(batch_sizes.tolist())
-        label = watch.label(data)
-        assert isinstance(label, Place)
+        sequences, length = int(batch_sizes[0]), max(total_length, len(batch_sizes))
+        lengths = (batch_sizes.unsqueeze(1) > torch.arange(sequences)).sum(0)
         example = torch.arange(watch.count) if label.owners is None else label.owners.example
-        packing = make_packing(sizes, in_order(example[: sizes[0]], watch.count).to(data.device))
-        live = packing.live[packing.order]
-        lengths = live.sum(1).cpu()
-    output = _Padded.apply(watch, packing, padding_value, total_length, data)
-    watch.assign(lengths, _ranks(watch, packing))
+        order = in_order(example[:sequences], watch.count)
+        ranks = watch.owners(0, order.to(data.device) // (sequences // watch.count))
+        slots = _slots(batch_sizes, length, data.device)
+    move = Move(watch, False, slots, sequences, length, label, ranks)
+
+    def make() -> Tensor:
+        with paused():
+            return move.into(data.detach(), padding_value)
+
+    output = cast("Tensor", _Moved.apply(move, data, make))
+    watch.assign(lengths, ranks)
     return (output if batch_first else output.transpose(0, 1)), lengths

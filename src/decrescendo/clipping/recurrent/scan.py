@@ -103,6 +103,20 @@ class Trace:
         )
 
 
+def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and cell, from what all gates get and the cell before."""
+    enter, keep, new, leave = gates.chunk(4, 1)
+    cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * cell.tanh(), cell
+
+
+def gru_step(gates: Tensor, fed_back: Tensor, state: Tensor) -> Tensor:
+    """The output in the form of torch's layers, from what inputs and state give to the gates, and the state."""
+    (reset, update, new), (own, other, candidate) = gates.chunk(3, 1), fed_back.chunk(3, 1)
+    new = (new + (reset + own).sigmoid() * candidate).tanh()
+    return (state - new) * (update + other).sigmoid() + new
+
+
 @torch.enable_grad()
 def forward(
     mode: Mode,
@@ -129,19 +143,15 @@ def forward(
         size = len(parts[t])
         live = before[t] = state[:size]
         if cell is not None:
-            enter, keep, new, leave = torch.addmm(parts[t], live, back).chunk(4, 1)
-            moved = keep.sigmoid() * cell[:size] + enter.sigmoid() * new.tanh()
-            live = unprojected[t] = leave.sigmoid() * moved.tanh()
+            live, moved = lstm_step(torch.addmm(parts[t], live, back), cell[:size])
+            unprojected[t] = live
             cell = moved if size == len(cell) else torch.cat([moved, cell[size:]])
             if weights.projection is not None:
                 live = torch.mm(live, weights.projection.t())
         elif mode == "gru":
             fed_back = torch.mm(live, back)
             hidden[t] = (fed_back if weights.bias is None else fed_back + weights.bias).requires_grad_()
-            (reset, update, new), (own, other, candidate) = parts[t].chunk(3, 1), hidden[t].chunk(3, 1)
-            new = (new + (reset + own).sigmoid() * candidate).tanh()
-            # The torch layers' own form.
-            live = (live - new) * (update + other).sigmoid() + new
+            live = gru_step(parts[t], hidden[t], live)
         else:
             live = torch.addmm(parts[t], live, back)
             live = live.tanh() if mode == "tanh" else live.relu()

@@ -2,7 +2,7 @@
 
 With the patches U_i (channels * kernel, places) of example i and its output gradient D_i (outputs, places),
 the weight gradient is g_i = D_i U_i^T, group by group. Its norm follows from this product, or from the Gram
-matrices of patches and of output gradients; the weighted sum is the product again, or torch's own weight gradient
+matrices of pixels and of output gradients; the weighted sum is the product again, or torch's own weight gradient
 of the weighted output gradients. Where products.c was compiled, it makes the product without copying a patch.
 
 Longer than most files: its methods, each a class, share the geometry of one convolution.
@@ -21,7 +21,6 @@ from torch.nn import functional
 from decrescendo.clipping.rules import compiled
 from decrescendo.clipping.rules.grams import (
     gram_cost,
-    gram_norms,
     lengths_of_squares,
     norms_of_grams,
     slack_of,
@@ -136,10 +135,7 @@ class ConvKernel:
         product = groups * product_cost(outputs // groups, places, patch)
         unfolded, multiplied = MOVED * places * patch * groups, places * weight
         summed = _SUMMED * multiplied
-        cost = {
-            "twice": product + unfolded + MOVED * weight + summed,
-            "gram": groups * gram_cost(places, patch, outputs // groups) + unfolded + summed,
-        }
+        cost = {"twice": product + unfolded + MOVED * weight + summed}
         pixels = math.prod(self._padded_places())
         if self._replaces(d) or self.batch * weight * d.element_size() <= self.workspace.left:
             kept = 2 * MOVED * weight
@@ -162,22 +158,16 @@ class ConvKernel:
         ]
 
     def _norms(self, method: str, d: Tensor) -> Float[Tensor, " batch"]:
-        """|g_i|^2 by products ("keep", "twice"), Gram matrices of patches ("gram"), or of pixels ("pixels")."""
-        places = d[0].numel() // self.shape[0]
-        patch = math.prod(self.shape[1:]) * self.geometry.groups
+        """|g_i|^2 by products ("keep", "twice"), or Gram matrices of pixels ("pixels")."""
         if method == "pixels":
             pixels = math.prod(self._padded_places())
-            parts = chunks(self.batch, pixels * pixels)
-            return torch.cat([self._pixel_norms(d, part) for part in parts])
-        norms: list[Tensor] = []
-        slack = slack_of(self.inputs)
-        for part in chunks(self.batch, places * patch):
-            left, right = self._sides(d, part)
-            if method == "gram":
-                squares = gram_norms(right, left.transpose(1, 2), slack)
-            else:
-                squares = product_norms(left, right, slack)
-            norms.append(squares.reshape(part.stop - part.start, -1).sum(1))
+            return torch.cat([self._pixel_norms(d, part) for part in chunks(self.batch, pixels * pixels)])
+        places, slack = d[0].numel() // self.shape[0], slack_of(self.inputs)
+        patch = math.prod(self.shape[1:]) * self.geometry.groups
+        norms = [
+            product_norms(*self._sides(d, part), slack).reshape(part.stop - part.start, -1).sum(1)
+            for part in chunks(self.batch, places * patch)
+        ]
         return torch.cat(norms)
 
     def _pixel_norms(self, d: Tensor, part: slice) -> Float[Tensor, " rows"]:

@@ -7,54 +7,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from decrescendo.clipping.recurrent.scan import gru_step, lstm_step
+
 Given = Tensor | None
 
 
-def lstm_cell(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Given = None,
-    b_hh: Given = None,
-) -> tuple[Tensor, Tensor]:
-    """One step of an LSTM as two linear maps and what is element-wise."""
-    state, cell = hx
-    gates = functional.linear(input, w_ih, b_ih) + functional.linear(state, w_hh, b_hh)
-    enter, keep, new, leave = gates.chunk(4, 1)
-    cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
-    return leave.sigmoid() * cell.tanh(), cell
+def cell(step: Callable[[Tensor, Tensor, Any], Any]) -> Callable[..., Any]:
+    """One step of a recurrence: two linear maps, and what is element-wise."""
 
+    def run(
+        input: Tensor, hx: Tensor | Sequence[Tensor], w_ih: Tensor, w_hh: Tensor,
+        b_ih: Given = None, b_hh: Given = None,
+    ) -> Any:  # fmt: skip
+        state = hx if isinstance(hx, Tensor) else hx[0]
+        return step(functional.linear(input, w_ih, b_ih), functional.linear(state, w_hh, b_hh), hx)
 
-def gru_cell(
-    input: Tensor,
-    hx: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Given = None,
-    b_hh: Given = None,
-) -> Tensor:
-    """One step of a GRU."""
-    reset, update, new = functional.linear(input, w_ih, b_ih).chunk(3, 1)
-    back_reset, back_update, back_new = functional.linear(hx, w_hh, b_hh).chunk(3, 1)
-    new = (new + (reset + back_reset).sigmoid() * back_new).tanh()
-    return (hx - new) * (update + back_update).sigmoid() + new
-
-
-def rnn_cell(activation: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
-    """One step of a simple recurrence."""
-
-    def cell(
-        input: Tensor,
-        hx: Tensor,
-        w_ih: Tensor,
-        w_hh: Tensor,
-        b_ih: Given = None,
-        b_hh: Given = None,
-    ) -> Tensor:
-        return activation(functional.linear(input, w_ih, b_ih) + functional.linear(hx, w_hh, b_hh))
-
-    return cell
+    return run
 
 
 def _affine(rows: Tensor, weight: Given, bias: Given) -> Tensor:
@@ -92,10 +60,10 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 
 DECOMPOSED: dict[Callable[..., Any], Callable[..., Any]] = {
-    torch.lstm_cell: lstm_cell,
-    torch.gru_cell: gru_cell,
-    torch.rnn_tanh_cell: rnn_cell(torch.tanh),
-    torch.rnn_relu_cell: rnn_cell(torch.relu),
+    torch.lstm_cell: cell(lambda own, fed_back, hx: lstm_step(own + fed_back, hx[1])),
+    torch.gru_cell: cell(gru_step),
+    torch.rnn_tanh_cell: cell(lambda own, fed_back, _: (own + fed_back).tanh()),
+    torch.rnn_relu_cell: cell(lambda own, fed_back, _: (own + fed_back).relu()),
     torch.group_norm: group_norm,
     torch.instance_norm: statistics_norm(torch.instance_norm),
     torch.batch_norm: statistics_norm(torch.batch_norm),

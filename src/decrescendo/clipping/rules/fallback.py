@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.memory import is_out_of_memory
@@ -112,67 +113,43 @@ class FallbackKernel:
 
 def fallback(call: Call) -> FallbackKernel | None:
     """The kernel for any operation, or ``None`` where no argument has the rows of the batch."""
-    parameters: list[Tensor] = []
-    rows: list[Tensor] = []
+    leaves, spec = tree_flatten((call.args, dict(call.kwargs)))
+    parameters: dict[int, Tensor] = {}
+    rows: dict[int, Tensor] = {}
     shapes: list[tuple[int, ...]] = []
-    read: list[Tensor] = []
-    constants: list[Tensor] = []
-
-    def encode(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            if call.is_tracked(value):
-                parameters.append(value)
-                return _Hole("parameters", len(parameters) - 1)
-            layout = call.layout_of(value)
-            if layout is not None:
-                rows.append(layout.split(value.detach()))
-                shapes.append(layout.single(tuple(value.shape)))
-                read.append(value)
-                return _Hole("rows", len(rows) - 1)
-            constants.append(value)
-            return value.detach()
-        if isinstance(value, (list, tuple)):
-            items = [encode(item) for item in cast("list[Any]", value)]
-            return items if isinstance(value, list) else tuple(items)
-        return value
-
-    args = [encode(value) for value in call.args]
-    kwargs = {key: encode(value) for key, value in call.kwargs.items()}
+    for at, value in enumerate(leaves):
+        if not isinstance(value, Tensor):
+            continue
+        layout = None if call.is_tracked(value) else call.layout_of(value)
+        if call.is_tracked(value):
+            parameters[at] = value
+        elif layout is not None:
+            rows[at] = layout.split(value.detach())
+            shapes.append(layout.single(tuple(value.shape)))
     if not rows:
         return None
+    saved = tuple(value for value in leaves if isinstance(value, Tensor))
+    constants = [value.detach() if isinstance(value, Tensor) else value for value in leaves]
     in_place = is_in_place(call.name)
 
     def run(values: list[Tensor], single: list[Tensor]) -> Tensor:
-        def decode(value: Any) -> Any:
-            if isinstance(value, _Hole):
-                return (values if value.kind == "parameters" else single)[value.index]
-            if isinstance(value, (list, tuple)):
-                items = [decode(item) for item in cast("list[Any]", value)]
-                return items if isinstance(value, list) else tuple(items)
-            return value
-
-        filled = [decode(value) for value in args]
+        filled = dict(enumerate(constants))
+        filled.update(zip(parameters, values, strict=True))
+        filled.update(zip(rows, single, strict=True))
+        args, kwargs = tree_unflatten(filled.values(), spec)
         if in_place:
-            filled[0] = filled[0].clone()
-        return call.function(*filled, **{key: decode(value) for key, value in kwargs.items()})
+            args = (args[0].clone(), *args[1:])
+        return call.function(*args, **kwargs)
 
     return FallbackKernel(
         name=call.name,
         run=run,
-        parameters=tuple(parameters),
-        saved=(*read, *constants, *parameters),
-        rows=rows,
+        parameters=tuple(parameters.values()),
+        saved=saved,
+        rows=list(rows.values()),
         shapes=shapes,
         workspace=call.workspace,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Hole:
-    """Where a tensor goes when the operation is run again."""
-
-    kind: str
-    index: int
 
 
 def is_in_place(name: str) -> bool:

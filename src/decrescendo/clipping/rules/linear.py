@@ -29,34 +29,34 @@ from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, prod
 
 
 @dataclass(slots=True)
-class SharedGram:
-    """The Gram matrix of one output gradient, for the weights that have it in common.
+class SharedGrams:
+    """Gram matrices of parts of one output gradient, for the weights that have it in common."""
 
-    >>> shared, d = SharedGram(), torch.ones(1, 2, 3)
-    >>> shared.of(d)[0] is shared.of(d.view(1, 2, 3))[0]
-    True
-    """
+    # Held, so that its memory stays its own.
+    d: Tensor | None = field(default=None)
+    version: int = 0
+    known: dict[int, tuple[Tensor, Lengths]] = field(default_factory=dict[int, tuple[Tensor, Lengths]])
 
-    known: tuple[Tensor, Tensor, Lengths] | None = field(default=None)
+    def norms(
+        self,
+        a: Tensor,
+        d: Tensor,
+        slack: float,
+        number: int = 0,
+        rows: Callable[[Tensor], Tensor] | None = None,
+    ) -> Float[Tensor, " batch"]:
+        """`gram_norms` of ``a`` and of part ``number`` of ``d``, which ``rows`` takes out of it."""
+        if self.d is None or (self.version, *_memory(self.d)) != (d._version, *_memory(d)):
+            self.d, self.version, self.known = d, d._version, {}
+        if number not in self.known:
+            part = d if rows is None else rows(d)
+            self.known[number] = (products_of(part, part), lengths_of(part))
+        gram, lengths = self.known[number]
+        return norms_of_grams(products_of(a, a), gram.clone(), lengths_of(a), lengths, slack)
 
-    def of(
-        self, d: Float[Tensor, "batch positions outputs"]
-    ) -> tuple[Float[Tensor, "batch positions positions"], Lengths]:
-        """``d`` times itself; computed once for one ``d``, which is held so that its memory stays its own."""
-        if self.known is not None:
-            before, gram, lengths = self.known
-            if (before.data_ptr(), before.shape, before.stride(), before._version) == (
-                d.data_ptr(), d.shape, d.stride(), d._version,
-            ):  # fmt: skip
-                return gram, lengths
-        self.known = (d, products_of(d, d), lengths_of(d))
-        return self.known[1:]
 
-    def norms(self, a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
-        """`gram_norms` of ``a`` and ``d``."""
-        gram, lengths = self.of(d)
-        own = products_of(a, a)
-        return norms_of_grams(own, gram.clone(), lengths_of(a), lengths, slack)
+def _memory(d: Tensor) -> tuple[object, ...]:
+    return d.data_ptr(), d.dtype, d.shape, d.stride()
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class LinearKernel:
     workspace: Workspace
     product: Tensor | None = field(default=None)
     biases: Tensor | None = field(default=None)
-    shared: SharedGram | None = field(default=None)
+    shared: SharedGrams | None = field(default=None)
     squares: dict[int, Tensor] = field(default_factory=dict)
     absorbing: bool = False
     # |d_i|^2 of one position: the bias's, and a factor of the weight's.
