@@ -108,6 +108,14 @@ def _batch_norm(call: Call) -> Label | Sequence[Label]:
     return signature(inside)(call)
 
 
+def _group_norm(call: Call) -> Label | Sequence[Label]:
+    given = call.args["input"]
+    if (call.args["N"], call.args["C"]) != tuple(given.shape[:2]):
+        return call.mixed("its groups are not parts of one example")
+    backward = call.name == "native_group_norm_backward"
+    return signature("n*,n*,n*,n*,*->n*,*,*" if backward else "n*,*,*->n*,n*,n*")(call)
+
+
 def _convolution(call: Call) -> Label | Sequence[Label]:
     """Examples in the first dimension; or in the channels, each with groups of its own."""
     backward = call.name == "convolution_backward"
@@ -166,9 +174,12 @@ def _diag_embed(call: Call) -> Label:
     return label if last and label.dim < dims - 2 else call.mixed(SUMMED)
 
 
-def _ctc_backward(call: Call) -> Label | Sequence[Label]:
+def _ctc(call: Call) -> Label | Sequence[Label]:
     lengths = ",n,n" if isinstance(call.args["input_lengths"], Tensor) else ""
-    return signature(f"n,TnC,n*{lengths},n,n*->TnC")(call)
+    if call.args["targets"].dim() < 2:
+        return call.mixed("where an example's targets begin depends on the lengths of others")
+    backward = call.name == "_ctc_loss_backward"
+    return signature(f"n,TnC,n*{lengths},n,n*->TnC" if backward else f"TnC,n*{lengths}->n,n*")(call)
 
 
 def _concatenated(call: Call) -> Label:
@@ -232,11 +243,13 @@ def _set_back(view: Callable[..., Tensor]) -> Rule:
     """The gradient of a view, set into zeros: the examples are where the view shows them as the gradient has them."""
 
     def rule(call: Call) -> Label:
-        (given, *_), whole = call.tensors, cast("Tensor", call.outputs[0])
-        label = call.label(cast("Tensor", given))
+        given, whole = cast("Tensor", call.tensors[0]), cast("Tensor", call.outputs[0])
+        label = call.label(given)
         if not isinstance(label, Place):
             return _widened(label)
         shown = view(whole, *(value for value in call.args.values() if isinstance(value, int)))
+        if shown.shape != given.shape:
+            return call.mixed("a gradient is spread over several places")
         seen = shown.shape[label.dim], shown.stride(label.dim)
         there = (label.moved(d) for d in range(whole.dim()) if seen == (whole.shape[d], whole.stride(d)))
         return next(there, call.mixed("a part of the batch is taken"))
@@ -278,8 +291,8 @@ def _solve(call: Call) -> Label | Sequence[Label]:
         return signature(f".AB,{right}->{right}")(call)
     if call.name == "linalg_lu_solve":
         return signature(f".AB,.A,{right}->{right}")(call)
-    if call.args["B"].dim() < call.args["A"].dim():
-        right = ".B"
+    if call.args["B"].shape in (call.args["A"].shape[:-1], call.args["A"].shape[-1:]):
+        right = ".B"  # vectors
     return signature(f".AB,{right}->{right},.AB,.A,.")(call)
 
 
@@ -355,7 +368,6 @@ _SIGNATURES = {
     "addmv": "+,ik,k->i", "dot": "k,k->", "vdot": "k,k->", "addr": "+,i,j->ij", "linear": ".k,ok,o->.o",
     "addbmm": "+,bik,bkj->ij", "_addmm_activation": "+,ik,kj->ij",
     "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr", "_cdist_backward": ".pr,.pm,.rm,.pr->.pm",
-    "native_group_norm": "n*,*,*->n*,n*,n*", "native_group_norm_backward": "n*,n*,n*,n*,*->n*,*,*",
     "embedding": "Vd,.->.d", "bucketize": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
     "grid_sampler_2d": "nc*,n*->nc*", "grid_sampler_3d": "nc*,n*->nc*",
     "grid_sampler_2d_backward": "nc*,nc*,n*->nc*,n*", "grid_sampler_3d_backward": "nc*,nc*,n*->nc*,n*",
@@ -363,7 +375,7 @@ _SIGNATURES = {
     "pixel_shuffle": ".CAB->.CAB", "pixel_unshuffle": ".CAB->.CAB", "tril": ".AB->.AB", "triu": ".AB->.AB",
     "fractional_max_pool2d": ".AB,.C->.AB,.AB", "fractional_max_pool2d_backward": ".AB,.AB,.AB->.AB",
     "fractional_max_pool3d": ".ABC,.D->.ABC,.ABC", "fractional_max_pool3d_backward": ".ABC,.ABC,.ABC->.ABC",
-    "_ctc_loss": "TnC,n*,n,n->n,n*", "affine_grid_generator": "n*->n*", "affine_grid_generator_backward": "n*->n*",
+    "affine_grid_generator": "n*->n*", "affine_grid_generator_backward": "n*->n*",
     "multi_margin_loss": "nC,n,C->n", "multi_margin_loss_backward": "n,nC,n,C->nC",
     "multilabel_margin_loss_forward": "nC,nC->n,nC", "multilabel_margin_loss_backward": "n,nC,nC,nC->nC",
     "_scaled_dot_product_flash_attention_for_cpu": "bhle,bhse,bhsv,bhls->bhlv,bhl",
@@ -403,6 +415,7 @@ RULES: dict[str, Rule] = {
     "topk": along("dim"), "glu": along("dim"), "_fft_r2c": along("dim"), "_fft_c2r": along("dim"),
     "native_layer_norm": _normalised, "native_layer_norm_backward": _normalised, "_fused_rms_norm": _normalised,
     "_fused_rms_norm_backward": _normalised,
+    "native_group_norm": _group_norm, "native_group_norm_backward": _group_norm,
     "native_batch_norm": _batch_norm, "native_batch_norm_backward": _batch_norm,
     "_native_batch_norm_legit": _batch_norm,
     "cudnn_batch_norm": _batch_norm, "_native_batch_norm_legit_no_training": _batch_norm,
@@ -411,7 +424,7 @@ RULES: dict[str, Rule] = {
     "select_backward": _set_back(torch.select), "slice_backward": _set_back(torch.ops.aten.slice.Tensor),
     "diagonal_backward": _set_back(torch.diagonal), "unfold_backward": _set_back(Tensor.unfold),
     "_embedding_bag_per_sample_weights_backward": _bag_weights,
-    "diag_embed": _diag_embed, "_ctc_loss_backward": _ctc_backward,
+    "diag_embed": _diag_embed, "_ctc_loss": _ctc, "_ctc_loss_backward": _ctc,
     "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
