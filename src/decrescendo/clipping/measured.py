@@ -1,6 +1,6 @@
 """From recorded uses and one backward pass to per-example norms and weighted sums, parameter by parameter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -108,23 +108,15 @@ class Measured:
 
     def _merge(self) -> None:
         """Contributions to one tensor become one where that has a closed form; once."""
-        by_source: dict[int, list[Part]] = {}
-        for part in self.parts:
-            by_source.setdefault(id(part.source.tensor), []).append(part)
-        if any(len(parts) > 1 for parts in by_source.values()):
-            self.parts = [
-                part
-                for parts in by_source.values()
-                for part in (merged(parts) if len(parts) > 1 and parts[0].source.isometric else parts)
-            ]
+        self.parts = [
+            part
+            for parts in _by_source(self.parts)
+            for part in (merged(parts) if len(parts) > 1 and parts[0].source.isometric else parts)
+        ]
 
     def _materialise(self, names: set[str]) -> None:
         """Per-example gradients of parameters that several operations use, or one in another form."""
-        by_source: dict[int, list[Part]] = {}
-        for part in self.parts:
-            if names.intersection(part.source.roots):
-                by_source.setdefault(id(part.source.tensor), []).append(part)
-        for parts in by_source.values():
+        for parts in _by_source(part for part in self.parts if names.intersection(part.source.roots)):
             source = parts[0].source
             total = parts[0].kernel.per_example(parts[0].slot, parts[0].d)
             for part in parts[1:]:
@@ -158,6 +150,14 @@ class Measured:
             for name, gradient in zip(source.roots, pulled, strict=True)
             if gradient is not None
         }
+
+
+def _by_source(parts: Iterable[Part]) -> Iterable[list[Part]]:
+    """Those of each tensor that is made from parameters."""
+    found: dict[int, list[Part]] = {}
+    for part in parts:
+        found.setdefault(id(part.source.tensor), []).append(part)
+    return found.values()
 
 
 def _without(part: Part, bad: Tensor) -> Tensor:

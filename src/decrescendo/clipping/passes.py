@@ -59,22 +59,15 @@ def run(model: nn.Module, loss: Loss, batch: Batch, workspace: Workspace, watch:
     recorder = Recorder(parameters, watch, workspace.fresh())
     watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
     with gradients_kept(parameters.values()):
-        return _run(model, loss, batch, recorder, held, watch, wide=workspace.wide)
+        with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
+            losses = loss(model, batch)
+        return _measured(losses, recorder, parameters, watch, wide=workspace.wide)
 
 
-def _run(
-    model: nn.Module,
-    loss: Loss,
-    batch: Batch,
-    recorder: Recorder,
-    held: Inventory,
-    watch: Watch,
-    *,
-    wide: bool,
+def _measured(
+    losses: object, recorder: Recorder, parameters: dict[str, nn.Parameter], watch: Watch, *, wide: bool
 ) -> Pass:
-    parameters = trainable_of(held)
-    with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
-        losses = loss(model, batch)
+    """The backward pass from what the loss returned, to what the recorder saw."""
     losses = check_losses(losses, watch.count)
     check_apart(watch, losses)
     reached = check_coverage(losses, recorder.uses, parameters)

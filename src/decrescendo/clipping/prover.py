@@ -4,8 +4,6 @@ What the labels of one pass cannot say is whether the program would do the same 
 operations, their numbers and which tensors they were given are compared with those of the pass before over examples of
 this shape; where they are others, with those of a second, small pass over another number of examples.
 
-Longer than other files: what passes are made for a proof, and what of them is compared, is read in one go.
-
 Longer than most files: a pass and the passes it is compared with are one argument.
 """
 

@@ -56,19 +56,11 @@ EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
-_SPLITS = frozenset(
-    {Tensor.tensor_split, torch.tensor_split}
-)  # torch reads the numbers in a tensor of indices
+# torch reads the numbers in a tensor of indices.
+_SPLITS = frozenset({Tensor.tensor_split, torch.tensor_split})
 _CALLING = functional.triplet_margin_with_distance_loss
-_SPECIAL = (
-    READS
-    | CTC
-    | DISTANCES
-    | {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
-    | CHAINS
-    | _SPLITS
-    | _SHAPED.keys()
-)
+_NAMED = {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
+_SPECIAL = READS | CTC | DISTANCES | CHAINS | _SPLITS | _SHAPED.keys() | _NAMED
 
 
 @dataclass(frozen=True, slots=True)

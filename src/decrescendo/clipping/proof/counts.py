@@ -29,21 +29,9 @@ _APART: dict[Any, int] = {
 _LAYOUT = frozenset({Tensor.stride, Tensor.storage_offset, _BYTES, Tensor.is_contiguous})
 SIZES: frozenset[Any] = frozenset({SHAPE, Tensor.size, Tensor.__len__, *_NUMEL, *_LAYOUT})
 # Where all numbers are sizes: of one number everywhere or of random ones; or of a view.
-_MADE = frozenset(
-    {
-        "zeros",
-        "ones",
-        "empty",
-        "full",
-        "rand",
-        "randn",
-        "new_zeros",
-        "new_ones",
-        "new_empty",
-        "new_full",
-        "arange",
-    }
-)
+_MADE = frozenset({
+    "zeros", "ones", "empty", "full", "rand", "randn", "new_zeros", "new_ones", "new_empty", "new_full", "arange",
+})  # fmt: skip
 _MOVED = frozenset({"view", "reshape", "expand", "broadcast_to"})
 # What C code reads: so long that a program that goes by it does something else than it says, which is compared.
 _NONE = 1013
