@@ -247,9 +247,7 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
-        elif func in _SPLITS and any(
-            is_data(self.watch.label(t)) for t in tensors_of((*args[1:], *kwargs.values()))
-        ):
+        elif func in _SPLITS and self._data_in((*args[1:], *kwargs.values())):
             self.watch.looks.whole("where to split")
         elif func is _CALLING:
             with self:  # what it is given to call is seen
@@ -270,17 +268,11 @@ class Recorder(TorchFunctionMode):
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found: list[Tracked] = []
-        some = False
         for tensor in tensors_of((*args, *kwargs.values())):
-            some = True
             item = self.tracked.get(id(tensor))
             if item is not None:
                 found.append(item if item.version == tensor._version else self._changed(item))
-        if (
-            some
-            and func in MODES
-            and any(is_data(self.watch.label(t)) for t in tensors_of((*args, *kwargs.values())))
-        ):
+        if func in MODES and self._data_in((*args, *kwargs.values())):
             return run_recurrent(self, func, args, kwargs)
         if not found or not torch.is_grad_enabled():
             return func(*args, **kwargs)
@@ -292,6 +284,10 @@ class Recorder(TorchFunctionMode):
             with self, self.watch.counts.trusted():
                 return opened(func)(*args, **kwargs)
         return self._record(func, args, kwargs, found)
+
+    def _data_in(self, values: tuple[Any, ...]) -> list[Tensor]:
+        """The tensors among values that an example reaches."""
+        return [tensor for tensor in tensors_of(values) if is_data(self.watch.label(tensor))]
 
     def _changed(self, item: Tracked) -> Tracked:
         """A tensor that was written to since, perhaps through a view: made from whatever its graph says."""
@@ -369,9 +365,7 @@ class Recorder(TorchFunctionMode):
                 "model on the whole batch, outside of the transform"
             )
         args, kwargs = lookup.dense(func, args, kwargs)
-        data = [
-            tensor for tensor in tensors_of((*args, *kwargs.values())) if is_data(self.watch.label(tensor))
-        ]
+        data = self._data_in((*args, *kwargs.values()))
         if not data:
             args, kwargs, data = self._laid_out(name, args, kwargs)
         # What data were written into is theirs from then on.
