@@ -18,9 +18,20 @@ def alone(name: str, kind: str, wide: bool, batch: float = 8.0) -> dict[str, Any
     return outcome.value
 
 
-def check(size: int, name: str, kind: str, *, wide: bool = True, batch: float = 8.0) -> None:
+def check(
+    size: int,
+    name: str,
+    kind: str,
+    *,
+    wide: bool = True,
+    batch: float = 8.0,
+    shard: str = "",
+    within: float = 120,
+) -> None:
     expected = alone(name, kind, wide, batch)
-    outcomes, _ = run_ranks("trained", size, name=name, kind=kind, wide=wide, batch=batch)
+    outcomes, _ = run_ranks(
+        "trained", size, name=name, kind=kind, wide=wide, batch=batch, shard=shard, within=within
+    )
     for outcome in outcomes:
         assert not outcome.error, outcome
         assert outcome.value["ledger"] == expected["ledger"]
@@ -53,13 +64,17 @@ def test_empty_shares_and_empty_batches_are_steps() -> None:
     check(4, "CNN", "constant", batch=1.0)
 
 
-def test_examples_that_are_collated_one_by_one() -> None:
-    (one,), _ = run_ranks("trained", 1, items=True)
-    outcomes, _ = run_ranks("trained", 2, items=True)
-    for outcome in (one, *outcomes):
-        assert not outcome.error, outcome
-        for weight, value in alone("CNN", "dynamic", True)["weights"].items():
-            np.testing.assert_allclose(outcome.value["weights"][weight], value, rtol=0, atol=1e-10)
+@pytest.mark.parametrize(("name", "items"), [("CNN", False), ("CNN", True), ("ragged", False)])
+def test_batches_that_others_make_ahead(name: str, items: bool) -> None:
+    """By two processes a rank; of columns, of examples, and of examples in several shapes. Without them, too."""
+    expected = alone(name, "dynamic", True)
+    for size, workers in ((1, 2), (2, 0), (2, 2)):
+        outcomes, _ = run_ranks("trained", size, name=name, items=items, workers=workers, within=300)
+        for outcome in outcomes:
+            assert not outcome.error, outcome
+            assert outcome.value["examples"] == expected["examples"]
+            for weight, value in expected["weights"].items():
+                np.testing.assert_allclose(outcome.value["weights"][weight], value, rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -68,7 +83,7 @@ def test_examples_that_are_collated_one_by_one() -> None:
 @pytest.mark.parametrize("wide", [True, False])
 @pytest.mark.parametrize("name", ["CNN", "LSTM of the tutorial", "LoRA on GPT-2 (peft)"])
 def test_every_kind_of_model_and_plan(name: str, kind: str, wide: bool, size: int) -> None:
-    check(size, name, kind, wide=wide)
+    check(size, name, kind, wide=wide, within=600)
 
 
 def test_another_seed_is_another_training() -> None:

@@ -26,9 +26,13 @@ MISTAKES = {
     "checkpoints on one": "PlanViolation .*same use of checkpoints",
     "DDP": "UnsupportedModel .*DistributedDataParallel.*nobody clipped.*module",
     "DDP on one": "UnsupportedModel .*DataParallel",
-    "sharded parameters": "UnsupportedModel .*whole on each rank",
+    "tensor parallelism": "UnsupportedModel .*got layers.8.weight with .*Tensor parallelism is not supported",
+    "parts in another precision": "UnsupportedModel .*used as they are held, got the model with mp_policy",
+    "a tied parameter cut in two": "UnsupportedModel .*must stay one, got layers.(9|10).weight, of which fully_shard",
     "no world": "InvalidValue .*must be given its world",
+    "no world, in parts": "InvalidValue .*must be given its world",
     "an error in the loss": "(ZeroDivisionError|RankLost) .*a mistake in the loss",
+    "an error in the loss, in parts": "(ZeroDivisionError|RankLost) .*a mistake in the loss",
     "a loss that mixes examples": "UnsupportedModel ",
     "a disk that fails": "(OSError|RankLost) .*a disk that fails",
     "an error in the callback": "(KeyError|RankLost) .*nothing of that name",
@@ -41,6 +45,7 @@ MISTAKES = {
 # Ranks that are gone can say nothing, and the group with them: each in processes of its own.
 GONE = {
     "killed in a step": "RankLost .*every rank must go on, got one that ended",
+    "killed in a step, in parts": "RankLost .*every rank must go on, got one that ended",
     "Alone on one": "RankLost .*every rank must go on, got one that ended",
     "something else as world": "RankLost .*every rank must go on, got one that ended",
 }

@@ -15,18 +15,20 @@ def suits(variance: float) -> bool:
     return abs(variance - 1) < 4.5 * ERROR
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
-def test_the_noise_of_a_sum_has_variance_z_c_squared(size: int) -> None:
-    """Less than one row is expected in a batch: nearly all shares are empty."""
-    outcomes, _ = run_ranks("noises", size, seed=size)
+@pytest.mark.parametrize(
+    ("size", "shard"), [(1, ""), (2, ""), (4, ""), (2, "all"), (4, "all"), (4, "copies")]
+)
+def test_the_noise_of_a_sum_has_variance_z_c_squared(size: int, shard: str) -> None:
+    """Less than one row is expected in a batch: nearly all shares are empty. Each rank adds noise to its parts."""
+    outcomes, _ = run_ranks("noises", size, seed=size, shard=shard)
     steps = outcomes[0].value
     assert [outcome.value for outcome in outcomes] == [steps] * size, outcomes
     assert suits(sum(steps) / len(steps)), steps
 
 
-@pytest.mark.parametrize("scale", [0.97, 1.03])
-def test_noise_that_is_three_percent_off_would_be_seen(scale: float) -> None:
-    outcomes, _ = run_ranks("noises", 2, seed=5, scale=scale)
+@pytest.mark.parametrize(("scale", "shard"), [(0.97, ""), (1.03, ""), (1.03, "all")])
+def test_noise_that_is_three_percent_off_would_be_seen(scale: float, shard: str) -> None:
+    outcomes, _ = run_ranks("noises", 2, seed=5, scale=scale, shard=shard)
     steps = outcomes[0].value
     assert not suits(sum(steps) / len(steps)), steps
     assert suits(sum(steps) / len(steps) / scale**2), steps

@@ -46,6 +46,23 @@ def test_a_rank_is_killed_and_all_start_again(rank: int, shared: Path, tmp_path:
         assert same_bits(outcome.value, undisturbed(shared, 2))
 
 
+def test_parts_are_kept_and_gone_on_with(tmp_path: Path) -> None:
+    """With as many ranks to the same bits; from a checkpoint with nothing after it by another number, and by one."""
+    calm, _ = run_ranks("trained", 2, folder=str(tmp_path / "calm"), shard="all")
+    outcomes, _ = run_ranks("trained", 2, folder=str(tmp_path / "again"), shard="all", kill=(1, 3, False))
+    assert outcomes[0].error in ("RankLost", "RuntimeError"), "or torch's, where it was in an evaluation"
+    outcomes, _ = run_ranks("trained", 2, folder=str(tmp_path / "again"), shard="all")
+    for outcome in outcomes:
+        assert not outcome.error, outcome
+        assert outcome.value["resumed"] == (2,)
+        assert same_bits(outcome.value, calm[0].value)
+    run_ranks("trained", 2, folder=str(tmp_path / "other"), shard="all", kill=(1, 2, True))
+    (outcome,), _ = run_ranks("trained", 1, folder=str(tmp_path / "other"))
+    assert not outcome.error, outcome
+    for name, value in calm[0].value["weights"].items():
+        np.testing.assert_allclose(outcome.value["weights"][name], value, rtol=0, atol=1e-10)
+
+
 def test_another_number_of_ranks_goes_on_from_a_checkpoint(shared: Path, tmp_path: Path) -> None:
     """Killed in the pass of step 3: all that was released is in the checkpoint."""
     run_ranks("trained", 2, folder=str(tmp_path), kill=(1, 2, True))

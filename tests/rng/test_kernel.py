@@ -240,10 +240,10 @@ def test_what_fails_and_who_comes_at_the_same_time_gets_no_word_twice() -> None:
 
 
 def test_more_words_of_a_coordinate_are_used_for_nothing_else() -> None:
-    from decrescendo.base.rng.keystream import _Words
+    from decrescendo.base.rng.keystream import ReservedWords
 
     places = [(0, 0), (0, 1), (0, 2), (1, 0), (2**40, 7)]
-    firsts = {place: next(_Words(KEY, place[0]).further(place[1])) for place in places}
+    firsts = {place: next(ReservedWords(KEY, 2 * place[0]).further(place[1])) for place in places}
     # Coordinate 2 of a vector at block 0 is coordinate 0 of one at block 1; no others share.
     assert firsts[0, 2] == firsts[1, 0]
     assert len(set(firsts.values())) == len(places) - 1

@@ -12,6 +12,9 @@ import torch
 import torch._dynamo  # what a first pass loads, once for all ranks
 from architectures import ARCHITECTURES
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.utils.data import default_collate
 
 import decrescendo.optim.noise
 import decrescendo.training.source
@@ -22,6 +25,8 @@ from decrescendo.accounting.budget import Budget, Guarantee, Unit
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
+from decrescendo.clipping.batches import map_rows
+from decrescendo.distributed.sharded import Shards
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
@@ -62,6 +67,15 @@ def classified(model: nn.Module, batch: Any) -> Tensor:
 
 def subject(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, Any, Any]:
     """Model, loss and data; the same in every process."""
+    if name == "ragged":
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            items = [{"x": torch.randn(3 + row % 3, 5, dtype=dtype)} for row in range(ROWS)]
+            return (
+                nn.Linear(5, 2).to(dtype),
+                lambda model, batch: model(batch["x"]).square().mean((1, 2)),
+                items,
+            )
     if name != "CNN":
         architecture = ARCHITECTURES[name]
         model, data = architecture.make(dtype, ROWS)
@@ -109,10 +123,17 @@ def facts(run: Run) -> dict[str, Any]:
 def trained(
     name: str = "CNN", kind: str = "dynamic", wide: bool = True, batch: float = 8.0, folder: str = "",
     kill: tuple[int, int, bool] | None = None, seed: int = 3, secure: bool = False, items: bool = False,
+    shard: str = "", workers: int = 0, microbatch: int | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One training. ``kill`` says which rank dies after which step: at once, or in the pass of the next step."""
+    """One training. ``kill`` says which rank dies after which step: at once, or in the pass of the next step. ``shard``
+    says what `fully_shard` is called for: "base" (what is frozen), "all"; "copies" are two of two parts each. Then the
+    model is evaluated between steps, too."""
     world = distributed.join(timeout=60)
     model, loss, data = subject(name, torch.float64 if wide else torch.float32)
+    if items:
+        data = list(zip(*data, strict=True))
+    if shard:
+        put_in_parts(model, shard, world.size)
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = (
         torch.optim.Adam(parameters, lr=0.01) if folder else torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
@@ -136,13 +157,34 @@ def trained(
         taken = progress.step
         if not later:
             die()
+        if shard:
+            with torch.no_grad():
+                listed = isinstance(data, list)
+                loss(model, default_collate([data[0]]) if listed else map_rows(lambda rows: rows[:2], data))
         also["decay"].step()
 
     run = train(
         model, seen, data, plan_of(kind, batch), optimizer, seed=Secure() if secure else seed, world=world,
-        checkpoints=checkpoints, callback=after,
+        checkpoints=checkpoints, callback=after, num_workers=workers,
+        settings=None if microbatch is None else EngineSettings(microbatch_size=microbatch),
     )  # fmt: skip
     return facts(run)
+
+
+def put_in_parts(model: nn.Module, what: str, size: int) -> None:
+    """`fully_shard` on blocks where there are some, else on what has parameters of its own; and on the model."""
+    copies = what == "copies"
+    mesh = torch.distributed.init_device_mesh(
+        "cpu", (2, size // 2) if copies else (size,), mesh_dim_names=("copy", "part") if copies else ("part",)
+    )
+    trained = {p for p in model.parameters() if p.requires_grad} if what == "base" else None
+    blocks = [module for name, module in model.named_modules() if name.split(".")[-2:-1] == ["h"]]
+    for block in blocks or [
+        m for m in model.modules() if next(m.parameters(recurse=False), None) is not None
+    ]:
+        if block is not model:
+            fully_shard(block, mesh=mesh, ignored_params=trained)
+    fully_shard(model, mesh=mesh, ignored_params=trained)
 
 
 def digits_life(folder: str, steps: int) -> tuple[str, list[float]]:
@@ -184,7 +226,7 @@ def waits() -> None:
         time.sleep(60)
 
 
-def noises(seed: int = 0, scale: float = 1.0) -> list[float]:
+def noises(seed: int = 0, scale: float = 1.0, shard: str = "") -> list[float]:
     """The variance of the noise of some steps over many coordinates, in units of (z C)^2; all gradients are zero.
 
     With another ``scale`` the noise is that much of what it should be.
@@ -193,9 +235,11 @@ def noises(seed: int = 0, scale: float = 1.0) -> list[float]:
     if scale != 1.0:
         whole = decrescendo.optim.noise._noise_std
         decrescendo.optim.noise._noise_std = lambda z, sensitivity: scale * whole(z, sensitivity)
-    model = nn.Linear(30_000, 1, bias=False)
+    model = nn.Linear(300, 100, bias=False)
     with torch.no_grad():
         model.weight.zero_()
+    if shard:
+        put_in_parts(model, shard, world.size)
     noise, clip, rate = 2.0, 0.5, 0.02
     plan = Plan(
         Budget(1.0, 1e-5), PoissonSampling(ROWS, rate * ROWS), Schedule([noise] * 4, [clip] * 4), STAND_IN
@@ -205,12 +249,49 @@ def noises(seed: int = 0, scale: float = 1.0) -> list[float]:
         seed=seed, world=world,
     )  # fmt: skip
     found: list[float] = []
-    for batch in trainer.batches(torch.zeros(ROWS, 30_000)):
-        before = model.weight.detach().clone()
+    for batch in trainer.batches(torch.zeros(ROWS, 300)):
+        before = all_of(model.weight).clone()
         trainer.step(batch)
-        moved = (before - model.weight.detach()) * plan.sampling.expected_batch_size / (noise * clip)
+        moved = (before - all_of(model.weight)) * plan.sampling.expected_batch_size / (noise * clip)
         found.append(float(moved.square().mean()))
     return found
+
+
+def all_of(parameter: Tensor) -> Tensor:
+    """All of a parameter, of which this rank may have a part."""
+    value: Any = parameter.detach()
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def remembered(what: str, blocks: int = 32, width: int = 16) -> int:
+    """The most bytes of parameters and of their sums, in parts and whole, that this rank had at once in two steps."""
+    world = distributed.join(timeout=60)
+    mesh = torch.distributed.init_device_mesh("cpu", (world.size,))
+    layers = [
+        fully_shard(nn.Linear(width, width).requires_grad_(what == "all"), mesh=mesh) for _ in range(blocks)
+    ]
+    model = nn.Sequential(*layers, nn.Linear(width, 2))
+    peak, go_round = 0, Shards._round
+
+    def counted(self: Shards, need: Any, index: int = 0, total: Tensor | None = None) -> list[int]:
+        nonlocal peak
+        said = go_round(self, need, index, total)
+        tensors = [part.to_local() for block in self._blocks for part in block.parts.values()]
+        tensors += [whole for block in self._blocks for whole in block.whole.values()]
+        tensors += [*self._sums.values(), *([] if total is None else [total])]
+        peak = max(peak, sum(tensor.untyped_storage().nbytes() for tensor in tensors))
+        return said
+
+    Shards._round = counted
+    torch.manual_seed(0)
+    trainer = Trainer(
+        model, lambda model, batch: model(batch).square().sum(1), plan_of("constant"),
+        torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01), seed=3, world=world,
+    )  # fmt: skip
+    batches = trainer.batches(torch.randn(ROWS, width))
+    for _ in range(2):
+        trainer.step(next(batches))
+    return peak
 
 
 def masks() -> dict[str, Any]:
@@ -353,11 +434,20 @@ def mistaken(mistake: str) -> dict[str, Any]:
         data = torch.utils.data.DataLoader(rows, sampler=sampler, batch_size=4)
     if mistake == "rows that are sharded":
         data = data[0][world.rank :: world.size], data[1][world.rank :: world.size]
-    if mistake == "sharded parameters":
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(model, mesh=torch.distributed.init_device_mesh("cpu", (world.size,)))
-    if mistake == "no world":
+    if "in parts" in mistake:
+        put_in_parts(model, "all", world.size)
+    if mistake == "tensor parallelism":
+        mesh = torch.distributed.init_device_mesh("cpu", (world.size,))
+        parallelize_module(model, mesh, {"layers.8": ColwiseParallel()})
+    if mistake == "parts in another precision":
+        fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32))
+    if mistake == "a tied parameter cut in two":
+        model.layers.append(nn.Linear(3, 3).double())
+        model.layers.append(nn.Linear(3, 3).double())
+        model.layers[10].weight = model.layers[9].weight
+        fully_shard(model.layers[9])
+        fully_shard(model)
+    if mistake.startswith("no world"):
         given = None
     if mistake == "Alone on one" and odd:
         given = Alone()
@@ -369,9 +459,9 @@ def mistaken(mistake: str) -> dict[str, Any]:
     def failing(model: nn.Module, batch: Any) -> Tensor:
         nonlocal passes
         passes += 1
-        if mistake == "an error in the loss" and odd and passes > 4:
+        if mistake.startswith("an error in the loss") and odd and passes > 4:
             raise ZeroDivisionError("a mistake in the loss")
-        if mistake == "killed in a step" and odd and passes > 4:
+        if mistake.startswith("killed in a step") and odd and passes > 4:
             os.kill(os.getpid(), signal.SIGKILL)
         if mistake == "a loss that mixes examples" and odd and passes > 4:
             return loss(model, batch) + loss(model, batch).mean()

@@ -60,7 +60,9 @@ class Life:
         for rank in range(size if started is None else started):
             ours, theirs = _CONTEXT.Pipe()
             process = _CONTEXT.Process(
-                target=_life, args=(theirs, scenario, rank, size, port, options), daemon=True
+                target=_life,
+                args=(theirs, scenario, rank, size, port, options),
+                daemon=not options.get("workers"),
             )
             process.start()
             theirs.close()
@@ -124,7 +126,10 @@ def _life(pipe: Connection, scenario: str, rank: int, size: int, port: int, opti
     import rank_life
     import torch
 
-    os.environ |= {
+    if size == 1 and not options.get("shard") and scenario != "remembered":
+        os.environ.pop("RANK", None)
+        size = 0  # no torchrun
+    os.environ |= {} if not size else {
         "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
     }  # fmt: skip

@@ -241,14 +241,16 @@ def norm_accumulator(parameters: Mapping[str, Tensor]) -> torch.dtype:
     return torch.float64 if wide else torch.float32
 
 
-def empty_sum(parameters: Mapping[str, Tensor], clip_norm: float, *, wide: bool = False) -> ClippedSum:
-    """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more."""
-    zeros = {
-        name: torch.zeros(
-            parameter.shape,
-            dtype=torch.float64 if wide else accumulator(parameter.dtype),
-            device=parameter.device,
-        )
-        for name, parameter in parameters.items()
-    }
+def empty_sum(
+    parameters: Mapping[str, Tensor], clip_norm: float, *, wide: bool = False, stored: bool = True
+) -> ClippedSum:
+    """The clipped sum of an empty batch: zeros, with the sensitivity it would have with one example more.
+
+    Without ``stored`` they take no memory, and must not be written to.
+    """
+    zeros: dict[str, Tensor] = {}
+    for name, parameter in parameters.items():
+        dtype = torch.float64 if wide else accumulator(parameter.dtype)
+        zero = torch.zeros(parameter.shape if stored else (), dtype=dtype, device=parameter.device)
+        zeros[name] = zero.expand(parameter.shape)
     return ClippedSum(zeros, clip_norm, Diagnostics(0, 0, 0, 0.0))

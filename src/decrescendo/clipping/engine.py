@@ -65,6 +65,8 @@ class Engine:
         seeds: gives the seed (from 0 on) of the random numbers of each pass, such as dropout's, from a stream that
             nobody can predict: with masks that are known, one more row shows in all of them. Without it, a pass that
             draws random numbers is refused. torch's global generators are afterwards where they were.
+        keep: called with the name and the sum of each parameter of a micro-batch as soon as it is there; what it
+            returns is added up in its place. For ranks that hold a part of each sum; ``None`` keeps all.
 
     Guarantee:
         adding or removing one example changes the sum by at most ``clip_norm`` in the joint Euclidean norm. What each
@@ -103,6 +105,7 @@ class Engine:
         settings: EngineSettings = EngineSettings(),  # noqa: B008 (frozen)
         *,
         seeds: Callable[[], int] | None = None,
+        keep: Callable[[str, Tensor], Tensor] | None = None,
     ) -> None:
         check_instance("settings", settings, EngineSettings)
         for name, parameter in trainable(model).items():
@@ -122,6 +125,7 @@ class Engine:
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._prover = Prover(model, loss, settings.declared)
         self._seeds = _no_seed if seeds is None else seeds
+        self._keep = keep
         self._peak: Peak | None = None
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
@@ -131,7 +135,7 @@ class Engine:
         parameters = trainable_of(held)
         rows = 0 if batch is None else count_rows(batch)
         if rows == 0:
-            return empty_sum(parameters, limit, wide=self._settings.wide)
+            return empty_sum(parameters, limit, wide=self._settings.wide, stored=self._keep is None)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
         for sums, seen in self._in_parts(batch, held, lambda part, size: self._clipped(part, size, limit)):
@@ -206,7 +210,7 @@ class Engine:
                 else:
                     found.append(work(part, size))
             except Exception as error:
-                if not is_out_of_memory(error):
+                if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
                     raise
                 failure = (str(error).strip() or type(error).__name__).splitlines()[0]
             finally:
@@ -246,7 +250,16 @@ class Engine:
                 loss_sum=loss_sum(done.losses[:rows]),
                 within=within_norm(factors.norms[:rows], limit),
             )
-            return measured.scaled_sums(factors.factors), seen
+            try:
+                return measured.scaled_sums(factors.factors, self._keep), seen
+            except Exception as error:
+                if self._keep is None or not is_out_of_memory(error):
+                    raise
+                what = str(error)
+            # What was handed on must not be handed on again: these examples are not passed a second time.
+            raise OutOfMemory(
+                f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
+            )
 
 
 def _no_seed() -> int:

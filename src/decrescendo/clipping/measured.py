@@ -1,6 +1,6 @@
 """From recorded uses and one backward pass to per-example norms and weighted sums, parameter by parameter."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -60,24 +60,27 @@ class Measured:
             found[name] = square.to(norm_dtype(square.device))
         return found
 
-    def scaled_sums(self, factors: Float[Tensor, " batch"]) -> dict[str, Tensor]:
-        """sum_i w_i g_i for each parameter, by name."""
-        closed = self._find_closed()
-        found: dict[str, Tensor] = {}
-        for name, parameter in self.parameters.items():
-            local = factors.to(parameter.device)
-            if name in closed:
-                sums = [
-                    part.source.back(part.kernel.scaled_sum(part.slot, part.d, local))
-                    for part in closed[name]
-                ]
-                total = sums[0] if len(sums) == 1 else torch.add(*sums)
-            elif name in self.whole:
-                total = scale_and_sum(self.whole[name], local)
-            else:
-                total = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
-            found[name] = total.to(torch.float64 if self.wide else accumulator(parameter.dtype))
-        return found
+    def scaled_sums(
+        self, factors: Float[Tensor, " batch"], keep: Callable[[str, Tensor], Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """sum_i w_i g_i for each parameter, by name; of each, what ``keep`` makes of it before the next is made."""
+        sums = ((name, self.scaled_sum(name, factors)) for name in self.parameters)
+        return {name: total if keep is None else keep(name, total) for name, total in sums}
+
+    def scaled_sum(self, name: str, factors: Float[Tensor, " batch"]) -> Tensor:
+        """The same for one parameter."""
+        parameter, closed = self.parameters[name], self._find_closed()
+        local = factors.to(parameter.device)
+        if name in closed:
+            sums = [
+                part.source.back(part.kernel.scaled_sum(part.slot, part.d, local)) for part in closed[name]
+            ]
+            total = sums[0] if len(sums) == 1 else torch.add(*sums)
+        elif name in self.whole:
+            total = scale_and_sum(self.whole[name], local)
+        else:
+            total = torch.zeros(parameter.shape, dtype=torch.float32, device=parameter.device)
+        return total.to(torch.float64 if self.wide else accumulator(parameter.dtype))
 
     def without(self, bad: Bool[Tensor, " batch"]) -> "Measured":
         """The same with the gradients of these examples zero, whatever they were."""

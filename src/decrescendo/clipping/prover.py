@@ -7,10 +7,11 @@ this shape; where they are others, with those of a second, small pass over anoth
 Longer than most files: a pass and the passes it is compared with are one argument.
 """
 
+import functools
 import math
 import random
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
@@ -222,12 +223,6 @@ class Prover:
             # A program that reads numbers gets none of them here either: it could keep what is true.
             natural = not done.watch.looks.poisoned
             losses = self._plain(batch, rows, done.watch.count, seed, done.watch.script, natural=natural)
-            each = [
-                torch.autograd.grad(
-                    loss, list(parameters.values()), retain_graph=True, materialize_grads=True
-                )
-                for loss in losses.unbind()
-            ]
         if done.watch.looks.asked:
             return  # then examples alone are compared
         _compare_losses(done.losses, losses.detach(), [], done.watch.coarsest)
@@ -235,29 +230,56 @@ class Prover:
         tolerance = 2 * max(map(_tolerance, dtypes))
         with full_precision():
             squares = {name: found.sqrt() for name, found in done.squares().items()}
-            for row, found in enumerate(each):
-                one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
-                one[row] = 1
-                own = done.measured.scaled_sums(one)
-                norms = torch.stack([_norm(g) for g in found])
-                if not bool(torch.isfinite(norms).all()):
+        for row, loss in enumerate(losses.unbind()):
+            found = _norms_and_errors(loss, parameters, done, row)
+            whole = math.hypot(*(norm for norm, _ in found.values()))
+            if not math.isfinite(whole):
+                continue
+            for name, (norm, error) in found.items():
+                # A gradient that cancels to zero (a bias before a normalisation) is rounding of the rest.
+                # Measured is an upper bound, far above where the terms of a sum cancel.
+                measured = float(squares[name][row])
+                allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
+                if math.isinf(measured):  # squares that overflow count as not finite
                     continue
-                whole = float(norms.norm())
-                for (name, mine), gradient, norm in zip(own.items(), found, norms.tolist(), strict=True):
-                    # A gradient that cancels to zero (a bias before a normalisation) is rounding of the rest.
-                    # Measured is an upper bound, far above where the terms of a sum cancel.
-                    measured, error = float(squares[name][row]), float((mine - gradient).norm())
-                    allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
-                    if math.isinf(measured):  # squares that overflow count as not finite
-                        continue
-                    if done.watch.looks.poisoned and not error <= allowed:
-                        raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
-                    if not error <= allowed or measured < norm - allowed:
-                        raise UnsupportedModel(
-                            f"an example's gradient must be autograd's, got {name} with an error of {error:.1e} and a "
-                            f"norm of {measured:.6g} for {norm:.6g}. A hook on it, or an operation that the engine "
-                            "misreads? Freeze it, or write that part with ordinary torch operations"
-                        )
+                if done.watch.looks.poisoned and not error <= allowed:
+                    raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
+                if not error <= allowed or measured < norm - allowed:
+                    raise UnsupportedModel(
+                        f"an example's gradient must be autograd's, got {name} with an error of {error:.1e} and a "
+                        f"norm of {measured:.6g} for {norm:.6g}. A hook on it, or an operation that the engine "
+                        "misreads? Freeze it, or write that part with ordinary torch operations"
+                    )
+
+
+def _norms_and_errors(
+    loss: Tensor, parameters: Mapping[str, nn.Parameter], done: Pass, row: int
+) -> dict[str, tuple[float, float]]:
+    """Of each parameter: the norm of autograd's gradient of one loss, and how far from it what was measured is.
+
+    One gradient after another is there, not all at once.
+    """
+    one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
+    one[row] = 1
+    found: dict[str, tuple[float, float]] = {}
+
+    def compare(name: str, gradient: Tensor) -> Tensor:
+        with full_precision(), torch.no_grad():
+            error = (done.measured.scaled_sum(name, one) - gradient).norm()
+            found[name] = float(_norm(gradient)), float(error)
+        # What a backward pass keeps in the gradient's place, without memory of its own.
+        return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
+
+    handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
+    try:
+        with torch.enable_grad():
+            torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name in parameters.keys() - found.keys():  # the loss does not depend on it
+        found[name] = 0.0, float(done.measured.scaled_sum(name, one).norm())
+    return found
 
 
 def _draws(script: Script) -> bool:

@@ -6,6 +6,7 @@ error, before the operation sends anything. Sums without noise travel between ra
 trusted.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from decrescendo.accounting.ledger import Release
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator
@@ -36,11 +37,12 @@ from decrescendo.distributed.messages import (
 )  # fmt: skip
 from decrescendo.errors import InvalidValue, PlanViolation, RankLost
 from decrescendo.optim.noise import NoisyMean
-from decrescendo.training.world import Tree
+from decrescendo.training.bits import is_part
+from decrescendo.training.world import Noised, Parts, Tree, Whole, check_unwrapped
 
 
 class _At(IntEnum):
-    AGREE, DRAW, SUM, PUBLISH, FAIL = range(5)
+    AGREE, DRAW, SUM, PUBLISH, FAIL, PARTS = range(6)
 
 
 _WORDS = {
@@ -49,6 +51,7 @@ _WORDS = {
     _At.SUM: "summing gradients",
     _At.PUBLISH: "releasing",
     _At.FAIL: "ending",
+    _At.PARTS: "clipping",
 }
 
 
@@ -62,9 +65,9 @@ class Group:
         every: steps between two comparisons of the weights.
 
     Guarantee:
-        what `release` gives is `publish`, called once, on rank 0, of sum_r S_r with S_r the clipped sum of rank r's
-        share. Shares of one batch are disjoint and are all of it, so the sum has the sensitivity C of each. It is added
-        with SUM in float32 or wider. Noise and divisor are those of one process, whatever the number of ranks.
+        what `release` gives is the noisy mean of sum_r S_r with S_r the clipped sum of rank r's share. Shares of one
+        batch are disjoint and are all of it, so the sum has the sensitivity C of each. It is added with SUM in float32
+        or wider. Noise and divisor are those of one process, whatever the number of ranks.
 
     Edge cases:
         an empty share is a step: its sum is zero.
@@ -82,10 +85,11 @@ class Group:
         self._control, self._gradients = control, gradients or control
         self._on_device = "nccl" in str(dist.get_backend(self._gradients))
         self._every = every
-        self._owner, self._error = os.getpid(), None
+        self._owner, self._error, self._parts = os.getpid(), None, Whole()
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
 
     _error: Exception | None
+    _parts: Parts
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
@@ -130,12 +134,25 @@ class Group:
         """Every ``size``-th index."""
         return indices[self.rank :: self.size]
 
+    def hold(self, model: nn.Module) -> Parts:
+        """All of each parameter, or parts of those that ``fully_shard`` was given."""
+        check_unwrapped(model, parts=True)
+        sharded = any(is_part(p) for p in model.parameters()) or any(
+            type(module).__name__.startswith("FSDP") for module in model.modules()
+        )
+        self._parts = Whole()
+        if sharded:
+            from decrescendo.distributed.sharded import Shards  # slow to load
+
+            self._parts = Shards(model, self.size, self._meet, self._talking)
+        return self._parts
+
     def release(
-        self, clip: Callable[[], ClippedSum], publish: Callable[[ClippedSum], NoisyMean]
+        self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
-        """Rank 0's `publish` of the sum over all ranks, and what their clipping saw together."""
+        """The sum over all ranks with rank 0's noise; where parts are trained, each rank's part of it."""
         total = self._total(clip)
-        noisy = self._publish(total, publish)
+        noisy = self._each(total, noise, record) if self._parts.trained else self._first(total, noise, record)
         return noisy, total.diagnostics
 
     @contextmanager
@@ -150,7 +167,8 @@ class Group:
             raise
 
     def _total(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
-        """On rank 0 the sum over all ranks. Elsewhere what was sent, which nothing but `_publish` is given."""
+        """On rank 0 the sum over all ranks, and on the others, where parts are trained. Otherwise what was sent, which
+        nothing but `_first` is given."""
         clipped: list[ClippedSum] = []
 
         def message() -> bytes:
@@ -163,24 +181,47 @@ class Group:
         for text in found:
             seen += Diagnostics(*struct.unpack("<3q2d", text))
         own = clipped[0]
-        sums = {name: value.to(accumulator(value.dtype)) for name, value in own.gradients.items()}
+        sums = dict(own.gradients)
+        whole = {name: v.to(accumulator(v.dtype)) for name, v in own.gradients.items() if not is_part(v)}
         with self._talking():
-            for names in buckets(sums):
-                flat = self._flat(sums[name] for name in names)
+            for names in buckets(whole):
+                flat = self._flat(whole[name] for name in names)
                 dist.reduce(flat, 0, op=dist.ReduceOp.SUM, group=self._gradients)
-                self._unflatten(flat, sums, names)
-        return ClippedSum(sums, own.sensitivity, seen)
+                if self._parts.trained:
+                    dist.broadcast(flat, 0, group=self._gradients)
+                self._unflatten(flat, whole, names)
+        return ClippedSum(sums | whole, own.sensitivity, seen)
 
-    def _publish(self, total: ClippedSum, publish: Callable[[ClippedSum], NoisyMean]) -> NoisyMean:
+    def _each(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
+        """Each rank adds the noise of its part, rank 0 records them all."""
+        made: list[NoisyMean] = []
+
+        def message() -> bytes:
+            noisy, content = noise(total)
+            made.append(noisy)
+            return content
+
+        def recorded() -> bytes:
+            if not self.rank:
+                record(made[0].release, hashlib.sha256(b"".join(found)).digest() if found[0] else b"")
+            return b""
+
+        found = self._exchange(_At.PUBLISH, message)
+        self._begin(_At.PUBLISH, recorded)
+        return made[0]
+
+    def _first(self, total: ClippedSum, noise: Noised, record: Callable[[Release, bytes], None]) -> NoisyMean:
+        """Rank 0 adds the noise, records, and sends."""
         made: list[NoisyMean] = []
 
         def message() -> bytes:
             if self.rank:
                 return b""
-            made.append(publish(total))
-            release, std = made[0].release, made[0].noise_std
-            noise = math.nan if std is None else std
-            return struct.pack("<2dqd", release.sample_rate, release.noise_multiplier, release.count, noise)
+            noisy, content = noise(total)
+            record(noisy.release, content)
+            made.append(noisy)
+            release, std = noisy.release, math.nan if noisy.noise_std is None else noisy.noise_std
+            return struct.pack("<2dqd", release.sample_rate, release.noise_multiplier, release.count, std)
 
         found = self._exchange(_At.PUBLISH, message)
         means = dict((made[0] if made else total).gradients)
@@ -205,6 +246,10 @@ class Group:
         for name, part in zip(names, flat.split(sizes), strict=True):
             into[name] = part.reshape(into[name].shape).to(into[name].device)
 
+    def _meet(self, number: int) -> list[int]:
+        """A number of every rank, on every rank, while they clip."""
+        return self._begin(_At.PARTS, bytes, number)[1]
+
     def _exchange(self, at: _At, message: Callable[[], bytes]) -> list[bytes]:
         """A message of every rank, on every rank."""
         return self._exchanged(*self._begin(at, message))
@@ -219,8 +264,10 @@ class Group:
             dist.all_gather(found, own, group=self._control)
         return [part.numpy().tobytes()[:length] for part, length in zip(found, lengths, strict=True)]
 
-    def _begin(self, at: _At, message: Callable[[], bytes]) -> tuple[bytes, list[int]]:
-        """Make a message, and meet: its length and those of all others, where all are at the same place."""
+    def _begin(
+        self, at: _At, message: Callable[[], bytes], number: int | None = None
+    ) -> tuple[bytes, list[int]]:
+        """Make a message, and meet: its length (or ``number``) and those of all, where all are at the same place."""
         if self._error is not None:
             raise self._error
         if os.getpid() != self._owner:
@@ -233,7 +280,10 @@ class Group:
             content = message()
         except Exception as caught:
             error, content = caught, described(caught)
-        own = torch.tensor([at, error is not None, len(content)])
+        if self._error is not None:  # of a meeting in between
+            raise self._error
+        third = len(content) if number is None or error is not None else number
+        own = torch.tensor([at, error is not None, third])
         with self._talking():
             met = [torch.empty_like(own) for _ in range(self.size)]
             dist.all_gather(met, own, group=self._control)

@@ -40,7 +40,7 @@ def join(
     if gradients not in (None, "gloo", "nccl"):
         raise InvalidValue(f"gradients must be 'gloo' or 'nccl', got gradients={gradients!r}")
     joined = dist.is_available() and dist.is_initialized()
-    if not joined and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if not joined and "RANK" not in os.environ and int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return Alone()
     missing = [name for name in _ASKED if name not in os.environ]
     if not joined and missing:

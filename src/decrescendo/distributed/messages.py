@@ -65,7 +65,8 @@ def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
             names, count = [], 0
         names.append(name)
         count += value.numel()
-    yield names
+    if names:
+        yield names
 
 
 def packed(tree: Tree) -> bytes:

@@ -7,13 +7,14 @@ of the noise that the contributors of a `NoisedSum` have put into their parts th
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, cast, final
 
 import torch
 from torch import Tensor
 
 from decrescendo.accounting.ledger import Release
-from decrescendo.base.rng import Keystream, SecureStream
+from decrescendo.base.rng import Keystream, SecureStream, on_device
+from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.plans.sampling import PoissonSampling
@@ -63,8 +64,8 @@ def privatise(
         noise_multiplier: z >= 0. Zero adds nothing, draws nothing and protects nothing.
         sampling: how the batch was drawn; its declared ``expected_batch_size`` is the divisor.
         stream: the noise stream. A `base.rng.SecureStream` (which nobody can predict) or a `Keystream` (of a seed:
-            `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: the whole sum goes to the CPU for
-            it, its parameters one after another in the order of the sorted names, those of float64 last. A
+            `Streams.keyed`) gives an exact Gaussian, rounded once to a public grid: on CUDA where the sum is, else on
+            the CPU; the parameters one after another in the order of the sorted names, those of float64 last. A
             ``torch.Generator`` draws once a parameter in that order, where it lives.
 
     Guarantee:
@@ -156,20 +157,58 @@ def _noised_at_once(
     divisor: float,
     stream: SecureStream | Keystream,
 ) -> dict[str, Tensor]:
-    """The same in one walk over all of them, laid side by side: exact, rounded once to a grid."""
-    if not gradients:
-        return {}
-    sums = list(gradients.values())
-    device = sums[0].device
-    if any(part.device != device for part in sums):
-        sums, device = [part.cpu() for part in sums], torch.device("cpu")
-    flat = torch.cat([part.detach().reshape(-1) for part in sums]).to("cpu", dtype)
-    stream.add_gaussian(flat.numpy(), std, divisor=divisor, out=flat.numpy())
-    parts = flat.to(device).split([part.numel() for part in sums])
-    return {
-        name: part.view(gradients[name].shape).to(gradients[name].device)
-        for name, part in zip(gradients, parts, strict=True)
-    }
+    """The same for all of them, laid side by side: exact, rounded once to a grid.
+
+    Of what ranks hold in parts (DTensors) this rank's part gets the noise that is its in the whole.
+    """
+    words = stream.reserve(sum(gradient.numel() for gradient in gradients.values()))
+    noisy: dict[str, Tensor] = {}
+    runs: list[
+        tuple[int, list[tuple[str, Tensor]]]
+    ] = []  # the first number of a run, and what is side by side in it
+    count = end = 0
+    for name, gradient in gradients.items():
+        own, before = _own_part(gradient)
+        if not runs or end != count + before or runs[-1][1][-1][1].device != own.device:
+            runs.append((count + before, []))
+        runs[-1][1].append((name, own))
+        count, end = count + gradient.numel(), count + before + own.numel()
+    for first, run in runs:
+        flat, own_words = torch.cat([own for _, own in run]).to(dtype), words.after(first)
+        if flat.device.type == "cuda":
+            flat = on_device.add_gaussian(flat, std, own_words, divisor=divisor)
+        else:
+            flat = flat.cpu()
+            add_gaussian(flat.numpy(), std, own_words, divisor=divisor, out=flat.numpy())
+        parts = flat.split([own.numel() for _, own in run])
+        noisy |= {name: _like(gradients[name], part) for (name, _), part in zip(run, parts, strict=True)}
+    return noisy
+
+
+def _own_part(gradient: Tensor) -> tuple[Tensor, int]:
+    """The numbers of a tensor that are here, in order, and how many of it come before them."""
+    if not hasattr(gradient, "device_mesh"):
+        return gradient.detach().reshape(-1), 0
+    part = cast("Any", gradient.detach())
+    mesh, last = part.device_mesh, part.device_mesh.ndim - 1
+    if not part.placements[last].is_shard(0) or not all(p.is_replicate() for p in part.placements[:last]):
+        raise InvalidValue(
+            f"gradients in parts must be cut along their first dimension, got placements={part.placements}"
+        )
+    rows = -(-gradient.shape[0] // mesh.size(last))  # of each part but the last ones, as torch.chunk cuts
+    before = min(gradient.shape[0], rows * mesh.get_local_rank(last))
+    return part.to_local().reshape(-1), before * math.prod(gradient.shape[1:])
+
+
+def _like(gradient: Tensor, numbers: Tensor) -> Tensor:
+    """Numbers in the shape and the place of a tensor."""
+    if not hasattr(gradient, "device_mesh"):
+        return numbers.view(gradient.shape).to(gradient.device)
+    part = cast("Any", gradient)
+    local = numbers.view(part.to_local().shape)
+    return part.from_local(
+        local.to(part.device), part.device_mesh, part.placements, shape=part.shape, stride=part.stride()
+    )
 
 
 @final

@@ -1,6 +1,7 @@
-"""Tensors to the last bit, as digests."""
+"""Tensors to the last bit, as digests. Of a tensor that ranks hold in parts it is this rank's part."""
 
 import hashlib
+from typing import Any, cast
 
 from torch import Tensor, uint8
 
@@ -21,5 +22,12 @@ def digest(noisy: NoisyMean) -> bytes:
     return found.digest()
 
 
+def is_part(value: Tensor) -> bool:
+    """Whether a tensor is a rank's part of another (a DTensor)."""
+    return hasattr(value, "device_mesh")
+
+
 def _content(value: Tensor) -> bytes:
+    if is_part(value):
+        value = cast("Any", value).to_local()
     return value.detach().cpu().contiguous().reshape(-1).view(uint8).numpy().tobytes()

@@ -4,15 +4,16 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation
 from decrescendo.plans.agreement import Agreement
+from decrescendo.training.bits import is_part
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.drawing import RunStreams
 from decrescendo.training.steering.quantile import Tracker
@@ -77,15 +78,20 @@ class Keeper:
     ) -> None:
         """A checkpoint, where one is due; the first before the first step."""
         life = self._life
-        if self.releases is None or life.taken % self._checkpoints.every or life.taken == self._saved:
+        if life.taken % self._checkpoints.every or life.taken == self._saved:
+            return
+        self._saved = life.taken
+        # Where ranks hold parts, all of them take part in putting these together.
+        weights, moments = _whole(model.state_dict()), _whole(optimizer.state_dict())
+        if self.releases is None:
             return
         state = {
             "agreed": self._agreed.sha256,
             "run": life.run_id,
             "ranks": self._world.size,
             "resumed": list(life.resumed),
-            "model": model.state_dict(),
-            "optimizer": optimizer.state_dict(),
+            "model": weights,
+            "optimizer": moments,
             **place,  # and not where drawing ahead has got to
             **self._streams.others(),
             "releases": self.releases.name,
@@ -94,7 +100,6 @@ class Keeper:
             "seconds": life.seconds,
         }
         self._checkpoints.save(Checkpoint(life.taken, state))
-        self._saved = life.taken
 
     def resume(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, tracker: Tracker | None = None
@@ -111,8 +116,11 @@ class Keeper:
         if step is None:
             return
         with _fitting():
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
+            held = model.state_dict()
+            model.load_state_dict(
+                {name: _as(held.get(name), value) for name, value in state["model"].items()}
+            )
+            optimizer.load_state_dict(_in_parts(state["optimizer"], optimizer))
             life.supposed = tuple(str(sentence) for sentence in state["assumptions"])
             life.releases[:] = self._planned.first(step)
             life.columns[:] = [Diagnostics(*values) for values in state["columns"]]
@@ -162,6 +170,40 @@ class Keeper:
             self._streams.go_to({name: state.pop(name) for name in ("sampling", "data")})
             self._streams.put_others({name: state.pop(name) for name in ("noise", "masks")})
         return {"step": found.step, "state": state}
+
+
+def _whole(tree: Any) -> Any:
+    """A state with tensors on the CPU in place of those that ranks hold in parts."""
+    if isinstance(tree, Mapping):
+        return {key: _whole(value) for key, value in cast("Mapping[Any, Any]", tree).items()}
+    if isinstance(tree, list):
+        return [_whole(value) for value in cast("list[Any]", tree)]
+    return cast("Any", tree).full_tensor().cpu() if isinstance(tree, Tensor) and is_part(tree) else tree
+
+
+def _as(held: Any, value: Any) -> Any:
+    """A tensor in parts like one that is held, where that is."""
+    if not isinstance(held, Tensor) or not is_part(held):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    part = cast("Any", held)
+    return distribute_tensor(value.to(part.device), part.device_mesh, part.placements, src_data_rank=None)
+
+
+def _in_parts(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What an optimiser remembers of each number of a parameter, in parts as the parameter is."""
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        index: {
+            key: _as(held[index], value)
+            if isinstance(value, Tensor) and value.shape == held[index].shape
+            else value
+            for key, value in found.items()
+        }
+        for index, found in state["state"].items()
+    }
+    return {**state, "state": moments}
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
+from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows, assumption_of, table_of
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
@@ -45,7 +46,6 @@ from decrescendo.training.store import Store, new_id
 from decrescendo.training.world import (
     Tree,
     World,
-    check_plain,
     data_facts,
     facts_of,
     weights_digest,
@@ -157,8 +157,8 @@ class Trainer:
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
         _check_unit(agreed.budget)
+        self._parts = self._world.hold(model)
         parameters = trainable(model)
-        check_plain(model)
         for name, tensor in check_published(model).items():
             if tensor.is_meta:
                 raise UnsupportedModel(
@@ -170,9 +170,12 @@ class Trainer:
         self._streams = RunStreams.of(seed)
         # Of several ranks each has masks of its own, from a seed of rank 0's for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
-        self._engine: Clipper = Engine(model, loss, settings or EngineSettings(), seeds=self._masks)
+        self._engine: Clipper = Engine(
+            model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep
+        )
         self._accumulate = "float64" if settings is not None and settings.wide else "float32"
         self._life = Life("" if store is None else new_id())
+        self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
             if checkpoints is None
@@ -271,6 +274,8 @@ class Trainer:
                 self._source.tracker.heard(self._settings.clip_norm, self._life.taken)
         if self._world.size > 1 and granted is not None:
             self._masks.stream = Streams(decided["masks"][self._world.rank]).numpy("model")
+            if decided["noise"] is not None:
+                self._streams.noise = stream_at(self._streams.noise, decided["noise"])
         return granted is not None
 
     def _decide(self) -> Tree:
@@ -279,8 +284,9 @@ class Trainer:
         settings = self._source.following(self._life.taken)
         if settings is None:
             return {"settings": None, "stopped": self._source.stopped}
+        noise = stream_state(self._streams.noise) if self._parts.trained else None
         masks = [self._streams.masks() for _ in range(self._world.size)] if self._world.size > 1 else []
-        return {"settings": astuple(settings), "stopped": "", "masks": masks}
+        return {"settings": astuple(settings), "stopped": "", "masks": masks, "noise": noise}
 
     def _compare_weights(self, step: int = 0) -> None:
         self._world.agree(lambda: {"weights": weights_digest(self._model, trained=True)}, step)
@@ -302,7 +308,7 @@ class Trainer:
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
-        noisy, diagnostics = self._world.release(lambda: self._clip(batch), self._publish)
+        noisy, diagnostics = self._world.release(lambda: self._clip(batch), self._noised, self._record)
         self._life.releases.append(noisy.release)
         self._life.columns.append(diagnostics)
         self._drawn = None
@@ -312,15 +318,15 @@ class Trainer:
         settings = self._check_batch(batch)
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
-        clipped = self._engine.clipped_sum(batch, part * settings.clip_norm)
+        clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
         self._frozen_state.unfreeze(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
             self._frozen_state.check()
             self._looked = True
         return clipped
 
-    def _publish(self, clipped: ClippedSum) -> NoisyMean:
-        """On rank 0."""
+    def _noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
+        """What may be seen of a sum, once it is recorded, and its digest, where one is recorded."""
         settings, tracker = self._settings, self._source.tracker
         assert settings is not None
         if tracker is not None:
@@ -328,13 +334,16 @@ class Trainer:
         # The step's own declared B_t is the divisor.
         sampling = self._source.sampling.at(self._life.taken)
         noisy = privatise(clipped, settings.noise_multiplier, sampling, self._streams.noise)
-        # A crash may waste a release, never hide one. One that was recorded before is compared: the same noise on
-        # another sum must not be seen.
+        content = digest(noisy) if self._digests else b""
+        return noisy if tracker is None else tracker.follow(noisy, self._life.taken), content
+
+    def _record(self, release: Release, content: bytes) -> None:
+        """On rank 0. A crash may waste a release, never hide one. One that was recorded before is compared: the same
+        noise on another sum must not be seen."""
         if self._keeper is not None and self._keeper.releases is not None:
-            self._keeper.releases.record(self._life.taken, digest(noisy))
+            self._keeper.releases.record(self._life.taken, content)
         if self._account is not None:
-            self._account.record(self._life.taken, noisy.release, digest(noisy))
-        return noisy if tracker is None else tracker.follow(noisy, self._life.taken)
+            self._account.record(self._life.taken, release, content)
 
     @property
     def ledger(self) -> Ledger:
@@ -379,6 +388,7 @@ class Trainer:
                 its parameters and buffers.
         """
         with self._world.watched():
+            self._parts.settle()
             self._frozen_state.check()
             weights = cpu_weights(self._model)
         self._compare_weights()

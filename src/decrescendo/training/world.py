@@ -12,19 +12,59 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from decrescendo.accounting.ledger import Release
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics
-from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
+from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel, check_instance
 from decrescendo.optim.noise import NoisyMean
-from decrescendo.training.bits import checksum
+from decrescendo.training.bits import checksum, is_part
 from decrescendo.training.checkpoint.tree import pack
 from decrescendo.training.data import Rows
 from decrescendo.training.examples import Draw, Examples
 from decrescendo.training.run.versions import versions
 
 Tree = dict[str, Any]
+# From a sum to what may be seen of it, and a digest of that.
+Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
 # Rows of the data that ranks compare before the first step.
 _PROBES = 8
+
+
+@runtime_checkable
+class Parts(Protocol):
+    """How the parameters of a model lie on the ranks."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether trained parameters lie in parts: then each rank adds the noise of its part."""
+        ...
+
+    @property
+    def keep(self) -> Callable[[str, Tensor], Tensor] | None:
+        """What becomes of the sum of each parameter, as the engine takes it."""
+        ...
+
+    def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
+        """What ``clip`` returns, called where the model has whole parameters."""
+        ...
+
+    def settle(self) -> None:
+        """Have the parameters lie as between passes, whatever an evaluation has left."""
+        ...
+
+
+@final
+class Whole:
+    """Each rank has all of each parameter."""
+
+    trained, keep = False, None
+
+    def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
+        """What ``clip`` returns."""
+        return clip()
+
+    def settle(self) -> None:
+        """They do."""
 
 
 @runtime_checkable
@@ -57,10 +97,18 @@ class World(Protocol):
         """This rank's rows of the batch; may be none, which is a step all the same."""
         ...
 
+    def hold(self, model: nn.Module) -> "Parts":
+        """Where the parameters lie; refuse a model that these ranks cannot train."""
+        ...
+
     def release(
-        self, clip: Callable[[], ClippedSum], publish: Callable[[ClippedSum], NoisyMean]
+        self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
-        """``publish``, on rank 0, of the sum over all ranks of ``clip``; and what their clipping saw."""
+        """``noise`` on the sum over all ranks of ``clip``, which rank 0 has recorded; and what their clipping saw.
+
+        ``noise`` gives the mean and a digest of it. Rank 0 calls it, and hands on the mean; where parameters lie in
+        parts, each rank calls it on its part.
+        """
         ...
 
     def watched(self) -> AbstractContextManager[object]:
@@ -89,12 +137,19 @@ class Alone:
         """All of the batch."""
         return indices
 
+    def hold(self, model: nn.Module) -> Parts:
+        """All of them."""
+        check_unwrapped(model)
+        return Whole()
+
     def release(
-        self, clip: Callable[[], ClippedSum], publish: Callable[[ClippedSum], NoisyMean]
+        self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
         """One after the other."""
         clipped = clip()
-        return publish(clipped), clipped.diagnostics
+        noisy, content = noise(clipped)
+        record(noisy.release, content)
+        return noisy, clipped.diagnostics
 
     def watched(self) -> AbstractContextManager[object]:
         """Errors stay errors."""
@@ -125,24 +180,21 @@ def world_of(world: World | None) -> World:
     return Alone() if world is None else world
 
 
-def check_plain(model: nn.Module) -> None:
-    """Refuse wrappers that mean gradients of unclipped losses, and parameters that are parts of tensors."""
+def check_unwrapped(model: nn.Module, *, parts: bool = False) -> None:
+    """Refuse wrappers that mean gradients of unclipped losses; and parameters that are parts, unless ``parts``."""
+    check_instance("model", model, nn.Module)
     for name, module in model.named_modules():
-        if isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        wrapped = isinstance(module, (nn.parallel.DistributedDataParallel, nn.DataParallel))
+        if wrapped or type(module).__name__ == "FullyShardedDataParallel":
             raise UnsupportedModel(
                 f"the model must be given itself, got it in {type(module).__name__} ({name or 'the whole model'}), "
                 "which means gradients that nobody clipped. Give its .module, and world=decrescendo.distributed.join()"
             )
-        if type(module).__name__ == "FullyShardedDataParallel":
-            raise UnsupportedModel(
-                f"the model must be given itself, got it in {type(module).__name__} ({name or 'the whole model'}). "
-                "Give the model that was wrapped, whole on each rank"
-            )
     for name, parameter in model.named_parameters():
-        if type(parameter).__name__ == "DTensor" or type(parameter.data).__name__ == "DTensor":
+        if is_part(parameter) and not parts:
             raise UnsupportedModel(
-                f"parameters must be whole on each rank, got {name} sharded over ranks. No rank would see the norm of "
-                "an example's whole gradient: give the model before fully_shard or tensor parallelism"
+                f"parameters in parts must have a world of their ranks, got {name} sharded over ranks and none. Pass "
+                "world=decrescendo.distributed.join(), called after the ranks have joined"
             )
 
 
@@ -160,17 +212,38 @@ def facts_of(
         "names, shapes and kinds of parameters": _digest(shapes),
         "weights": weights_digest(model),
         "optimizer": type(optimizer).__qualname__,
-        "settings of the optimizer": _digest([settings, *(checksum(value).hex() for value in held.values())]),
+        "settings of the optimizer": _digest(
+            [settings, *(checksum(value).hex() for value in held.values() if not is_part(value))]
+        ),
         **{name: str(value) for name, value in others.items()},
     }
 
 
 def weights_digest(model: nn.Module, *, trained: bool = False) -> str:
-    """SHA-256 of parameters and buffers by name; of those alone that training moves with ``trained``."""
+    """SHA-256 of parameters and buffers by name; of those alone that training moves with ``trained``.
+
+    Where ranks hold parts, of the digests of all parts.
+    """
     found = [(name, value) for name, value in model.named_parameters() if value.requires_grad or not trained]
     if not trained:
         found += list(model.named_buffers())
-    return _digest([(name, checksum(value).hex()) for name, value in found])
+    digests = [(name, checksum(value).hex()) for name, value in found if not is_part(value)]
+    parts = [(name, value) for name, value in found if is_part(value)]
+    if parts:
+        own = bytes.fromhex(_digest([(name, checksum(value).hex()) for name, value in parts]))
+        digests += [("parts", text.hex()) for text in _of_all_parts(own, parts[0][1])]
+    return _digest(digests)
+
+
+def _of_all_parts(own: bytes, part: Any) -> list[bytes]:
+    """The digests of the ranks that together hold what ``part`` is a part of."""
+    from torch import distributed
+
+    group = part.device_mesh.get_group(part.device_mesh.ndim - 1)
+    sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(part.device)
+    found = [torch.empty_like(sent) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(found, sent, group=group)
+    return [digest.cpu().numpy().tobytes() for digest in found]
 
 
 def data_facts(table: Rows | Examples) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """A stream of bits from a key, any place of which is found at once: AES-256 in counter mode (NIST SP 800-38A)."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import Lock
 from typing import final
 
@@ -73,13 +73,14 @@ class Keystream:
         Draws one word a value, from the next whole block on. No word is used twice, whatever fails, and whoever else
         draws at the same time.
         """
+        return add_gaussian(values, std, self.reserve(len(values)), divisor=divisor, out=out)
+
+    def reserve(self, count: int) -> "ReservedWords":
+        """The next ``count`` words, from a whole block on, to be drawn in any order."""
         with self._lock:
-            first = -(-self._position // _BLOCK)
-            words = _Words(self.key, first, [self._context])
-            try:
-                return add_gaussian(values, std, words, divisor=divisor, out=out)
-            finally:
-                self._seek(_BLOCK * first + 8 * len(values))
+            start = -(-self._position // _BLOCK) * _BLOCK
+            self._seek(start + 8 * check_integer("count", count))
+        return ReservedWords(self.key, start // 8)
 
     def _seek(self, position: int) -> None:
         self._position = position
@@ -89,35 +90,41 @@ class Keystream:
 
 
 @dataclass(frozen=True, slots=True)
-class _Words:
-    """The words of one vector's coordinates, for any number of threads: word i is at byte 16 first + 8 i."""
+class ReservedWords:
+    """The words of one vector's coordinates, for any number of threads: word i is at byte 8 (start + i) of the stream.
+
+    >>> Keystream(bytes(32)).reserve(9).after(3).reader(2)(0, 2).tolist() == Keystream(bytes(32)).words(5)[3:].tolist()
+    True
+    """
 
     key: bytes
-    first: int
-    # Contexts that a reader may take: making one takes as long as a thousand words.
-    free: list[CipherContext] = field(default_factory=list[CipherContext])
+    start: int
+
+    def after(self, count: int) -> "ReservedWords":
+        """Those of the coordinates from number ``count`` on."""
+        return ReservedWords(self.key, self.start + count)
 
     def reader(self, most: int) -> Callable[[int, int], UInt64[np.ndarray, " count"]]:
-        """A function of (start, count), for one thread: words start .. start + count - 1, until it is called again.
+        """A function of (first, count), for one thread: words first .. first + count - 1, until it is called again.
 
         Args:
-            most: the largest count; ``start`` is even.
+            most: the largest count; ``first`` is even.
         """
-        context = self.free.pop() if self.free else _context(self.key, 0)
-        zeros, words = memoryview(bytes(8 * most)), np.empty(most + 2, dtype="<u8")
-        buffer = words.data.cast("B")  # with room for the block that `update_into` asks for
+        context, odd = _context(self.key, 0), self.start % 2
+        # With room for the block that `update_into` asks for.
+        zeros, words = memoryview(bytes(8 * (most + odd))), np.empty(most + odd + 2, dtype="<u8")
+        buffer = words.data.cast("B")
 
-        def read(start: int, count: int) -> np.ndarray:
-            context.reset_nonce(_counter(self.first + start // 2))
-            context.update_into(zeros[: 8 * count], buffer)
-            return words[:count]
+        def read(first: int, count: int) -> np.ndarray:
+            context.reset_nonce(_counter((self.start + first) // 2))
+            context.update_into(zeros[: 8 * (count + odd)], buffer)
+            return words[odd : count + odd]
 
         return read
 
     def further(self, index: int) -> Iterator[int]:
         """More words of coordinate ``index``, without end, at a place of its own."""
-        place = 2 * self.first + index
-        context = _context(self.key, _FURTHER + place * _PER_COORDINATE)
+        context = _context(self.key, _FURTHER + (self.start + index) * _PER_COORDINATE)
         while True:
             yield int.from_bytes(context.update(bytes(8)), "little")
 

@@ -33,7 +33,7 @@ SOURCE = Path(__file__).with_name("gaussian.c")
 # gamma is this many powers of two below the largest one that is at most std.
 _FINENESS = 20
 # What float64 may be wrong by in the quantile, in units of 1 + |N|; SciPy's is at most 2^-50 (tests measure it).
-_QUANTILE_ERROR = 2.0**-45
+QUANTILE_ERROR = 2.0**-45
 # What the kernel may be wrong by in N, half of the first word's interval counted (tests prove it).
 KERNEL_ERROR = 2.0**-46
 # Coordinates worked on at once: what is between them stays in the cache. Even: two words make a block.
@@ -122,7 +122,7 @@ def add_gaussian(
     if left:
         indices, drawn = (np.concatenate(parts) for parts in zip(*left, strict=True))
         with np.errstate(over="ignore"):  # beyond float32
-            found[indices] = _settled(
+            found[indices] = settled(
                 values[indices].astype(np.float64), std, step, inverse, drawn, words, indices
             )
     return found
@@ -197,11 +197,11 @@ def _nearest(
         scaled = total / step
         nearest = np.rint(scaled)
         # |dN/du| <= 1.26/u: half a unit of the last bit drawn, and the rounding of u, become an error of N.
-        error = std * (2.0**-64.5 / probability + _QUANTILE_ERROR * (1 + size)) + 2.0**-52 * np.abs(total)
+        error = std * (2.0**-64.5 / probability + QUANTILE_ERROR * (1 + size)) + 2.0**-52 * np.abs(total)
         return nearest, ~(np.abs(scaled - nearest) + error / step < 0.5)
 
 
-def _settled(
+def settled(
     values: Float[np.ndarray, " some"], std: float, step: float, inverse: float, drawn: UInt64[np.ndarray, " some"],
     words: Words, indices: Int[np.ndarray, " some"],
 ) -> Float[np.ndarray, " some"]:  # fmt: skip

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from jaxtyping import Float, Int, UInt64
 
-from decrescendo.base.rng.keystream import KEY, Keystream
+from decrescendo.base.rng.keystream import KEY, Keystream, ReservedWords
 from decrescendo.errors import InvalidType, check_integer, check_real
 
 # Coins thrown at once.
@@ -114,6 +114,11 @@ class SecureStream:
         """``values`` with N(0, std^2) on each, rounded to a public grid: see `rounded.add_gaussian`."""
         self._check_owner()
         return self._stream.add_gaussian(values, std, divisor=divisor, out=out)
+
+    def reserve(self, count: int) -> ReservedWords:
+        """The next words, to be drawn in any order: see `Keystream.reserve`."""
+        self._check_owner()
+        return self._stream.reserve(count)
 
     def _bytes(self, count: int) -> bytes:
         self._check_owner()

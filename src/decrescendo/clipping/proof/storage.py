@@ -27,7 +27,7 @@ class Pausable(TorchDispatchMode):
 def paused() -> Generator[None]:
     """Inside, the engine works by itself: nothing is watched, and what is made has to be labelled by `Watch.assign`."""
     modes = cast("list[object]", cast("Any", _python_dispatch)._get_current_dispatch_mode_stack())
-    if len(modes) <= 1:
+    if not modes or (len(modes) == 1 and isinstance(modes[0], Pausable)):
         with _C._DisableTorchDispatch():
             yield
         return

@@ -1,11 +1,13 @@
 """The weights of a run, apart from the model: what may be published of it, and nothing else."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from decrescendo.errors import UnsupportedModel, check_instance
+from decrescendo.training.bits import is_part
 
 
 def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -25,7 +27,12 @@ def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
     >>> sorted(cpu_weights(nn.BatchNorm1d(2, affine=False)))
     ['num_batches_tracked', 'running_mean', 'running_var']
     """
-    return {name: value.detach().to("cpu", copy=True) for name, value in check_published(model).items()}
+    return {name: _whole(value).to("cpu", copy=True) for name, value in check_published(model).items()}
+
+
+def _whole(value: Tensor) -> Tensor:
+    """All of a tensor; of one that ranks hold in parts only if all of them ask."""
+    return cast("Any", value.detach()).full_tensor() if is_part(value) else value.detach()
 
 
 def check_published(model: nn.Module) -> Mapping[str, Tensor]:

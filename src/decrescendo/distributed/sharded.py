@@ -1,0 +1,317 @@
+"""`Shards`: a model of which ``fully_shard`` (FSDP2) has put a part of each parameter on each rank.
+
+Between passes the model is as torch made it: its parameters are DTensors. In a pass they are plain tensors, whose
+memory is there while an operation needs it: a dispatch mode looks at the arguments of every operation, forward and
+backward, and has the ranks gather what is missing. So the engine sees whole parameters, and proves and clips as always.
+
+Ranks do not pass in step: one has an empty share, another cuts its share into micro-batches, or proves a new shape. So
+nothing is gathered or summed before all ranks have said, in a round, what each needs; then all take part in all of it.
+"""
+
+import math
+from collections.abc import Callable, Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any, cast, final
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decrescendo.clipping.clipped import ClippedSum
+from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, storage_key, tensors_of
+from decrescendo.errors import UnsupportedModel
+
+# Blocks whose memory is there at once: the one in use, and the one before it.
+_PRESENT = 2
+_PLACEMENTS = ((Shard(0),), (Replicate(), Shard(0)))
+
+
+class _Need(IntEnum):
+    NOTHING, PARAMETERS, SUM = range(3)
+
+
+@dataclass(slots=True)
+class _Block:
+    """What is gathered together: by name its parameters in parts, and whole, without memory most of the time."""
+
+    parts: dict[str, DTensor] = field(default_factory=dict[str, DTensor])
+    whole: dict[str, nn.Parameter] = field(default_factory=dict[str, nn.Parameter])
+
+
+@final
+class Shards:
+    """The parts of a model's parameters.
+
+    Args:
+        model: on which ``fully_shard`` was called, on a mesh of all ranks.
+        size: how many ranks there are.
+        meet: tells a number to all ranks, and gives those of all.
+        talking: inside, what fails is a rank that is lost.
+
+    Guarantee:
+        each example's gradient is that of the whole model, and so is its norm, whichever rank passes it. A sum is added
+        over all ranks in its own dtype, float32 or wider, and each rank keeps a part of it.
+
+    Edge cases:
+        a tied parameter is one, where ``fully_shard`` was given it once; where it made two of it, it is refused.
+
+    Raises:
+        UnsupportedModel: parameters that lie in any other way (tensor parallelism), in another precision or on
+            another device than they are used in; a tied parameter that is none any more.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        size: int,
+        meet: Callable[[int], list[int]],
+        talking: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self._model, self._meet, self._talking = model, meet, talking
+        self._blocks = _blocks_of(model, size)
+        self._by_memory = {
+            storage_key(whole): index
+            for index, block in enumerate(self._blocks)
+            for whole in block.whole.values()
+        }
+        self._present: list[int] = []
+        self._trained: dict[str, DTensor] = {}
+        self._sums: dict[str, Tensor] = {}
+        self.settle()
+
+    @property
+    def trained(self) -> bool:
+        """Whether a parameter that lies in parts is trained: then sums and means do."""
+        return bool(self._trained)
+
+    def keep(self, name: str, total: Tensor) -> Tensor:
+        """Give a sum of this rank's examples to the ranks that keep parts of it."""
+        if name not in self._trained:
+            return total
+        self._round(_Need.SUM, list(self._trained).index(name), total)
+        return total.new_empty(0)
+
+    def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
+        """What ``clip`` returns, once all ranks have clipped: of what lies in parts the sums over all ranks (DTensors);
+        of other parameters the sums over this rank's examples."""
+        self._sums = {}
+        with self._gathering():
+            own = clip()
+            while any(self._round(_Need.NOTHING)):
+                pass
+        gradients = dict(own.gradients)
+        for name, part in self._trained.items():
+            local = self._sums.pop(name, None)
+            if local is None:  # of no rank
+                local = torch.zeros_like(part.to_local(), dtype=gradients[name].dtype)
+            gradients[name] = DTensor.from_local(
+                local, part.device_mesh, part.placements, shape=part.shape, stride=part.stride()
+            )
+        return ClippedSum(gradients, own.sensitivity, own.diagnostics)
+
+    def settle(self) -> None:
+        """Have the parameters lie in parts, and turn to those that the model has now."""
+        for module in self._model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # an evaluation may have left them whole
+        found = dict(self._model.named_parameters())
+        for block in self._blocks:
+            for name, whole in block.whole.items():
+                part = block.parts[name] = cast("DTensor", found[name])
+                whole.requires_grad_(part.requires_grad)
+        parts = {name: part for block in self._blocks for name, part in block.parts.items()}
+        self._trained = {name: part for name, part in sorted(parts.items()) if part.requires_grad}
+
+    @contextmanager
+    def _gathering(self) -> Generator[None]:
+        """Inside, the model has plain parameters, which are there when they are needed."""
+        self.settle()
+        table = {id(part): block.whole[name] for block in self._blocks for name, part in block.parts.items()}
+        held = [
+            (module, name, parameter)
+            for module in self._model.modules()
+            for name, parameter in cast("Any", module)._parameters.items()
+            if id(parameter) in table
+        ]
+        with _without_hooks(self._model):
+            try:
+                for module, name, parameter in held:
+                    _set(module, name, table[id(parameter)])
+                with _Looking(self._bring):
+                    yield
+            finally:
+                for module, name, parameter in held:
+                    _set(module, name, parameter)
+                while self._present:
+                    self._free(self._present[0])
+
+    def _bring(self, tensors: Iterable[Tensor]) -> None:
+        """Gather what these lie in."""
+        keys = map(storage_key, tensors)
+        wanted = {self._by_memory[key] for key in keys if key in self._by_memory}
+        for index in sorted(wanted.difference(self._present)):
+            others = [present for present in self._present if present not in wanted]
+            for other in others[: max(0, len(self._present) + 1 - _PRESENT)]:
+                self._free(other)
+            self._round(_Need.PARAMETERS, index)
+            self._present.append(index)
+        if len(self._present) > 1:
+            self._present.sort(key=wanted.__contains__)  # those used last are last
+
+    def _free(self, index: int) -> None:
+        self._present.remove(index)
+        for whole in self._blocks[index].whole.values():
+            whole.untyped_storage().resize_(0)
+
+    def _round(self, need: _Need, index: int = 0, total: Tensor | None = None) -> list[int]:
+        """Say what this rank needs, take part in what all need; what all said, of which 0 is nothing."""
+        with FUNCTIONS_OFF(), torch.no_grad():
+            wide = total is not None and total.dtype == torch.float64
+            own = need + len(_Need) * (2 * index + wide)
+            said = self._meet(own)
+            with self._talking():
+                for code in sorted(set(said)):
+                    which, wider = divmod(code // len(_Need), 2)
+                    if code % len(_Need) == _Need.PARAMETERS:
+                        self._gather(self._blocks[which], mine=code == own)
+                    elif code % len(_Need) == _Need.SUM:
+                        name, dtype = list(self._trained)[which], torch.float64 if wider else torch.float32
+                        self._add(name, dtype, total if code == own else None)
+        return said
+
+    @staticmethod
+    def _gather(block: _Block, *, mine: bool) -> None:
+        """All parameters of one dtype at once, each rank's rows padded to as many."""
+        by_dtype: dict[torch.dtype, list[str]] = {}
+        for name, part in block.parts.items():
+            by_dtype.setdefault(part.dtype, []).append(name)
+        for names in by_dtype.values():
+            parts = [cast("DTensor", block.parts[name].detach()) for name in names]
+            mesh = parts[0].device_mesh
+            group = mesh.get_group(mesh.ndim - 1)
+            size = dist.get_world_size(group)
+            counts = [-(-part.shape[0] // size) * math.prod(part.shape[1:]) for part in parts]
+            own = parts[0].to_local().new_zeros(sum(counts))
+            for part, numbers in zip(parts, own.split(counts), strict=True):
+                local = part.to_local().reshape(-1)
+                numbers[: len(local)] = local
+            every = own.new_empty(size * len(own))
+            dist.all_gather(list(every.split(len(own))), own, group=group)
+            for name, rows in zip(names, every.view(size, -1).split(counts, 1), strict=True):
+                whole = block.whole[name]
+                if mine:
+                    whole.untyped_storage().resize_(whole.numel() * whole.element_size())
+                    numbers = rows.reshape(-1)[: whole.numel()]
+                    whole.data.copy_(numbers.view(whole.shape))  # not a change that autograd would see
+
+    def _add(self, name: str, dtype: torch.dtype, total: Tensor | None) -> None:
+        """Sum over all ranks, and keep this rank's part."""
+        part = self._trained[name]
+        mesh = part.device_mesh
+        own = torch.zeros(part.shape, dtype=dtype, device=part.device) if total is None else total
+        summed = DTensor.from_local(own, mesh, [Partial()] * mesh.ndim).redistribute(
+            placements=part.placements
+        )
+        local = summed.to_local()
+        self._sums[name] = self._sums[name].add_(local) if name in self._sums else local
+
+
+class _Looking(TorchDispatchMode):
+    """Hands the arguments of each operation to ``bring`` before it is run."""
+
+    def __init__(self, bring: Callable[[Iterable[Tensor]], None]) -> None:
+        super().__init__()
+        self._bring = bring
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        self._bring(tensors_of((*args, *kwargs.values())))
+        return func(*args, **kwargs)
+
+
+def _blocks_of(model: nn.Module, size: int) -> list[_Block]:
+    """A block for each module that ``fully_shard`` was called on, with what none inside of it has."""
+    owners = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    originals: set[int] = set()
+    for owner, module in owners.items():
+        module.reshard()
+        state = cast("Any", fully_shard).state(module)
+        if state._mp_policy != MixedPrecisionPolicy():
+            raise UnsupportedModel(
+                f"parameters must be used as they are held, got {owner or 'the model'} with mp_policy. "
+                "Cast the model, or use torch.autocast in the loss"
+            )
+        for held in (held for group in state._fsdp_param_groups for held in group.fsdp_params):
+            if held._orig_param_uid in originals:
+                _refuse_cut(names[id(held.sharded_param)])
+            originals.add(held._orig_param_uid)
+            if held.offload_to_cpu:
+                raise UnsupportedModel(
+                    f"parameters must be held where they are used, got {owner or 'the model'} with offload_policy. "
+                    "Leave it out"
+                )
+    blocks: dict[str, _Block] = {}
+    for name, parameter in model.named_parameters():
+        if not isinstance(parameter, DTensor):
+            if hasattr(parameter, "_fsdp_orig_uid"):
+                _refuse_cut(name)
+            continue
+        part = cast("DTensor", parameter)
+        above = [owner for owner in owners if not owner or name.startswith(owner + ".")]
+        mesh = part.device_mesh
+        everybody = sorted(mesh.mesh.flatten().tolist()) == list(range(size))
+        if not above or not everybody or tuple(part.placements) not in _PLACEMENTS:
+            raise UnsupportedModel(
+                "parameters must be whole on each rank, or cut along their first dimension by fully_shard on a mesh of "
+                f"all {size} ranks, got {name} with placements={tuple(part.placements)} on {mesh.size()} ranks. Tensor "
+                "parallelism is not supported: no rank would see an example's whole gradient"
+            )
+        whole = nn.Parameter(
+            torch.empty(part.shape, dtype=part.dtype, device=part.device), part.requires_grad
+        )
+        whole.untyped_storage().resize_(0)
+        block = blocks.setdefault(max(above, key=len), _Block())
+        block.parts[name], block.whole[name] = part, whole
+    return list(blocks.values())
+
+
+def _refuse_cut(name: str) -> None:
+    raise UnsupportedModel(
+        f"a tied parameter must stay one, got {name}, of which fully_shard made two that would be trained apart. Give "
+        "both modules to one call, fully_shard([first, second]), or call it only on a module that holds both"
+    )
+
+
+@contextmanager
+def _without_hooks(model: nn.Module) -> Generator[None]:
+    """Inside, torch's hooks of ``fully_shard``, which gather where ranks are in step, are not called."""
+    kept: list[tuple[Any, dict[int, Any]]] = []
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            for hooks in (cast("Any", module)._forward_pre_hooks, cast("Any", module)._forward_hooks):
+                kept.append((hooks, dict(hooks)))
+                for key, hook in kept[-1][1].items():
+                    if str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp."):
+                        del hooks[key]
+    try:
+        yield
+    finally:
+        for hooks, before in kept:
+            hooks.clear()
+            hooks.update(before)
+
+
+def _set(module: nn.Module, name: str, parameter: nn.Parameter) -> None:
+    """Put a parameter where another one was; a module that keeps lists of its own (a recurrent one) is told."""
+    if type(module).__setattr__ is nn.Module.__setattr__:
+        cast("Any", module)._parameters[name] = parameter
+    else:
+        setattr(module, name, parameter)

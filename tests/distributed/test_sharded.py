@@ -1,0 +1,80 @@
+"""A model of which each rank holds a part is trained as if each held all of it, in a part of the memory."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+from .test_equality import alone, check
+
+
+@pytest.mark.parametrize(
+    ("size", "kind", "shard"),
+    [(1, "dynamic", "all"), (2, "adaptive", "all"), (4, "dynamic", "all"), (4, "dynamic", "copies")],
+)
+def test_a_cnn_in_parts_is_the_cnn(size: int, kind: str, shard: str) -> None:
+    """Also where there are more ranks than rows of a weight; "copies" are two of each part."""
+    check(size, "CNN", kind, shard=shard)
+
+
+def test_in_float32_too() -> None:
+    check(2, "CNN", "dynamic", wide=False, shard="all")
+
+
+def test_an_lstm_in_parts() -> None:
+    check(2, "LSTM of the tutorial", "dynamic", shard="all")
+
+
+def test_empty_shares_and_empty_batches() -> None:
+    """Ranks without a row gather and sum for those that have one."""
+    check(4, "CNN", "constant", batch=1.0, shard="all")
+
+
+@pytest.mark.parametrize("options", [{"microbatch": 1}, {"name": "ragged"}], ids=str)
+def test_ranks_pass_as_often_as_they_need(options: dict[str, Any]) -> None:
+    """Shares of different sizes are cut into different numbers of micro-batches."""
+    expected = alone(options.get("name", "CNN"), "dynamic", True)["weights"]
+    outcomes, _ = run_ranks("trained", 4, shard="all", batch=8.0, **options)
+    for outcome in outcomes:
+        assert not outcome.error, outcome
+        for weight, value in expected.items():
+            np.testing.assert_allclose(outcome.value["weights"][weight], value, rtol=0, atol=1e-10)
+
+
+def test_copies_have_the_same_bits() -> None:
+    outcomes, _ = run_ranks("trained", 4, shard="copies", wide=False)
+    for outcome in outcomes:
+        assert not outcome.error, outcome
+        for weight, value in outcomes[0].value["weights"].items():
+            np.testing.assert_array_equal(outcome.value["weights"][weight], value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("wide", [True, False])
+@pytest.mark.parametrize(
+    ("name", "kind", "shard"),
+    [
+        ("LoRA on GPT-2 (peft)", "constant", "base"),
+        ("LoRA on GPT-2 (peft)", "adaptive", "base"),
+        ("GPT-2 small", "dynamic", "all"),
+        ("LSTM of the tutorial", "constant", "all"),
+    ],
+)
+def test_every_kind_of_model(name: str, kind: str, shard: str, wide: bool, size: int) -> None:
+    """GPT-2 has an embedding that is its output layer, too."""
+    check(size, name, kind, wide=wide, shard=shard, within=600)
+
+
+@pytest.mark.parametrize("what", ["base", "all"])
+def test_memory_falls_as_the_number_of_ranks_grows(what: str) -> None:
+    """Of 32 equal blocks two are whole at once; with "all" one sum is, and all sums are in parts."""
+    peaks = {}
+    for size in (1, 2, 4):
+        outcomes, _ = run_ranks("remembered", size, what=what)
+        assert not any(outcome.error for outcome in outcomes), outcomes
+        peaks[size] = max(outcome.value for outcome in outcomes)
+    assert peaks[1] > 32 * 4 * 16 * 17
+    for size in (2, 4):
+        assert peaks[size] * size < 1.25 * peaks[1], peaks
