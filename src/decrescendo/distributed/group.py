@@ -4,6 +4,8 @@ Every operation begins with a meeting (`_begin`): each rank says which operation
 hears it of all others. So an error of one rank, or ranks that are not at the same place, end all of them with one
 error, before the operation sends anything. Sums without noise travel between ranks as they are: their network is
 trusted.
+
+Longer than most files: who says what to whom, and in which order, is read in one place.
 """
 
 import hashlib

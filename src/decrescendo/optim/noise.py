@@ -2,6 +2,8 @@
 
 Two functions make a `NoisyMean`, nothing else does: `privatise` adds all of the noise; `complete` adds what is missing
 of the noise that the contributors of a `NoisedSum` have put into their parts themselves.
+
+Longer than most files: everything that makes a `NoisyMean` is in one place.
 """
 
 import math
