@@ -6,6 +6,8 @@ backward, and has the ranks gather what is missing. So the engine sees whole par
 
 Ranks do not pass in step: one has an empty share, another cuts its share into micro-batches, or proves a new shape. So
 nothing is gathered or summed before all ranks have said, in a round, what each needs; then all take part in all of it.
+
+Longer than most files: what is refused, gathered and given back hangs together.
 """
 
 import math
