@@ -90,7 +90,7 @@ def test_the_quantile_is_as_near_as_is_assumed() -> None:
         for tail in tails:
             size = -float(ndtri(tail))
             error = abs(rounded._quantile(int(mpmath.ldexp(mpmath.mpf(float(tail)), 200)), 200) - size)
-            assert error <= rounded._QUANTILE_ERROR / 16 * (1 + size)
+            assert error <= rounded.QUANTILE_ERROR / 16 * (1 + size)
 
 
 def test_only_multiples_whatever_the_sum() -> None:

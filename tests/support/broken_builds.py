@@ -53,8 +53,8 @@ def next_clip(plan: Plan) -> AbstractContextManager[object]:
 class _Loose:
     """Clips at 2 C and says C."""
 
-    def __init__(self, model: Any, loss: Any, settings: Any, *, seeds: Callable[[], int]) -> None:
-        self._engine = Engine(model, loss, settings, seeds=seeds)
+    def __init__(self, model: Any, loss: Any, settings: Any, *, seeds: Callable[[], int], keep: Any) -> None:
+        self._engine = Engine(model, loss, settings, seeds=seeds, keep=keep)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def test_the_grid_s_words_do_not_hang_on_the_order_of_seeds(
         for seed, score in enumerate(of)
     ]
     words = grid_words(FIGURE3, Sources(Archive(found), Path("none"), Path("none"), Path("none")))
-    assert "0 of 2 points are above it" in words
+    assert "0 of 2 points are above vanilla DP-SGD" in words
     assert (
         "best mean is 91.08 ± 0.33 at 1/rho_mu = 0.2, 1/rho_c = 0.4, the worst 91.08 ± 0.33 at 1/rho_mu = 0.2"
         in words

@@ -101,8 +101,9 @@ def test_a_damaged_file_is_never_taken_for_a_result(
     path.write_bytes(bytes(content))
     found = find(folder, SPEC)
     assert found == RESULT if before == byte else found is None or found == RESULT  # white space may differ
+    content[at] = before
     path.write_bytes(bytes(content[:at]))
-    assert find(folder, SPEC) is None
+    assert find(folder, SPEC) is None or not content[at:].strip()  # but for the end of the line
 
 
 @pytest.mark.parametrize(

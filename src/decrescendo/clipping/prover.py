@@ -223,6 +223,7 @@ class Prover:
             # A program that reads numbers gets none of them here either: it could keep what is true.
             natural = not done.watch.looks.poisoned
             losses = self._plain(batch, rows, done.watch.count, seed, done.watch.script, natural=natural)
+            each = losses.unbind()
         if done.watch.looks.asked:
             return  # then examples alone are compared
         _compare_losses(done.losses, losses.detach(), [], done.watch.coarsest)
@@ -230,7 +231,7 @@ class Prover:
         tolerance = 2 * max(map(_tolerance, dtypes))
         with full_precision():
             squares = {name: found.sqrt() for name, found in done.squares().items()}
-        for row, loss in enumerate(losses.unbind()):
+        for row, loss in enumerate(each):
             found = _norms_and_errors(loss, parameters, done, row)
             whole = math.hypot(*(norm for norm, _ in found.values()))
             if not math.isfinite(whole):
