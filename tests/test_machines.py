@@ -31,12 +31,16 @@ def play(leg: str, seen: str, folder: Path) -> subprocess.CompletedProcess[str]:
     ("leg", "seen"),
     [
         ("old-processor", "__import__('torch').backends.cpu.get_cpu_capability() in ('DEFAULT', 'NO AVX')"),
-        ("avx2", "__import__('torch').backends.cpu.get_cpu_capability() in ('AVX2', 'DEFAULT', 'NO AVX')"),
-        ("two-threads", "__import__('torch').get_num_threads() == 2"),
+        pytest.param(
+            "avx2",
+            "__import__('torch').backends.cpu.get_cpu_capability() in ('AVX2', 'DEFAULT', 'NO AVX')",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("two-threads", "__import__('torch').get_num_threads() == 2", marks=pytest.mark.slow),
         ("no-kernel", "__import__('decrescendo.clipping.rules.compiled', fromlist=['x']).library() is None"),
-        ("hash-seed", "os.environ['PYTHONHASHSEED'].isdigit()"),
-        ("time-zone", "time.tzname[0] == 'PST'"),
-        ("plain-c", "locale.setlocale(locale.LC_ALL, '') == 'C'"),
+        pytest.param("hash-seed", "os.environ['PYTHONHASHSEED'].isdigit()", marks=pytest.mark.slow),
+        pytest.param("time-zone", "time.tzname[0] == 'PST'", marks=pytest.mark.slow),
+        pytest.param("plain-c", "locale.setlocale(locale.LC_ALL, '') == 'C'", marks=pytest.mark.slow),
     ],
 )
 def test_a_leg_is_another_machine(leg: str, seen: str, tmp_path: Path) -> None:

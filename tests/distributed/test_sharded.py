@@ -11,13 +11,19 @@ from .test_equality import alone, check
 
 @pytest.mark.parametrize(
     ("size", "kind", "shard"),
-    [(1, "dynamic", "all"), (2, "adaptive", "all"), (4, "dynamic", "all"), (4, "dynamic", "copies")],
+    [
+        pytest.param(1, "dynamic", "all", marks=pytest.mark.slow),
+        (2, "adaptive", "all"),
+        pytest.param(4, "dynamic", "all", marks=pytest.mark.slow),
+        (4, "dynamic", "copies"),
+    ],
 )
 def test_a_cnn_in_parts_is_the_cnn(size: int, kind: str, shard: str) -> None:
     """Also where there are more ranks than rows of a weight; "copies" are two of each part."""
     check(size, "CNN", kind, shard=shard)
 
 
+@pytest.mark.slow
 def test_in_float32_too() -> None:
     check(2, "CNN", "dynamic", wide=False, shard="all")
 
@@ -31,7 +37,9 @@ def test_empty_shares_and_empty_batches() -> None:
     check(4, "CNN", "constant", batch=1.0, shard="all")
 
 
-@pytest.mark.parametrize("options", [{"microbatch": 1}, {"name": "ragged"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [pytest.param({"microbatch": 1}, marks=pytest.mark.slow), {"name": "ragged"}], ids=str
+)
 def test_ranks_pass_as_often_as_they_need(options: dict[str, Any]) -> None:
     """Shares of different sizes are cut into different numbers of micro-batches."""
     expected = alone(options.get("name", "CNN"), "dynamic", True)["weights"]
@@ -42,6 +50,7 @@ def test_ranks_pass_as_often_as_they_need(options: dict[str, Any]) -> None:
             np.testing.assert_allclose(outcome.value["weights"][weight], value, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_copies_have_the_same_bits() -> None:
     outcomes, _ = run_ranks("trained", 4, shard="copies", wide=False)
     for outcome in outcomes:
@@ -67,7 +76,7 @@ def test_every_kind_of_model(name: str, kind: str, shard: str, wide: bool, size:
     check(size, name, kind, wide=wide, shard=shard, within=600)
 
 
-@pytest.mark.parametrize("what", ["base", "all"])
+@pytest.mark.parametrize("what", [pytest.param("base", marks=pytest.mark.slow), "all"])
 def test_memory_falls_as_the_number_of_ranks_grows(what: str) -> None:
     """Of 32 equal blocks two are whole at once; with "all" one sum is, and all sums are in parts."""
     peaks = {}
