@@ -8,6 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -38,6 +39,16 @@ def test_a_benchmark_can_be_imported(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_speed_page_is_that_of_its_result(name: str) -> None:
     benchmark = importlib.import_module(f"benchmarks.{name}")
     assert benchmark.PAGE.read_text() == benchmark.render(json.loads(benchmark.RESULT.read_text()))
+
+
+def test_the_page_of_batch_curves_is_that_of_its_result() -> None:
+    benchmark = importlib.import_module("benchmarks.batch_curves")
+    found = json.loads(benchmark.FOUND.read_text(encoding="utf-8"))
+    assert benchmark.PAGE.read_text(encoding="utf-8") == benchmark.page(found)
+    assert benchmark.verdict(np.array([1.0, 1.1, 0.9, 1.0, 1.05])) == "better"
+    assert benchmark.verdict(-np.array([1.0, 1.1, 0.9, 1.0, 1.05])) == "worse"
+    assert benchmark.verdict(np.array([0.0, 0.1, -0.1, 0.05, -0.05])) == "undecided"
+    assert benchmark.verdict(np.zeros(5)) == "undecided"
 
 
 def test_the_page_of_the_engine_is_that_of_its_results(tmp_path: Path) -> None:
