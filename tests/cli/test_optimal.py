@@ -156,6 +156,8 @@ def test_compute_decides_how_the_batch_moves(invoke: Invoke, tmp_path: Path) -> 
     assert plan.batch_size[0] > 2 * plan.batch_size[-1]  # a falling rate: early noise matters more
     assert facts(result)["noise_term_over_uniform"] < 0.9
     assert "expected batch size B_t" in invoke(*asked, "--compute", 3_000, "--lr-schedule", "linear").stdout
+    too_much = invoke(*asked, "--compute", 30_001)
+    assert (too_much.exit_code, "--compute must be at most --steps times" in too_much.stderr) == (2, True)
     for more, words in (
         (["--batch", 10], "--compute must come without --batch"),
         (["--schedule", "dynamic"], "--compute must come with --schedule optimal and --steps"),

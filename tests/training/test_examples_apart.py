@@ -170,3 +170,52 @@ def test_what_was_supposed_is_kept_over_a_resume(data: Pair, tmp_path: Any) -> N
     for batch in second.batches(data):
         second.step(batch)
     assert second.finish().assumptions == (EXAMPLES_APART,)
+
+
+class Centred(Tensor):
+    """Centres what is selected of it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        if func is torch.index_select:
+            plain = found.as_subclass(Tensor)
+            return plain - plain.mean(0)
+        return found
+
+
+class Shifting(list[int]):
+    """Other indices each time."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__((index + self.reads) % ROWS)
+
+
+class Frame:
+    """Looks like a data frame, and mixes neighbours."""
+
+    def __init__(self, data: Pair) -> None:
+        self.data, self.iloc, self.last = data, self, torch.zeros(3)
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Any:
+        mixed, self.last = (self.data[0][index] + self.last) / 2, self.data[0][index]
+        return mixed, self.data[1][index]
+
+
+def test_code_that_hides_in_a_container_is_a_users_code(data: Pair) -> None:
+    inputs, labels = data
+    for mixing in (
+        (inputs.as_subclass(Centred), labels),
+        Subset(TensorDataset(*data), Shifting(range(ROWS))),
+        Frame(data),
+    ):
+        with pytest.raises(InvalidValue, match=r"from itself alone|taken alone"):
+            run_of(mixing)
+    rows = [(x.as_subclass(Centred), y) for x, y in zip(inputs, labels, strict=True)]
+    assert run_of(rows).assumptions == (EXAMPLES_APART,)

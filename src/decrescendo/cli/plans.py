@@ -91,6 +91,10 @@ def plan_command(
     known.check(schedule)
     if compute is not None:
         batch = _mean_batch(compute, schedule, steps, batch, batch_end, epochs, unit)
+        if dataset_size is not None and batch > dataset_size:
+            raise InvalidValue(
+                f"--compute must be at most --steps times --dataset-size, got {compute:g}. Give fewer, or more steps"
+            )
     size, expected = population(unit, dataset_size, batch, clients, clients_per_round)
     asked = Asked(
         epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, steps=steps, epochs=epochs,

@@ -14,7 +14,16 @@ from torch.utils.data import IterableDataset, TensorDataset
 from decrescendo.clipping.batches import count_rows, leaves_of, select_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import InvalidType, InvalidValue
-from decrescendo.training.examples import Collate, ColumnRows, Draw, Examples, FrameRows, Items, bits
+from decrescendo.training.examples import (
+    Collate,
+    ColumnRows,
+    Draw,
+    Examples,
+    FrameRows,
+    Items,
+    bits,
+    is_plain,
+)
 
 ROWS_APART = (
     "Rows.take makes each row from its own example (compared: one row of the first batch, taken by itself)"
@@ -66,7 +75,8 @@ def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:
 
 
 def _is_ours(table: Rows) -> bool:
-    return isinstance(table.take, functools.partial) and table.take.func is _selected
+    take = table.take
+    return isinstance(take, functools.partial) and take.func is _selected and is_plain(take.args[0])
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

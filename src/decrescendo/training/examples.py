@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -131,9 +132,27 @@ class FrameRows:
 
 def _are_held(items: object) -> bool:
     """Whether an item is what lies there, and no code of a user's runs for it."""
-    if isinstance(items, Subset):
-        return type(items) is Subset and _are_held(items.dataset)
-    return type(items) in (list, tuple, np.ndarray, np.memmap, TensorDataset, ColumnRows, FrameRows)
+    if type(items) is Subset:
+        return type(items.indices) in (list, tuple, range, np.ndarray, Tensor) and _are_held(items.dataset)
+    if type(items) is TensorDataset:
+        return is_plain(items.tensors)
+    if type(items) is ColumnRows:
+        return is_plain(items.columns)
+    if type(items) is FrameRows:
+        pandas = sys.modules.get("pandas")
+        return pandas is not None and type(items.frame) in (pandas.DataFrame, pandas.Series)
+    return type(items) in (list, tuple, np.ndarray, np.memmap) and is_plain(items)
+
+
+def is_plain(value: object) -> bool:
+    """Whether nothing in it has a method of a user: a subclass of a tensor or a dict may do anything when it is read."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return type(value).__module__ in ("numpy", "numpy.memmap") and not value.dtype.hasobject
+    if type(value) is dict:
+        return all(map(is_plain, cast("dict[Any, object]", value).values()))
+    if type(value) in (list, tuple):
+        return all(map(is_plain, cast("list[object]", value)))
+    return type(value) in (Tensor, int, float, bool, str, bytes, type(None))
 
 
 def bits(batch: Batch) -> list[object]:
