@@ -145,7 +145,7 @@ def _are_held(items: object) -> bool:
 
 
 def is_plain(value: object) -> bool:
-    """Whether nothing in it has a method of a user: a subclass of a tensor or a dict may do anything when it is read."""
+    """Whether nothing in it has a method of a user: a subclass of a tensor or a dict may do anything when read."""
     if isinstance(value, (np.ndarray, np.generic)):
         return type(value).__module__ in ("numpy", "numpy.memmap") and not value.dtype.hasobject
     if type(value) is dict:
