@@ -104,7 +104,7 @@ def test_a_persons_guarantee_is_that_of_all_clients_behind(records: int, most: i
     persons.save(tmp_path, spec, person)
     assert persons.find(tmp_path, spec.seeded(7)) == person
     assert persons.find(tmp_path, dataclasses.replace(spec, epsilon=0.5)) is None
-    path = persons.path_of(tmp_path, spec)
+    path = persons.path_of(tmp_path)
     path.write_text(path.read_text().replace(f'"clients": {most}', '"clients": 1'))
     assert persons.find(tmp_path, spec) is None
 

@@ -92,15 +92,13 @@ def _recipe_again(value: Recipe, folder: Path) -> Recipe:
 
 
 def _read_costs(folder: Path) -> Costs:
-    costs_path = costs.path_of(folder, SPEC, 2)
-    assert costs_path.name == COSTS
     found = costs.find(folder, SPEC, 2)
     if found is None:
         raise FileRefused("no costs that can be used")
     return found
 
 
-COSTS = f"{SPEC.name.replace('/', '-')}-2.json"
+COSTS = costs.path_of(Path()).name
 IDENTITY = {"spec": SPEC.settings(), "low": 0.5, "high": 2.0, "at": [1, 5, 9]}
 
 
@@ -111,7 +109,8 @@ def _costs() -> list[Files]:
         "points": 2,
         **asdict(Costs([1, 2], [0.1, 0.2], [0.1, 0.2], [0.2, 0.3], [0.5, 0.6])),
     }
-    return [{COSTS: _text(costs.FORMAT, costs.VERSION, facts)[FILE]}]
+    content = {"format": costs.FORMAT, "version": costs.VERSION, **facts}
+    return [{COSTS: kept.seal(content).encode()}]
 
 
 @cache

@@ -12,6 +12,7 @@ import numpy as np
 from decrescendo import accounting
 from decrescendo.base import sealed as kept
 from decrescendo.errors import FileRefused
+from decrescendo_papers.experiments import lines
 from decrescendo_papers.experiments.checked import numbers
 from decrescendo_papers.experiments.perform import plan_of
 from decrescendo_papers.experiments.spec import Spec
@@ -53,24 +54,26 @@ def compute(spec: Spec, points: int) -> Costs:
     return found
 
 
-def path_of(folder: Path, spec: Spec, points: int) -> Path:
-    """Where the costs are kept."""
-    return folder / f"{spec.name.replace('/', '-')}-{points}.json"
+def path_of(folder: Path) -> Path:
+    """The file that every costs are a line of."""
+    return folder / "costs.jsonl"
 
 
 def save(folder: Path, spec: Spec, points: int, costs: Costs) -> Path:
     """Write the costs, all or nothing."""
-    facts = {"spec": spec.settings(), "points": points, **asdict(costs)}
-    return kept.write(path_of(folder, spec, points), FORMAT, VERSION, facts)
+    facts = {"format": FORMAT, "version": VERSION, "spec": spec.settings(), "points": points, **asdict(costs)}
+    return lines.keep(path_of(folder), f"{spec.hash}-{points}", kept.seal(facts), ("points",))
 
 
 def find(folder: Path, spec: Spec, points: int) -> Costs | None:
-    """Kept costs; ``None`` if there are none, or only damaged ones, or those of another spec."""
+    """Kept costs; ``None`` if there are none, or only damaged ones."""
+    path = path_of(folder)
     try:
-        facts = kept.read(path_of(folder, spec, points), FORMAT, VERSION)
-        if Spec.of(facts.pop("spec")) != spec or facts.pop("points") != points:
+        line = lines.find(path, f"{spec.hash}-{points}", ("points",))
+        if line is None:
             return None
-        found: dict[str, Any] = {name: numbers(values) for name, values in facts.items()}
+        facts = kept.opened(line, path, FORMAT, VERSION)
+        found: dict[str, Any] = {name: numbers(facts[name]) for name in Costs.__dataclass_fields__}
         return Costs(**found)
     except (FileRefused, KeyError, TypeError):
         return None

@@ -14,6 +14,7 @@ from decrescendo.base import sealed as kept
 from decrescendo.errors import FileRefused
 from decrescendo.federated import group_epsilon, most_clients
 from decrescendo_papers.data.infinite import TEST, sources
+from decrescendo_papers.experiments import lines
 from decrescendo_papers.experiments.perform import plan_of, rows_of
 from decrescendo_papers.experiments.spec import Spec
 
@@ -49,22 +50,26 @@ def compute(spec: Spec) -> Person:
     return Person(clients, found if math.isfinite(found) else None)
 
 
-def path_of(folder: Path, spec: Spec) -> Path:
-    """Where it is kept; seeds share it."""
-    return folder / f"{spec.seeded(0).name.replace('/', '-')}-person.json"
+def path_of(folder: Path) -> Path:
+    """The file that everyone is a line of."""
+    return folder / "persons.jsonl"
 
 
 def save(folder: Path, spec: Spec, person: Person) -> Path:
-    """Write it, all or nothing."""
-    return kept.write(
-        path_of(folder, spec), FORMAT, VERSION, {"spec": spec.seeded(0).settings(), **asdict(person)}
-    )
+    """Write it, all or nothing; seeds share it."""
+    spec = spec.seeded(0)
+    facts = {"format": FORMAT, "version": VERSION, "spec": spec.settings(), **asdict(person)}
+    return lines.keep(path_of(folder), spec.hash, kept.seal(facts))
 
 
 def find(folder: Path, spec: Spec) -> Person | None:
-    """What is kept; ``None`` if there is nothing, or only something damaged or of another spec."""
+    """What is kept; ``None`` if there is nothing, or only something damaged."""
+    path = path_of(folder)
     try:
-        facts = kept.read(path_of(folder, spec), FORMAT, VERSION)
-        return None if Spec.of(facts.pop("spec")) != spec.seeded(0) else Person(**facts)
+        line = lines.find(path, spec.seeded(0).hash)
+        if line is None:
+            return None
+        facts = kept.opened(line, path, FORMAT, VERSION)
+        return Person(facts["clients"], facts["epsilon"])
     except (FileRefused, KeyError, TypeError):
         return None

@@ -1,17 +1,13 @@
 """Results on disk: one file a task, one line a finished run: JSON with a checksum of its own, sorted by the hash of the
 spec."""
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
-from filelock import FileLock
-
-from decrescendo.base import sealed, strict_json, write_whole
+from decrescendo.base import sealed
 from decrescendo.errors import FileRefused
+from decrescendo_papers.experiments import lines
 from decrescendo_papers.experiments.checked import named, number, numbers, pair, text, texts
 from decrescendo_papers.experiments.spec import Spec
 
@@ -67,13 +63,7 @@ def line_of(result: Result) -> str:
 def save(folder: Path, result: Result) -> Path:
     """Write ``result`` among the others of its task, all or nothing, and return the path. Lines that cannot be read are
     left out of what is written."""
-    path = path_of(folder, result.spec)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / f".{path.name}.lock"):  # several processes finish runs of one task
-        known = {name: line for name, line in _lines(path) if name}
-        known[result.spec.hash] = line_of(result)
-        write_whole(path, "".join(f"{known[name]}\n" for name in sorted(known)))
-    return path
+    return lines.keep(path_of(folder, result.spec), result.spec.hash, line_of(result))
 
 
 def read_line(line: str, source: object) -> Result:
@@ -110,7 +100,7 @@ def read_all(path: Path) -> tuple[list[Result], list[str]]:
     """
     results: list[Result] = []
     wrong: list[str] = []
-    for at, (_, line) in enumerate(_lines(path, must_exist=True), start=1):
+    for at, (_, line) in enumerate(lines.read(path, must_exist=True), start=1):
         try:
             results.append(read_line(line, f"{path}, line {at}"))
         except FileRefused as error:
@@ -122,35 +112,8 @@ def find(folder: Path, spec: Spec) -> Result | None:
     """The finished result of ``spec``; ``None`` if there is none, or only a damaged one."""
     path = path_of(folder, spec)
     try:
-        about = path.stat()
-        line = _by_hash(path, about.st_mtime_ns, about.st_size, about.st_ino).get(spec.hash)
+        line = lines.find(path, spec.hash)
         result = None if line is None else read_line(line, path)
-    except (OSError, FileRefused):
+    except FileRefused:
         return None
     return result if result is not None and result.spec == spec else None
-
-
-@lru_cache(maxsize=32)
-def _by_hash(path: Path, *_: int) -> dict[str, str]:
-    """Lines of a file as it is now: what follows the path changes with it."""
-    return {name: line for name, line in _lines(path) if name}
-
-
-def _lines(path: Path, *, must_exist: bool = False) -> Iterator[tuple[str, str]]:
-    """Hash of the spec, or nothing if none can be read, and the line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        if must_exist:
-            raise FileRefused(f"{path} must be a file of results, got {error}") from None
-        return
-    except (OSError, ValueError) as error:
-        raise FileRefused(f"{path} must be a file of results, got {error}") from None
-    for line in filter(None, text.split("\n")):
-        try:
-            settings = strict_json.loads(line)["spec"]
-            canonical = json.dumps(settings, sort_keys=True, separators=(",", ":"))
-        except (ValueError, TypeError, KeyError):
-            yield "", line
-            continue
-        yield hashlib.sha256(canonical.encode()).hexdigest()[:12], line
