@@ -85,3 +85,16 @@ def test_wrong_requests_are_refused_in_one_line(
     assert result.output.count("\n") == 1
     assert performed == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_search_by_another_accountant_says_claimed(
+    invoke: Invoke, performed: list[Spec], tmp_path: Path
+) -> None:
+    result = invoke(*PUBLIC, "--trials", 2, "--accountant", "tcdp", "--fix", "method=time-decay")
+    assert result.exit_code == 0, result.output
+    assert {spec.accountant for spec in performed} == {"tcdp"}
+    recipe = load_recipe(tmp_path / "found.json")
+    assert recipe.spec.accountant == "tcdp"
+    assert "--accountant tcdp" in recipe.command
+    assert "claimed by tcdp" in result.stdout
+    assert "certified" not in result.stdout

@@ -5,6 +5,7 @@ import pytest
 from decrescendo.errors import InvalidValue
 from decrescendo.training import find_task as find_anywhere
 from decrescendo_papers.cli import options
+from decrescendo_papers.experiments.spec import ACCOUNTANTS
 from decrescendo_papers.experiments.tasks import TASKS, find_task
 
 
@@ -28,6 +29,7 @@ def test_unknown_names_list_the_known_ones() -> None:
 
 def test_the_names_in_help_are_the_names_there_are() -> None:
     assert [name.value for name in options.TaskName] == list(TASKS)
+    assert [name.value for name in options.AccountantName] == list(ACCOUNTANTS)
 
 
 @pytest.mark.parametrize("name", TASKS)

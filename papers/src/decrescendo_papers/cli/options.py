@@ -24,6 +24,15 @@ class TaskName(StrEnum):
     MNIST35_PCA = "mnist35-pca"
 
 
+class AccountantName(StrEnum):
+    """Names of experiments.spec.ACCOUNTANTS."""
+
+    PLD = "pld"
+    CLT = "clt"
+    ZCDP = "zcdp"
+    TCDP = "tcdp"
+
+
 Results = Annotated[Path, typer.Option(help="Folder of finished runs.")]
 Influences = Annotated[Path, typer.Option(help="Folder of measured influences.")]
 Curves = Annotated[

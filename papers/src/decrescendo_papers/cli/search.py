@@ -9,7 +9,7 @@ import typer
 from decrescendo.cli import err, one_line_errors, say
 from decrescendo.cli.options import Fix, Found, TrialsOf, Vary
 from decrescendo.errors import InvalidValue
-from decrescendo_papers.cli.options import Device, PaperTask
+from decrescendo_papers.cli.options import AccountantName, Device, PaperTask
 
 RESULTS, TOGETHER = Path("results/search/runs"), 4
 
@@ -17,12 +17,13 @@ RESULTS, TOGETHER = Path("results/search/runs"), 4
 @one_line_errors
 def search_command(
     task: PaperTask,
-    epsilon: Annotated[
-        float, typer.Option(help="Of one run, certified; with --private of the whole search.")
-    ],
+    epsilon: Annotated[float, typer.Option(help="Of one run, by --accountant.")],
     out: Found,
     on: Annotated[str, typer.Option(help="Public data to search on; the task's own are not opened.")] = "",
     trials: TrialsOf = "",
+    accountant: Annotated[
+        AccountantName, typer.Option(help="pld certifies; by the others, claimed.")
+    ] = AccountantName.PLD,
     vary: Vary = None,
     fix: Fix = None,
     seeds: Annotated[int, typer.Option(help="Public: runs a trial; their mean counts.", min=1)] = 1,
@@ -60,8 +61,10 @@ def search_command(
     asked = Search(
         task=task.value, epsilon=epsilon, stand_in=on, space=_changed(default_space(find_task(task.value)), given),
         trials=_number(trials), seeds=seeds, common_seeds=not fresh_seeds, together=together, sampler_seed=seed or 0,
+        accountant=accountant.value,
     )  # fmt: skip
     words = ["papers", "search", task.value, "--epsilon", f"{epsilon:g}", "--on", on, "--trials", trials]
+    words += ["--accountant", accountant.value] * (accountant is not AccountantName.PLD)
     words += [word for pair in given for word in pair]
     words += ["--seeds", str(seeds)] * (seeds != 1) + ["--fresh-seeds"] * fresh_seeds
     words += ["--together", str(together)] * (together != TOGETHER) + ["--seed", str(seed)] * bool(seed)

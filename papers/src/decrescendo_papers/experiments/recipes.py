@@ -89,13 +89,14 @@ class Recipe:
     def describe(self) -> str:
         """A few lines for people."""
         spec = self.spec
+        by = "certified" if spec.accountant == "pld" else f"claimed by {spec.accountant}"
         rate = f"{spec.optimizer} {spec.learning_rate:.4g}, decay {spec.lr_decay}, momentum {spec.momentum:g}"
         return "\n".join(
             (
                 f"score      {100 * self.score:.2f} % on {self.stand_in}, not on {spec.task}: {self.public}",
                 f"settings   {spec.method}, batch {spec.batch:g}, {spec.steps} steps, clip {spec.clip:.4g}, {rate}, "
                 f"averaging {spec.averaging:g}, model {spec.model}",
-                f"budget     epsilon {spec.epsilon:g} at delta {spec.delta:.4g}, certified; the search cost none of it",
+                f"budget     epsilon {spec.epsilon:g} at delta {spec.delta:.4g}, {by}; the search cost none of it",
                 f"search     {len(self.trials)} trials, {self.failed} failed, {self.core_minutes:.1f} core-minutes",
             )
         )

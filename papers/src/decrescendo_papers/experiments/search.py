@@ -36,7 +36,7 @@ class Search:
 
     Args:
         task: a key of `experiments.tasks.TASKS`; its own data are never opened, only their number of rows is used.
-        epsilon: of one run on the task, certified; the noise of every trial is calibrated for it.
+        epsilon: of one run on the task; the noise of every trial is calibrated for it.
         stand_in: public data in their place, a key of `experiments.stand_ins.STAND_INS`.
         space: what moves.
         trials: how many, >= 1.
@@ -44,6 +44,7 @@ class Search:
         common_seeds: all trials share the same seeds.
         together: trials asked for before any of them is scored, >= 1: it is part of the search, because what is asked
             for depends on it, and it keeps that many processes busy.
+        accountant: by which; certified by "pld", claimed by others.
         sampler_seed: of Optuna's sampler.
 
     Raises:
@@ -62,6 +63,7 @@ class Search:
     common_seeds: bool = True
     together: int = 4
     sampler_seed: int = 0
+    accountant: str = "pld"
 
     def __post_init__(self) -> None:
         task = find_task(self.task)
@@ -75,7 +77,9 @@ class Search:
 
     def spec(self, values: dict[str, Value]) -> Spec:
         """The run of a trial with these values, on the stand-in."""
-        spec = self.space.spec(self.task, self.epsilon, values, stand_in=self.stand_in)
+        spec = self.space.spec(
+            self.task, self.epsilon, values, stand_in=self.stand_in, accountant=self.accountant
+        )
         if not spec.stand_in:  # nothing below opens the task's own data, as long as this holds
             raise InvalidValue("a trial on public data must have a stand-in, got none")
         return spec

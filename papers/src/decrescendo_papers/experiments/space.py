@@ -82,8 +82,16 @@ class Space:
         """Settings at random, each independently of the others."""
         return self.choose(lambda _, dimension: dimension.draw(rng))
 
-    def spec(self, task: str, epsilon: float, values: Mapping[str, Value], *, stand_in: str = "") -> Spec:
-        """The certified run with these values for what moves.
+    def spec(
+        self,
+        task: str,
+        epsilon: float,
+        values: Mapping[str, Value],
+        *,
+        stand_in: str = "",
+        accountant: str = "pld",
+    ) -> Spec:
+        """The run with these values for what moves, certified unless another accountant is named.
 
         Raises:
             InvalidValue, InvalidType: a value outside the range of its setting.
@@ -92,7 +100,7 @@ class Space:
         stride = settings.pop("stride", None)
         method = settings.get("method", "constant")
         settings = {name: value for name, value in settings.items() if method in READ_BY.get(name, (method,))}
-        spec = base_spec(task, epsilon=epsilon, accountant="pld", settings=settings)
+        spec = base_spec(task, epsilon=epsilon, accountant=accountant, settings=settings)
         if stride is None:
             return spec
         inertia = check_real("momentum", spec.momentum, at_least=0, below=1)
