@@ -26,7 +26,7 @@ def words(row: Row, column: Column) -> list[str]:
     """The command that searches, behind ``papers``.
 
     >>> " ".join(words(TCDP, Column("mnist", 0.4)))[:64]
-    'search mnist --epsilon 0.4 --on fashion-mnist --trials 10 --accou'
+    'search mnist --epsilon 0.4 --on fashion-mnist --trials 10 --acco'
     """
     asked = [
         "search", column.task, "--epsilon", f"{column.epsilon:g}", "--on", STAND_INS[column.task],
