@@ -21,11 +21,12 @@ Every message is one sentence in three parts: what must hold, what was got, what
 import math
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
+    Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class DecrescendoError(Exception):
@@ -150,13 +151,15 @@ def check_array(
     at_least: float | None = None,
     length: int | None = None,
     hint: str = "",
-) -> Array:
+) -> "Array":
     """A one-dimensional array of finite float64 above a bound, or an error that names the first offender.
 
     >>> check_array("clip_norm", [1.0, 0.0], above=0)
     Traceback (most recent call last):
     decrescendo.errors.InvalidValue: clip_norm must be > 0 at every step, got clip_norm[1]=0.0
     """
+    import numpy as np  # here, so that --help is quick
+
     tail = f". {hint}" if hint else ""
     try:
         given = np.asarray(value)

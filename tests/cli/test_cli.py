@@ -455,12 +455,15 @@ def test_the_installed_command_answers_on_its_own(plan_file: Path, tmp_path: Pat
     assert bad.stderr.startswith("error: --clip must be > 0, got --clip=-1")
 
 
-@pytest.mark.parametrize("arguments", [["plan", *SMALL], ["--help"], ["tune", "--help"]])
-def test_planning_and_help_need_no_torch(tmp_path: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "absent"),
+    [(["plan", *SMALL], "torch"), (["--help"], "numpy"), (["tune", "--help"], "numpy")],
+)
+def test_planning_needs_no_torch_and_help_no_numpy(tmp_path: Path, arguments: list[str], absent: str) -> None:
     code = (
         "import sys\nfrom decrescendo.cli import app\n"
         f"try: app({arguments!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
-        "assert 'torch' not in sys.modules"
+        f"assert {absent!r} not in sys.modules"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from decrescendo.base.whole_file import write_whole
 from decrescendo.cli.app import one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan
 from decrescendo.cli.options import (
@@ -123,6 +122,8 @@ def audit_command(
         else:
             result = _audit(attack, agreed, known, canaries, runs, source, confidence, opened)
     if out is not None:
+        from decrescendo.base import write_whole
+
         write_whole(out, result.to_json())
     if as_json:
         import json

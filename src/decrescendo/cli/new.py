@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from decrescendo.base.whole_file import write_whole
 from decrescendo.cli.app import one_line_errors, say
 from decrescendo.errors import InvalidValue
 
@@ -38,5 +37,7 @@ def new_command(
         raise InvalidValue(
             f"NAME must be of a new file, got {str(path)!r}, which exists. Choose another name"
         )
+    from decrescendo.base import write_whole
+
     write_whole(path, script(_PLAN, rows=DIGITS, run=f"runs/{module}", name=module))
     say(f"written: {path}\nnow:     python {path}")

@@ -4,7 +4,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decrescendo.base import strict_json
 from decrescendo.cli.app import say, working
 from decrescendo.cli.options import Decay, Schedule
 from decrescendo.errors import FileRefused, InvalidValue, check_array, check_real
@@ -188,6 +187,8 @@ def say_optimal(plan: "Plan", advice: Advice | None) -> None:
 
 def _read(path: Path, steps: int) -> "Float[np.ndarray, ' steps']":
     """One positive number a step, as a JSON list or a number a line."""
+    from decrescendo.base import strict_json
+
     try:
         text = path.read_text(encoding="utf-8-sig").strip()
         values = strict_json.loads(text) if text.startswith("[") else [float(line) for line in text.split()]

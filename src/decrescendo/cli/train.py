@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
-from decrescendo.base.rng import Secure
 from decrescendo.cli.app import err, one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan, judge_of
 from decrescendo.cli.options import (
@@ -96,6 +95,7 @@ def train_command(
     """
     import torch
 
+    from decrescendo.base import Secure
     from decrescendo.training import Store, find_task, train_task
     from decrescendo.training.run import check_free
 
