@@ -58,6 +58,11 @@ def test_scores_are_drawn(tmp_path: Path) -> None:
     draw_scores({"a": scores, "b": Scores([1, 3], [[0.2, 0.4]])}, tmp_path / "s.png", title="toy")
     assert png_size(tmp_path / "s.png")[0] > 800
     assert scores.spread[0].tolist() == [0.1, 0.5, 0.7]
+    others = {"a": scores, "b": Scores([1, 2, 3], [[0.2, 0.4, 0.6]] * 2)}
+    draw_scores(others, tmp_path / "two.png", title="toy", compared=("a", "b"))
+    assert png_size(tmp_path / "two.png")[0] > 1.5 * png_size(tmp_path / "s.png")[0]
+    with pytest.raises(InvalidValue, match="among a, b, got 'c'"):
+        draw_scores(others, tmp_path / "three.png", title="toy", compared=("a", "c"))
     assert scores.spread[1].tolist() == [0.3, 0.5, 0.9]
 
 

@@ -146,6 +146,7 @@ def demonstrate(
             {outcome.name: Scores(at, outcome.curves) for outcome in outcomes},
             folder / "accuracy.png",
             title=f"Digits, epsilon {BUDGET.epsilon:g} at delta {BUDGET.delta:g}",
+            compared=(CONSTANT, CONTROL, DYNAMIC),
         )
     except MissingExtra as error:
         console.print(f"\nNo figures: {error}", soft_wrap=True, markup=False)

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -111,24 +112,36 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
 
 
 def draw_scores(
-    scores: Mapping[str, Scores], path: str | os.PathLike[str], *, title: str, percent: bool = True
+    scores: Mapping[str, Scores],
+    path: str | os.PathLike[str],
+    *,
+    title: str,
+    percent: bool = True,
+    compared: Sequence[str] = (),
 ) -> None:
     """One line a method, the mean over seeds; the band is from the lowest to the highest seed.
+
+    Lines that lie on each other are told apart by a second panel: the difference of some methods to another one, seed
+    by seed, its mean and a band of two standard errors to both sides.
 
     Args:
         scores: by the name shown in the legend; at least one.
         path: the PNG file to write.
         title: what was measured, on what data.
         percent: show values in [0, 1] as per cent.
+        compared: the method that others are held against, and those, with the same steps and seeds; empty: one panel.
 
     Raises:
-        InvalidValue: no scores.
+        InvalidValue: no scores, or none of a name in ``compared``.
         MissingExtra: matplotlib is not installed.
     """
     if not scores:
         raise InvalidValue("scores must hold at least one method, got none")
-    figure, (panel,) = new_figure(columns=1, width=7.0, height=4.4)
-    factor = 100.0 if percent else 1.0
+    for name in compared:
+        if name not in scores:
+            raise InvalidValue(f"compared must hold names among {', '.join(scores)}, got {name!r}")
+    figure, panels = new_figure(columns=2 if compared else 1, width=12.0 if compared else 7.0, height=4.4)
+    panel, factor = panels[0], 100.0 if percent else 1.0
     seeds = max(len(score.values) for score in scores.values())
     for i, (name, score) in enumerate(scores.items()):
         colour = COLOURS[i % len(COLOURS)]
@@ -145,5 +158,26 @@ def draw_scores(
     panel.set_xlim(left=0)
     if percent:
         panel.set_ylim(top=min(100.0, panel.get_ylim()[1]))
+    if compared:
+        _draw_differences(scores, compared, panels[1], factor)
     legend(figure, panel, columns=2)
     save(figure, Path(path))
+
+
+def _draw_differences(
+    scores: Mapping[str, Scores], compared: Sequence[str], panel: Any, factor: float
+) -> None:
+    base, seeds = np.asarray(scores[compared[0]].values, dtype=np.float64), len(scores[compared[0]].values)
+    for i, (name, score) in enumerate(scores.items()):
+        if name not in compared:
+            continue
+        colour, line = COLOURS[i % len(COLOURS)], LINES[i % len(LINES)]
+        differences = factor * (np.asarray(score.values, dtype=np.float64) - base)
+        mean = differences.mean(axis=0)
+        panel.plot(score.steps, mean, color=colour, linestyle=line)
+        if seeds > 1:
+            two = 2 * differences.std(axis=0, ddof=1) / np.sqrt(seeds)
+            panel.fill_between(score.steps, mean - two, mean + two, color=colour, alpha=0.18, linewidth=0)
+    band = f"mean of {seeds} paired seeds, band of two standard errors" if seeds > 1 else "one seed"
+    label(panel, f"Against {compared[0]}\n({band})", "difference (points)" if factor > 1 else "difference")
+    panel.set_xlim(left=0)
