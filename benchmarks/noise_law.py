@@ -84,7 +84,7 @@ def blocks(numbers: int) -> Iterator[tuple[np.ndarray, float, dict[str, np.ndarr
 def chi_square(seen: np.ndarray, probability: np.ndarray) -> float:
     """The p of counts, those that are expected fewer than 20 times taken together with their neighbours."""
     expected = probability * seen.sum()
-    groups = np.maximum.accumulate((np.cumsum(expected) / 20).astype(np.int64))
+    _, groups = np.unique((np.cumsum(expected) / 20).astype(np.int64), return_inverse=True)
     kept = [np.bincount(groups, weights=values) for values in (seen.astype(float), expected)]
     some = kept[1] > 0
     statistic = float(((kept[0] - kept[1])[some] ** 2 / kept[1][some]).sum())
