@@ -208,7 +208,7 @@ def test_two_rates_in_a_cell_against_the_exact_integral(
 @pytest.mark.parametrize(
     ("rate", "noise"),
     [
-        (np.geomspace(0.02, 0.03, 30), np.linspace(0.9, 1.3, 30)),
+        pytest.param(np.geomspace(0.02, 0.03, 30), np.linspace(0.9, 1.3, 30), marks=pytest.mark.slow),
         (np.linspace(0.3, 0.7, 16), np.linspace(6.0, 4.0, 16)),
     ],
 )
@@ -258,7 +258,9 @@ def test_cells_and_rates_one_by_one_agree(
     assert together[1] == pytest.approx(apart[1], rel=1e-2)
 
 
-@pytest.mark.parametrize(("rates", "smallest"), [(60, 5e-4), (300, 2e-3), (200, 1e-5)])
+@pytest.mark.parametrize(
+    ("rates", "smallest"), [(60, 5e-4), (300, 2e-3), pytest.param(200, 1e-5, marks=pytest.mark.slow)]
+)
 def test_a_few_hundred_small_rates_where_most_steps_cost_next_to_nothing(rates: int, smallest: float) -> None:
     rng = np.random.default_rng(0)
     lower, upper = Pld().bracket(run_of(smallest * np.exp(rng.random(rates)), 0.8 + rng.random(rates)), DELTA)

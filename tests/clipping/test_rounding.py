@@ -194,6 +194,13 @@ DTYPES = {
 }
 # float64 has no path of its own, and the widest margin.
 NARROW = ("float32", "bfloat16", "float16")
+QUICK = {
+    ("float32", "plain"),
+    ("float32", "precise"),
+    ("bfloat16", "plain"),
+    ("float16", "precise"),
+    ("autocast", "plain"),
+}
 # Complex numbers of half precision are not there; two operations do not run alone under autocast.
 MISSING = {
     "bfloat16": {"filter in frequencies"},
@@ -202,8 +209,17 @@ MISSING = {
 }
 
 
-@pytest.mark.parametrize("chosen", [EngineSettings(), PRECISE], ids=["plain", "precise"])
-@pytest.mark.parametrize("kind", [*NARROW, "autocast", pytest.param("float64", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("kind", "chosen"),
+    [
+        pytest.param(
+            kind, chosen, id=f"{kind}-{name}",
+            marks=[] if (kind, name) in QUICK else [pytest.mark.slow],
+        )
+        for kind in (*NARROW, "autocast", "float64")
+        for name, chosen in (("plain", EngineSettings()), ("precise", PRECISE))
+    ],
+)  # fmt: skip
 def test_leaving_one_example_away_moves_the_stored_sum_by_at_most_the_clip_norm(
     kind: str, chosen: EngineSettings
 ) -> None:

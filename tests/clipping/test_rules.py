@@ -17,7 +17,10 @@ from decrescendo.clipping.rules.rule import square_rows
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+# What float32 does to a bound is tested below and in test_rounding.py; the rules are the same.
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=["float64", "float32"]
+)
 @pytest.mark.parametrize("name", CASES)
 def test_a_rule_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     for size in (6, 1):

@@ -64,7 +64,9 @@ def test_empty_shares_and_empty_batches_are_steps() -> None:
     check(4, "CNN", "constant", batch=1.0)
 
 
-@pytest.mark.parametrize(("name", "items"), [("CNN", False), ("CNN", True), ("ragged", False)])
+@pytest.mark.parametrize(
+    ("name", "items"), [pytest.param("CNN", False, marks=pytest.mark.slow), ("CNN", True), ("ragged", False)]
+)
 def test_batches_that_others_make_ahead(name: str, items: bool) -> None:
     """By two processes a rank; of columns, of examples, and of examples in several shapes. Without them, too."""
     expected = alone(name, "dynamic", True)

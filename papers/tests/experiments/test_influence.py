@@ -116,7 +116,7 @@ def from_scratch(given: Course, seed: int, step: int, factor: float) -> float:
 
 
 @pytest.mark.parametrize("optimizer", ["momentum-bc", "adam", "sgd"])
-@pytest.mark.parametrize("batch", [ROWS, 2.0])
+@pytest.mark.parametrize("batch", [pytest.param(ROWS, marks=pytest.mark.slow), 2.0])
 def test_branches_are_trainings_from_the_start_to_the_last_bit(batch: float, optimizer: str) -> None:
     """Moving plan, falling rate, dropout, the global generator anywhere; with batches of 2 of 12 some are empty."""
     given = course(batch, optimizer)

@@ -87,7 +87,7 @@ def test_table_4_counts_rounds_delta_and_epochs_in_clients() -> None:
         assert plain.records == 0
 
 
-@pytest.mark.parametrize(("records", "most"), [(1, 5), (10, 5)])
+@pytest.mark.parametrize(("records", "most"), [pytest.param(1, 5, marks=pytest.mark.slow), (10, 5)])
 def test_a_persons_guarantee_is_that_of_all_clients_behind(records: int, most: int, tmp_path: Path) -> None:
     key = "dynamic" if records == 1 else f"dynamic-{records}"
     cell = next(cell for cell in TABLE4.cells([0], ["certified"]) if cell.row.key == key)
