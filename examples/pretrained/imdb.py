@@ -23,8 +23,8 @@ DELTA = 1 / (10 * PRIVATE)
 POOLED = slice(3, 7)  # means over the tokens of the layers 3 to 6
 # By epsilon, chosen on the public half: expected batch, steps, clip norm, learning rate.
 HEAD = dict.fromkeys((0.5, 1.0, 3.0), (5_000, 80, 1.0, 0.1))
-# A first guess: nothing was chosen for the adapters yet.
-LORA = dict.fromkeys((0.5, 1.0, 3.0), (1_024, 40, 1.0, 0.02))
+# The best of five for the head alone on the public half at epsilon 1, of those with small batches.
+LORA = dict.fromkeys((0.5, 1.0, 3.0), (1_024, 80, 1.0, 0.1))
 Batch = dict[str, torch.Tensor]
 
 
