@@ -7,6 +7,8 @@ other way round), 10 trials of one seed by Optuna's TPE with seed 0, over 1, 2 o
 the noise's decay; the best trial's settings are rounded to two digits and run on the task with 3 seeds.
 """
 
+from collections.abc import Mapping, Sequence
+
 from decrescendo_papers.experiments.methods import TCDP, ZCDP
 from decrescendo_papers.experiments.table import Column, Row
 
@@ -14,6 +16,14 @@ SEARCHED = (TCDP, ZCDP)
 STAND_INS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 TRIALS = 10
 VARY = ("epochs=1,2,5", "clip=0.2..4:log", "stride=0.05..1.5:log", "rho_mu=1.02..3:log")
+# What was found, two digits: ``results/settings``.
+CHOSEN: dict[str, dict[str, float]] = {
+    "tcdp-mnist-0.4": {"epochs": 2, "clip": 1.5, "learning_rate": 0.15, "rho_mu": 1.8},
+    "zcdp-mnist-0.4": {"epochs": 1, "clip": 3.2, "learning_rate": 0.02, "rho_mu": 1.1},
+    "tcdp-fashion-mnist-0.4": {"epochs": 1, "clip": 0.32, "learning_rate": 1.4, "rho_mu": 1.3},
+    "zcdp-fashion-mnist-0.4": {"epochs": 1, "clip": 3.2, "learning_rate": 0.02, "rho_mu": 1.1},
+    "tcdp-mnist-0.6": {"epochs": 2, "clip": 1.5, "learning_rate": 0.15, "rho_mu": 1.8},
+}
 FIX = ("batch=250", "lr_decay=none", "momentum=0.0", "averaging=0.0")
 
 
@@ -37,3 +47,20 @@ def words(row: Row, column: Column) -> list[str]:
     for text in (f"method={row.settings['method']}", *FIX):
         asked += ["--fix", text]
     return asked
+
+
+def rows(columns: Sequence[Column]) -> tuple[Row, ...]:
+    """A row for each search that is done, run in its column only."""
+    return tuple(
+        row.changed(
+            f"{row.key}-own-{column.key}", f"{row.label}, own settings: {_said(found)}", found, (column.key,)
+        )
+        for column in columns
+        for row in SEARCHED
+        if (found := CHOSEN.get(name(row, column)))
+    )
+
+
+def _said(found: Mapping[str, float]) -> str:
+    epochs = f"{found['epochs']:g} epoch" + "s" * (found["epochs"] > 1)
+    return f"{epochs}, C_0 {found['clip']:g}, rate {found['learning_rate']:g}, decay {found['rho_mu']:g}"
