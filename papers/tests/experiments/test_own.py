@@ -18,7 +18,11 @@ def test_what_is_run_is_what_was_found_by_the_rule(key: str) -> None:
     recipe = load_recipe(SETTINGS / f"{key}.json")
     assert recipe.command.split() == ["papers", *words(row, column)]
     assert recipe.stand_in == STAND_INS[column.task]
-    (cell,) = [one for one in TABLE1.tried_cells([0]) if one.row.key == f"{row.key}-own-{column.key}"]
+    (cell,) = [
+        one
+        for one in TABLE1.tried_cells([0])
+        if one.row.key == f"{row.key}-own-{column.task}-{column.epsilon:g}"
+    ]
     (run,) = cell.specs
     assert (run.task, run.epsilon, run.accountant, run.method, run.steps, run.batch) == (
         column.task, column.epsilon, row.accountant, recipe.spec.method, recipe.spec.steps, recipe.spec.batch

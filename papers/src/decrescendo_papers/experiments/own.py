@@ -53,7 +53,10 @@ def rows(columns: Sequence[Column]) -> tuple[Row, ...]:
     """A row for each search that is done, run in its column only."""
     return tuple(
         row.changed(
-            f"{row.key}-own-{column.key}", f"{row.label}, own settings: {_said(found)}", found, (column.key,)
+            f"{row.key}-own-{column.task}-{column.epsilon:g}",
+            f"{row.label}, own settings: {_said(found)}",
+            found,
+            (column.key,),
         )
         for column in columns
         for row in SEARCHED
