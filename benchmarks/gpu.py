@@ -13,13 +13,16 @@ Packages that are missing are replaced by empty ones, so that everything imports
 
 import argparse
 import ast
+import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +156,8 @@ def _training(device: str, world: Any = None) -> tuple[dict[str, Any], float]:
         batch = tuple(column[(rows + 31 * step) % 512] for column in data)
         noisy, _ = ranks.release(
             lambda batch=batch: engine.clipped_sum(batch, 1.0),
-            lambda clipped: privatise(clipped, 1.0, sampling, noise),
+            lambda clipped: (privatise(clipped, 1.0, sampling, noise), b""),
+            lambda *_: None,
         )
         apply(noisy, model, optimizer)
     milliseconds = (time.perf_counter() - begun) * 100
@@ -192,29 +196,55 @@ def rank(backend: str, device: str) -> dict[str, Any]:
 
 
 def noise(device: str, seconds: float) -> dict[str, Any]:
-    """Milliseconds of `privatise` for sums on the device, by size and source."""
+    """Milliseconds of noise for sums on the device, by size and source; and whether it is the CPU's."""
     import torch
 
-    from decrescendo.base.rng import SecureStream
+    from decrescendo.base.rng import SecureStream, on_device
+    from decrescendo.base.rng.keystream import ReservedWords
     from decrescendo.clipping import ClippedSum, Diagnostics
     from decrescendo.optim import privatise
     from decrescendo.plans.sampling import PoissonSampling
 
+    class Words(ReservedWords):
+        """With further words that need no package."""
+
+        def further(self, index: int) -> Iterator[int]:
+            for number in itertools.count():
+                yield int.from_bytes(hashlib.sha256(f"{index} {number}".encode()).digest()[:8], "little")
+
     del seconds
-    found: dict[str, Any] = {}
-    sampling = PoissonSampling(1000, 10)
+    sampling, words = PoissonSampling(1000, 10), Words(bytes(32), 5)
+    block = on_device.chacha20(bytes(32), torch.tensor([0], device=device))[0, 0].item()
+    sums = torch.randn(100_003, generator=torch.Generator().manual_seed(0))
+    same = (
+        on_device.add_gaussian(sums.to(device), 1.5, words)
+        .cpu()
+        .equal(on_device.add_gaussian(sums, 1.5, words))
+    )
+    found: dict[str, Any] = {
+        "ChaCha20 is RFC 8439's": block.to_bytes(8, "little", signed=True).hex() == "76b8e0ada0f13d90",
+        "noise is the CPU's to the bit": same,
+    }
     for size in (26_010, 10_000_000):
         clipped = ClippedSum({"w": torch.zeros(size, device=device)}, 1.0, Diagnostics(0, 0, 0, 0.0))
+
+        def drawn(make: Callable[[], Any], clipped: ClippedSum = clipped) -> Callable[[], torch.Tensor]:
+            stream = make()
+            return lambda: privatise(clipped, 1.0, sampling, stream).gradients["w"]
+
         for name, make in {
-            "seed": torch.Generator,
-            "seed, on the device": lambda: torch.Generator(device=device),
-            "Secure": SecureStream.fresh,
+            "seed": lambda drawn=drawn: drawn(torch.Generator),
+            "seed, on the device": lambda drawn=drawn: drawn(lambda: torch.Generator(device=device)),
+            "Secure": lambda drawn=drawn: drawn(SecureStream.fresh),
+            "ChaCha20 on the device": lambda sums=clipped.gradients["w"]: (
+                lambda: on_device.add_gaussian(sums, 1.0, words)
+            ),
         }.items():
             try:
-                stream, times = make(), []
+                draw, times = make(), []
                 for _ in range(4):
                     begun = time.perf_counter()
-                    privatise(clipped, 1.0, sampling, stream).gradients["w"].sum().item()
+                    draw().sum().item()
                     times.append((time.perf_counter() - begun) * 1e3)
                 found[f"{size}, {name}"] = round(min(times), 3)
             except Exception as error:  # a source that cannot work here says why; the others go on

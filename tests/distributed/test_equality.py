@@ -43,7 +43,7 @@ def check(
             assert error <= (1e-10 if wide else 1e-5) * max(largest, 1.0), (weight, error)
 
 
-@pytest.mark.parametrize(("size", "kind"), [(4, "dynamic"), (2, "adaptive")])
+@pytest.mark.parametrize(("size", "kind"), [(4, "dynamic"), (2, "adaptive"), (2, "quantile")])
 def test_a_cnn_in_several_processes_is_the_cnn_in_one(size: int, kind: str) -> None:
     check(size, "CNN", kind)
 

@@ -29,6 +29,12 @@ MISTAKES = {
     "tensor parallelism": "UnsupportedModel .*got layers.8.weight with .*Tensor parallelism is not supported",
     "parts in another precision": "UnsupportedModel .*used as they are held, got the model with mp_policy",
     "a tied parameter cut in two": "UnsupportedModel .*must stay one, got layers.(9|10).weight, of which fully_shard",
+    "parts made after the optimiser": "InvalidValue .*must hold parameters of this model only, got 8 others",
+    "parts in another order": "UnsupportedModel .*in their order",
+    "cut on one rank": "PlanViolation .*same model, got FSDPCnn in training on rank 0 and Cnn in",
+    "other weights in copies": "PlanViolation .*same weights of part 0 of 1, got others on rank 1 than on rank 0",
+    "frozen on one": "PlanViolation .*same parameters, got others on rank 1",
+    "frozen on one, in parts": "PlanViolation .*same parameters, got others on rank 1",
     "no world": "InvalidValue .*must be given its world",
     "no world, in parts": "InvalidValue .*must be given its world",
     "an error in the loss": "(ZeroDivisionError|RankLost) .*a mistake in the loss",
@@ -36,14 +42,17 @@ MISTAKES = {
     "a loss that mixes examples": "UnsupportedModel ",
     "a disk that fails": "(OSError|RankLost) .*a disk that fails",
     "an error in the callback": "(KeyError|RankLost) .*nothing of that name",
+    "an error in the callback, in parts": "(KeyError|RankLost) .*nothing of that name",
     "rows left out": "PlanViolation .*batch just drawn",
     "a batch not given": "PlanViolation .*every drawn batch must be given",
     "an end of its own": "PlanViolation .*same steps, got rank 0 drawing a batch, rank 1 comparing what they have",
+    "an end of its own, in parts": "PlanViolation .*same steps, got rank 0 gathering parts, rank 1 comparing",
     "an end of its own loop": "PlanViolation .*same steps",
     "weights changed by hand": "PlanViolation .*same weights",
 }
 # Ranks that are gone can say nothing, and the group with them: each in processes of its own.
 GONE = {
+    "an error in an evaluation, in parts": "(RankLost|RuntimeError) .*every rank must go on, got KeyError on rank 1",
     "killed in a step": "RankLost .*every rank must go on, got one that ended",
     "killed in a step, in parts": "RankLost .*every rank must go on, got one that ended",
     "Alone on one": "RankLost .*every rank must go on, got one that ended",
@@ -81,7 +90,11 @@ def test_a_rank_that_is_gone_ends_the_others(mistake: str) -> None:
     outcomes, seconds = run_ranks("mistaken", 2, mistake=mistake)
     assert re.search(GONE[mistake], f"{outcomes[0].error} {outcomes[0].message}"), outcomes
     assert seconds < SECONDS
-    said = {"Alone on one": "must be given its world", "something else as world": "world must be .* got str"}
+    said = {
+        "an error in an evaluation, in parts": "nothing of that name",
+        "Alone on one": "must be given its world",
+        "something else as world": "world must be .* got str",
+    }
     assert outcomes[1].gone is (mistake not in said)
     assert outcomes[1].gone or re.search(said[mistake], outcomes[1].message), outcomes
 

@@ -14,6 +14,7 @@ from .test_equality import alone, check
     [
         pytest.param(1, "dynamic", "all", marks=pytest.mark.slow),
         (2, "adaptive", "all"),
+        (2, "quantile", "all"),
         pytest.param(4, "dynamic", "all", marks=pytest.mark.slow),
         (4, "dynamic", "copies"),
     ],
@@ -30,6 +31,21 @@ def test_in_float32_too() -> None:
 
 def test_an_lstm_in_parts() -> None:
     check(2, "LSTM of the tutorial", "dynamic", shard="all")
+
+
+def test_two_modules_that_share_a_parameter_are_given_to_one_call() -> None:
+    check(2, "tied", "dynamic", shard="all")
+
+
+def test_one_world_has_two_trainings_at_once() -> None:
+    """One in parts, one whole."""
+    (alone,), _ = run_ranks("two_at_once", 1)
+    outcomes, _ = run_ranks("two_at_once", 2, shard="all")
+    for outcome in outcomes:
+        assert not outcome.error, outcome
+        for found, expected in zip(outcome.value, alone.value, strict=True):
+            for weight, value in expected["weights"].items():
+                np.testing.assert_allclose(found["weights"][weight], value, rtol=0, atol=1e-10)
 
 
 def test_empty_shares_and_empty_batches() -> None:

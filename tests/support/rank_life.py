@@ -12,7 +12,8 @@ import torch
 import torch._dynamo  # what a first pass loads, once for all ranks
 from architectures import ARCHITECTURES
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import default_collate
 
@@ -32,8 +33,8 @@ from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Adaptive, Checkpoints, Run, Store, Trainer, digits, train
 from decrescendo.training.run import versions
-from decrescendo.training.steering import Settings, ValidationDecay
-from decrescendo.training.world import Alone, World, weights_digest
+from decrescendo.training.steering import QuantileClip, Settings, ValidationDecay
+from decrescendo.training.world import Alone, World, weight_facts
 
 ROWS, STEPS = 40, 6
 STAND_IN = Guarantee(1.0, 1e-5, Unit.EXAMPLE, "nobody", "estimate")
@@ -61,6 +62,18 @@ class Cnn(nn.Module):
         return self.layers(x)
 
 
+class Tied(nn.Module):
+    """An embedding that is its output layer, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.middle, self.out = nn.Embedding(11, 7), nn.Linear(7, 7), nn.Linear(7, 11, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(torch.tanh(self.middle(self.table(x).mean(1))))
+
+
 def classified(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
 
@@ -76,6 +89,10 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, A
                 lambda model, batch: model(batch["x"]).square().mean((1, 2)),
                 items,
             )
+    if name == "tied":
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return Tied().to(dtype), classified, (torch.randint(11, (ROWS, 6)), torch.randint(11, (ROWS,)))
     if name != "CNN":
         architecture = ARCHITECTURES[name]
         model, data = architecture.make(dtype, ROWS)
@@ -86,12 +103,15 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, A
         return Cnn().to(dtype), classified, data
 
 
-def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive:
+def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | QuantileClip:
     sampling = PoissonSampling(ROWS, batch)
+    if kind == "quantile":
+        noise = Schedule(np.linspace(1.5, 0.8, STEPS), np.full(STEPS, 0.7))
+        return QuantileClip(Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN))
     if kind == "adaptive":
         scores: Iterator[float] = iter([0.5, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6])
         policy = ValidationDecay(
-            lambda model: next(scores),
+            lambda model: next(scores) + 0 * float(sum(p.detach().sum() for p in model.parameters())),
             noise_multiplier=2.0,
             clip_norm=0.5,
             decay=0.8,
@@ -171,18 +191,37 @@ def trained(
     return facts(run)
 
 
+def two_at_once(shard: str = "") -> list[dict[str, Any]]:
+    """Two trainings that take their steps in turn; of the first each rank has parts."""
+    world = distributed.join(timeout=60)
+    held: list[tuple[Trainer, Iterator[Any]]] = []
+    for cut in (shard, ""):
+        model, loss, data = subject("CNN")
+        if cut:
+            put_in_parts(model, cut, world.size)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        trainer = Trainer(model, loss, plan_of("dynamic"), optimizer, seed=3, world=world)
+        held.append((trainer, trainer.batches(data)))
+    for _ in range(STEPS):
+        for trainer, batches in held:
+            trainer.step(next(batches))
+    return [facts(trainer.finish()) for trainer, _ in held]
+
+
 def put_in_parts(model: nn.Module, what: str, size: int) -> None:
     """`fully_shard` on blocks where there are some, else on what has parameters of its own; and on the model."""
     copies = what == "copies"
     mesh = torch.distributed.init_device_mesh(
         "cpu", (2, size // 2) if copies else (size,), mesh_dim_names=("copy", "part") if copies else ("part",)
     )
+    if isinstance(model, Tied):
+        fully_shard([model.table, model.out], mesh=mesh)
     trained = {p for p in model.parameters() if p.requires_grad} if what == "base" else None
     blocks = [module for name, module in model.named_modules() if name.split(".")[-2:-1] == ["h"]]
     for block in blocks or [
         m for m in model.modules() if next(m.parameters(recurse=False), None) is not None
     ]:
-        if block is not model:
+        if block is not model and not isinstance(block, FSDPModule):
             fully_shard(block, mesh=mesh, ignored_params=trained)
     fully_shard(model, mesh=mesh, ignored_params=trained)
 
@@ -208,7 +247,7 @@ def digits_life(folder: str, steps: int) -> tuple[str, list[float]]:
             noted.write(f"{taken}\n")
             noted.flush()
     run = trainer.finish()
-    return weights_digest(model), run.ledger.noise_multiplier.tolist()
+    return str(weight_facts(model)), run.ledger.noise_multiplier.tolist()
 
 
 def joined(late: float = 0.0) -> int:
@@ -400,7 +439,7 @@ def mistaken(mistake: str) -> dict[str, Any]:
         data = data[0][:20], data[1][:20]
     if mistake == "other rows" and odd:
         data = data[0].flip(0), data[1].flip(0)
-    if mistake == "other weights" and odd:
+    if mistake.startswith("other weights") and odd:
         with torch.no_grad():
             next(model.parameters()).add_(1e-3)
     if mistake == "another width" and odd:
@@ -420,10 +459,10 @@ def mistaken(mistake: str) -> dict[str, Any]:
         options["settings"] = EngineSettings(accumulate="float64")
     if mistake == "another kind of seed" and odd:
         options["seed"] = Secure()
-    if mistake == "checkpoints on one" and odd:
+    if (mistake == "checkpoints on one" and odd) or mistake == "an error in the callback, in parts":
         import tempfile
 
-        options["checkpoints"] = Checkpoints(tempfile.mkdtemp())
+        options["checkpoints"] = Checkpoints(tempfile.mkdtemp(), every=1)
     if mistake == "DDP":
         model = nn.parallel.DistributedDataParallel(model)
     if mistake == "DDP on one" and odd:
@@ -447,6 +486,14 @@ def mistaken(mistake: str) -> dict[str, Any]:
         model.layers[10].weight = model.layers[9].weight
         fully_shard(model.layers[9])
         fully_shard(model)
+    if mistake == "cut on one rank":
+        mesh = torch.distributed.init_device_mesh("cpu", (world.size,))
+        if not odd:
+            fully_shard(model, mesh=mesh)
+    if "in copies" in mistake:
+        put_in_parts(model, "copies", world.size)
+    if mistake == "parts in another order":
+        fully_shard(model, mesh=DeviceMesh("cpu", list(reversed(range(world.size)))))
     if mistake.startswith("no world"):
         given = None
     if mistake == "Alone on one" and odd:
@@ -480,14 +527,22 @@ def mistaken(mistake: str) -> dict[str, Any]:
             return columns[0][index], columns[1][index]
 
     def after(progress: Any) -> bool | None:
-        if mistake == "an error in the callback" and odd and progress.step == 2:
+        if mistake.startswith("an error in the callback") and odd and progress.step == 2:
             raise KeyError("nothing of that name")
+        if mistake == "an error in an evaluation, in parts" and progress.step == 2:
+            if odd:
+                raise KeyError("nothing of that name")
+            model(columns[0])
+        if mistake.startswith("frozen on one") and odd and progress.step == 1:
+            model.layers[8].bias.requires_grad_(False)
         if mistake == "weights changed by hand" and odd and progress.step == 2:
             with torch.no_grad():
                 next(model.parameters()).mul_(1.01)
-        return mistake == "an end of its own" and odd and progress.step == 3
+        return mistake.startswith("an end of its own") and odd and progress.step == 3
 
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=lr)
+    if mistake == "parts made after the optimiser":
+        put_in_parts(model, "all", world.size)
     if mistake == "another optimiser" and odd:
         optimizer = torch.optim.Adam(model.parameters(), lr=lr)
     if mistake in ("rows left out", "a batch not given", "an end of its own loop"):

@@ -13,17 +13,20 @@ import json
 import math
 import os
 import struct
+import time
+import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from enum import IntEnum
-from typing import NoReturn, final
+from typing import Any, NoReturn, cast, final
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor, nn
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
 
 from decrescendo.accounting.ledger import Release
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator
@@ -40,7 +43,7 @@ from decrescendo.distributed.messages import (
 from decrescendo.errors import InvalidValue, PlanViolation, RankLost
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.bits import is_part
-from decrescendo.training.world import Noised, Parts, Tree, Whole, check_unwrapped
+from decrescendo.training.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
 
 class _At(IntEnum):
@@ -53,8 +56,13 @@ _WORDS = {
     _At.SUM: "summing gradients",
     _At.PUBLISH: "releasing",
     _At.FAIL: "ending",
-    _At.PARTS: "clipping",
+    _At.PARTS: "gathering parts",
 }
+
+
+# Where a rank says in the store why it leaves, and how many know; seconds that it waits for them.
+_LEFT, _HEARD, _LISTENING = "decrescendo/left", "decrescendo/heard", 3.0
+_SEEN = struct.Struct("<3q2d")
 
 
 @final
@@ -87,11 +95,11 @@ class Group:
         self._control, self._gradients = control, gradients or control
         self._on_device = "nccl" in str(dist.get_backend(self._gradients))
         self._every = every
-        self._owner, self._error, self._parts = os.getpid(), None, Whole()
+        self._store: Store = cast("Any", dist).distributed_c10d._get_default_store()
+        self._owner, self._error, self._in_parts = os.getpid(), None, False
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
 
     _error: Exception | None
-    _parts: Parts
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
@@ -101,16 +109,21 @@ class Group:
         """
         if step % self._every:
             return
-        found = self._exchange(_At.AGREE, lambda: json.dumps(dict(facts())).encode())
-        first, *others = (json.loads(text) for text in found)
-        for rank, other in enumerate(others, start=1):
-            for name in sorted(first.keys() | other.keys()):
-                if first.get(name) != other.get(name):
+        texts = self._exchange(_At.AGREE, lambda: json.dumps(dict(facts())).encode())
+        found: list[dict[str, str]] = [json.loads(text) for text in texts]
+        for name in sorted(set[str]().union(*found)):
+            told = [
+                (rank, one.get(name))
+                for rank, one in enumerate(found)
+                if name in one or not name.startswith(OF_PART)
+            ]
+            for rank, other in told:
+                if other != told[0][1]:
                     self._over(
                         PlanViolation(
-                            f"all ranks must have the same {name}, got "
-                            f"{differs(first.get(name), other.get(name), rank)}. Run the same script with the same "
-                            "data and settings, and give the model its weights from one seed or file"
+                            f"all ranks must have the same {name}, got {differs(*told[0], rank, other)}. Run the same "
+                            "script with the same data and settings, and give the model its weights from one seed or "
+                            "file"
                         )
                     )
 
@@ -142,19 +155,20 @@ class Group:
         sharded = any(is_part(p) for p in model.parameters()) or any(
             type(module).__name__.startswith("FSDP") for module in model.modules()
         )
-        self._parts = Whole()
-        if sharded:
-            from decrescendo.distributed.sharded import Shards  # slow to load
+        self._in_parts |= sharded
+        if not sharded:
+            return Whole()
+        from decrescendo.distributed.sharded import Shards  # slow to load
 
-            self._parts = Shards(model, self.size, self._meet, self._talking)
-        return self._parts
+        return Shards(model, self.size, self._meet, self._talking)
 
     def release(
         self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
     ) -> tuple[NoisyMean, Diagnostics]:
         """The sum over all ranks with rank 0's noise; where parts are trained, each rank's part of it."""
         total = self._total(clip)
-        noisy = self._each(total, noise, record) if self._parts.trained else self._first(total, noise, record)
+        in_parts = any(map(is_part, total.gradients.values()))
+        noisy = (self._each if in_parts else self._first)(total, noise, record)
         return noisy, total.diagnostics
 
     @contextmanager
@@ -163,7 +177,9 @@ class Group:
         try:
             yield
         except Exception as error:
-            if self._error is None:
+            if self._error is None and self._in_parts:
+                self._leave(error)
+            elif self._error is None:
                 with suppress(Exception):  # the others may be gone; this error is the one to tell
                     self._begin(_At.FAIL, raising(error))
             raise
@@ -175,21 +191,26 @@ class Group:
 
         def message() -> bytes:
             clipped.append(clip())
-            seen = clipped[0].diagnostics
-            return struct.pack("<3q2d", *astuple(seen))
+            return _SEEN.pack(*astuple(clipped[0].diagnostics)) + _kinds(clipped[0].gradients)
 
         found = self._exchange(_At.SUM, message)
-        seen = Diagnostics(0, 0, 0, 0.0)
-        for text in found:
-            seen += Diagnostics(*struct.unpack("<3q2d", text))
-        own = clipped[0]
-        sums = dict(own.gradients)
+        own, seen = clipped[0], Diagnostics(0, 0, 0, 0.0)
+        for rank, text in enumerate(found):
+            seen += Diagnostics(*_SEEN.unpack_from(text))
+            if text[_SEEN.size :] != found[0][_SEEN.size :]:
+                self._over(
+                    PlanViolation(
+                        f"all ranks must train the same parameters, got others on rank {rank} than on rank 0. Freeze "
+                        "and unfreeze on every rank alike"
+                    )
+                )
+        sums, in_parts = dict(own.gradients), any(map(is_part, own.gradients.values()))
         whole = {name: v.to(accumulator(v.dtype)) for name, v in own.gradients.items() if not is_part(v)}
         with self._talking():
             for names in buckets(whole):
                 flat = self._flat(whole[name] for name in names)
                 dist.reduce(flat, 0, op=dist.ReduceOp.SUM, group=self._gradients)
-                if self._parts.trained:
+                if in_parts:
                     dist.broadcast(flat, 0, group=self._gradients)
                 self._unflatten(flat, whole, names)
         return ClippedSum(sums | whole, own.sensitivity, seen)
@@ -314,13 +335,46 @@ class Group:
     def _talking(self) -> Generator[None]:
         try:
             yield
-        except (RuntimeError, ValueError) as error:
-            lost = RankLost(
+        except Exception as error:
+            self._error = self._left() or RankLost(
                 f"every rank must go on, got one that ended or was silent too long ({first_line(error)}). Nothing more "
                 "was released: start all ranks again, from their checkpoints"
             )
-            self._error = lost
-            # Closes the connections, so that ranks that wait for this one hear of it.
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            raise lost from None
+            traceback.clear_frames(error.__traceback__)  # which hold on to the connections
+            self._close()
+            raise self._error from None
+
+    def _leave(self, error: Exception) -> None:
+        """Say why this rank ends, and end, without a meeting: the others may be in what torch gathers by itself."""
+        told = self._left()  # this error may come of another rank's leaving
+        self._error = told or error
+        if told is not None:
+            self._close()
+            raise told from None
+        with suppress(RuntimeError):
+            self._store.set(_LEFT, f"{self.rank} {described(error).decode()}")
+            self._close()
+            end = time.monotonic() + _LISTENING
+            while self._store.add(_HEARD, 0) < self.size - 1 and time.monotonic() < end:
+                time.sleep(0.01)
+
+    def _left(self) -> Exception | None:
+        """Why another rank has left, where one has."""
+        with suppress(RuntimeError):
+            if self._store.check([_LEFT]):
+                rank, _, text = self._store.get(_LEFT).partition(b" ")
+                self._store.add(_HEARD, 1)
+                return raised(int(rank), text)
+        return None
+
+    def _close(self) -> None:
+        """Close the connections, so that ranks that wait for this one hear of it."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        del self._control, self._gradients
+
+
+def _kinds(gradients: Mapping[str, Tensor]) -> bytes:
+    """A digest of names, shapes and dtypes, and of which lie in parts."""
+    listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sorted(gradients.items())]
+    return hashlib.sha256(json.dumps(listed).encode()).digest()

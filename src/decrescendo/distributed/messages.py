@@ -41,12 +41,12 @@ def raised(rank: int, text: bytes) -> Exception:
     return RankLost(f"every rank must go on, got {name} on rank {rank}: {said}")
 
 
-def differs(first: str | None, other: str | None, rank: int) -> str:
+def differs(rank: int, value: str | None, another: int, other: str | None) -> str:
     """Two values of a fact, in words; of digests, which may be of private rows, only that they differ."""
-    values = [value or "nothing" for value in (first, other)]
-    if any(len(value) == 64 and set(value) <= set("0123456789abcdef") for value in values):
-        return f"others on rank {rank} than on rank 0"
-    return f"{values[0]} on rank 0 and {values[1]} on rank {rank}"
+    values = [value or "nothing", other or "nothing"]
+    if any(len(text) == 64 and set(text) <= set("0123456789abcdef") for text in values):
+        return f"others on rank {another} than on rank {rank}"
+    return f"{values[0]} on rank {rank} and {values[1]} on rank {another}"
 
 
 def first_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, cast, final
+from typing import Any, TypeVar, cast, final
 
 import torch
 import torch.distributed as dist
@@ -28,6 +28,7 @@ from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.errors import UnsupportedModel
 
+T = TypeVar("T")
 # Blocks whose memory is there at once: the one in use, and the one before it.
 _PRESENT = 2
 _PLACEMENTS = ((Shard(0),), (Replicate(), Shard(0)))
@@ -82,32 +83,41 @@ class Shards:
             for whole in block.whole.values()
         }
         self._present: list[int] = []
-        self._trained: dict[str, DTensor] = {}
+        # In an order that all ranks have, whatever each of them trains.
+        self._names = sorted(name for block in self._blocks for name in block.parts)
+        self._parts: dict[str, DTensor] = {}
         self._sums: dict[str, Tensor] = {}
         self.settle()
 
     @property
     def trained(self) -> bool:
         """Whether a parameter that lies in parts is trained: then sums and means do."""
-        return bool(self._trained)
+        return any(part.requires_grad for part in self._parts.values())
 
     def keep(self, name: str, total: Tensor) -> Tensor:
         """Give a sum of this rank's examples to the ranks that keep parts of it."""
-        if name not in self._trained:
+        if name not in self._parts:
             return total
-        self._round(_Need.SUM, list(self._trained).index(name), total)
+        self._round(_Need.SUM, self._names.index(name), total)
         return total.new_empty(0)
+
+    def gathered(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, once all ranks have done theirs."""
+        with self._gathering():
+            found = work()
+            while any(self._round(_Need.NOTHING)):
+                pass
+        return found
 
     def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
         """What ``clip`` returns, once all ranks have clipped: of what lies in parts the sums over all ranks (DTensors);
         of other parameters the sums over this rank's examples."""
         self._sums = {}
-        with self._gathering():
-            own = clip()
-            while any(self._round(_Need.NOTHING)):
-                pass
+        own = self.gathered(clip)
         gradients = dict(own.gradients)
-        for name, part in self._trained.items():
+        for name, part in self._parts.items():
+            if not part.requires_grad:
+                continue
             local = self._sums.pop(name, None)
             if local is None:  # of no rank
                 local = torch.zeros_like(part.to_local(), dtype=gradients[name].dtype)
@@ -126,8 +136,7 @@ class Shards:
             for name, whole in block.whole.items():
                 part = block.parts[name] = cast("DTensor", found[name])
                 whole.requires_grad_(part.requires_grad)
-        parts = {name: part for block in self._blocks for name, part in block.parts.items()}
-        self._trained = {name: part for name, part in sorted(parts.items()) if part.requires_grad}
+        self._parts = {name: part for block in self._blocks for name, part in block.parts.items()}
 
     @contextmanager
     def _gathering(self) -> Generator[None]:
@@ -182,7 +191,7 @@ class Shards:
                     if code % len(_Need) == _Need.PARAMETERS:
                         self._gather(self._blocks[which], mine=code == own)
                     elif code % len(_Need) == _Need.SUM:
-                        name, dtype = list(self._trained)[which], torch.float64 if wider else torch.float32
+                        name, dtype = self._names[which], torch.float64 if wider else torch.float32
                         self._add(name, dtype, total if code == own else None)
         return said
 
@@ -213,7 +222,7 @@ class Shards:
 
     def _add(self, name: str, dtype: torch.dtype, total: Tensor | None) -> None:
         """Sum over all ranks, and keep this rank's part."""
-        part = self._trained[name]
+        part = self._parts[name]
         mesh = part.device_mesh
         own = torch.zeros(part.shape, dtype=dtype, device=part.device) if total is None else total
         summed = DTensor.from_local(own, mesh, [Partial()] * mesh.ndim).redistribute(
@@ -242,7 +251,7 @@ def _blocks_of(model: nn.Module, size: int) -> list[_Block]:
     """A block for each module that ``fully_shard`` was called on, with what none inside of it has."""
     owners = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    originals: set[int] = set()
+    originals: dict[int, object] = {}
     for owner, module in owners.items():
         module.reshard()
         state = cast("Any", fully_shard).state(module)
@@ -251,10 +260,11 @@ def _blocks_of(model: nn.Module, size: int) -> list[_Block]:
                 f"parameters must be used as they are held, got {owner or 'the model'} with mp_policy. "
                 "Cast the model, or use torch.autocast in the loss"
             )
-        for held in (held for group in state._fsdp_param_groups for held in group.fsdp_params):
-            if held._orig_param_uid in originals:
+        # Torch before 2.12 has one group, and does not say what a parameter was made of.
+        groups = getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group])
+        for held in (held for group in groups for held in group.fsdp_params):
+            if originals.setdefault(getattr(held, "_orig_param_uid", id(held)), held) is not held:
                 _refuse_cut(names[id(held.sharded_param)])
-            originals.add(held._orig_param_uid)
             if held.offload_to_cpu:
                 raise UnsupportedModel(
                     f"parameters must be held where they are used, got {owner or 'the model'} with offload_policy. "
@@ -270,11 +280,14 @@ def _blocks_of(model: nn.Module, size: int) -> list[_Block]:
         above = [owner for owner in owners if not owner or name.startswith(owner + ".")]
         mesh = part.device_mesh
         everybody = sorted(mesh.mesh.flatten().tolist()) == list(range(size))
+        # In another order torch's own gathering would mix them up.
+        everybody = everybody and bool((mesh.mesh.diff(dim=-1) > 0).all())
         if not above or not everybody or tuple(part.placements) not in _PLACEMENTS:
             raise UnsupportedModel(
                 "parameters must be whole on each rank, or cut along their first dimension by fully_shard on a mesh of "
-                f"all {size} ranks, got {name} with placements={tuple(part.placements)} on {mesh.size()} ranks. Tensor "
-                "parallelism is not supported: no rank would see an example's whole gradient"
+                f"all {size} ranks in their order, got {name} with placements={tuple(part.placements)} on ranks "
+                f"{mesh.mesh.tolist()}. Tensor parallelism is not supported: no rank would see an example's whole "
+                "gradient"
             )
         whole = nn.Parameter(
             torch.empty(part.shape, dtype=part.dtype, device=part.device), part.requires_grad

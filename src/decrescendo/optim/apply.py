@@ -67,7 +67,7 @@ def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Op
     check_instance("model", model, nn.Module)
     held = Inventory.of(model)
     parameters = trainable_of(held)
-    _check_optimizer(optimizer, held, parameters)
+    check_optimizer(optimizer, held, parameters)
     _check_names(noisy, parameters)
     told = as_noise_aware(optimizer)
     if told is not None and noisy.noise_std is None:
@@ -112,9 +112,10 @@ def _check_names(noisy: NoisyMean, parameters: dict[str, nn.Parameter]) -> None:
             )
 
 
-def _check_optimizer(
+def check_optimizer(
     optimizer: torch.optim.Optimizer, model: Inventory, parameters: dict[str, nn.Parameter]
 ) -> None:
+    """Refuse an optimiser that could not step on a noisy mean of this model."""
     check_instance("optimizer", optimizer, torch.optim.Optimizer)
     kind = type(optimizer).__name__
     if _needs_closure(type(optimizer).step):

@@ -81,7 +81,8 @@ class Keeper:
         if life.taken % self._checkpoints.every or life.taken == self._saved:
             return
         self._saved = life.taken
-        # Where ranks hold parts, all of them take part in putting these together.
+        # Where ranks hold parts, all of them take part in putting these together: none may be missing.
+        self._world.agree(dict)
         weights, moments = _whole(model.state_dict()), _whole(optimizer.state_dict())
         if self.releases is None:
             return

@@ -18,15 +18,15 @@ from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows
 from decrescendo.clipping.clipped import ClippedSum, trainable
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (
     InvalidValue,
     PlanViolation,
     UnsupportedModel,
-    check_instance,
     check_integer,
 )
 from decrescendo.optim import apply
-from decrescendo.optim.apply import fill_gradients
+from decrescendo.optim.apply import check_optimizer, fill_gradients
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.training.bits import digest
@@ -48,7 +48,7 @@ from decrescendo.training.world import (
     World,
     data_facts,
     facts_of,
-    weights_digest,
+    weight_facts,
     world_of,
 )
 
@@ -164,7 +164,7 @@ class Trainer:
                 raise UnsupportedModel(
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
-        check_instance("optimizer", optimizer, torch.optim.Optimizer)
+        check_optimizer(optimizer, Inventory.of(model), parameters)
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._streams = RunStreams.of(seed)
@@ -265,7 +265,8 @@ class Trainer:
         self._keep()
         if self._life.taken:
             self._compare_weights(self._life.taken)
-        decided = self._world.draw(self._decide)
+        settings = self._parts.gathered(self._following)
+        decided = self._world.draw(lambda: self._decide(settings))
         granted = decided["settings"]
         self._settings = None if granted is None else Settings(*granted)
         if self._world.rank:
@@ -278,10 +279,13 @@ class Trainer:
                 self._streams.noise = stream_at(self._streams.noise, decided["noise"])
         return granted is not None
 
-    def _decide(self) -> Tree:
+    def _following(self) -> Settings | None:
         """On rank 0: the next step, decided, and paid for where a filter is asked, before anything is drawn or looked
-        at; and seeds of the ranks' masks."""
-        settings = self._source.following(self._life.taken)
+        at."""
+        return None if self._world.rank else self._source.following(self._life.taken)
+
+    def _decide(self, settings: Settings | None) -> Tree:
+        """On rank 0: what the ranks are told of the next step, with seeds of their masks."""
         if settings is None:
             return {"settings": None, "stopped": self._source.stopped}
         noise = stream_state(self._streams.noise) if self._parts.trained else None
@@ -289,7 +293,7 @@ class Trainer:
         return {"settings": astuple(settings), "stopped": "", "masks": masks, "noise": noise}
 
     def _compare_weights(self, step: int = 0) -> None:
-        self._world.agree(lambda: {"weights": weights_digest(self._model, trained=True)}, step)
+        self._world.agree(lambda: weight_facts(self._model, trained=True), step)
 
     def step(self, batch: Batch | None) -> StepResult:
         """Take the next step with the batch just drawn."""
@@ -390,8 +394,8 @@ class Trainer:
         with self._world.watched():
             self._parts.settle()
             self._frozen_state.check()
+            self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             weights = cpu_weights(self._model)
-        self._compare_weights()
         if self._account is not None:
             self._account.finish()
         columns, ledger = self._life.columns, self.ledger

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,11 +23,14 @@ from decrescendo.training.data import Rows
 from decrescendo.training.examples import Draw, Examples
 from decrescendo.training.run.versions import versions
 
+T = TypeVar("T")
 Tree = dict[str, Any]
 # From a sum to what may be seen of it, and a digest of that.
 Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
 # Rows of the data that ranks compare before the first step.
 _PROBES = 8
+# How the name of a fact begins that only some ranks have.
+OF_PART = "weights of part "
 
 
 @runtime_checkable
@@ -44,8 +47,12 @@ class Parts(Protocol):
         """What becomes of the sum of each parameter, as the engine takes it."""
         ...
 
+    def gathered(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns, called where the model has whole parameters, for this rank; all ranks call this."""
+        ...
+
     def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
-        """What ``clip`` returns, called where the model has whole parameters."""
+        """The same of a clipped sum, with sums over all ranks of what lies in parts."""
         ...
 
     def settle(self) -> None:
@@ -58,6 +65,10 @@ class Whole:
     """Each rank has all of each parameter."""
 
     trained, keep = False, None
+
+    def gathered(self, work: Callable[[], T]) -> T:
+        """What ``work`` returns."""
+        return work()
 
     def clipped(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
         """What ``clip`` returns."""
@@ -202,7 +213,10 @@ def facts_of(
     model: nn.Module, optimizer: torch.optim.Optimizer, plan: str, others: Mapping[str, object]
 ) -> dict[str, str]:
     """What ranks must agree on before the first step, in words and digests."""
-    shapes = {name: [str(p.dtype), list(p.shape), p.requires_grad] for name, p in model.named_parameters()}
+    shapes = {
+        name: [str(p.dtype), list(p.shape), p.requires_grad, is_part(p)]
+        for name, p in model.named_parameters()
+    }
     held: dict[str, Tensor] = {}
     settings = pack({"optimizer": optimizer.state_dict()}, held)
     return {
@@ -210,7 +224,7 @@ def facts_of(
         "plan": plan,
         "model": f"{type(model).__name__} in {'training' if model.training else 'evaluation'}",
         "names, shapes and kinds of parameters": _digest(shapes),
-        "weights": weights_digest(model),
+        **weight_facts(model),
         "optimizer": type(optimizer).__qualname__,
         "settings of the optimizer": _digest(
             [settings, *(checksum(value).hex() for value in held.values() if not is_part(value))]
@@ -219,31 +233,22 @@ def facts_of(
     }
 
 
-def weights_digest(model: nn.Module, *, trained: bool = False) -> str:
+def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
     """SHA-256 of parameters and buffers by name; of those alone that training moves with ``trained``.
 
-    Where ranks hold parts, of the digests of all parts.
+    What lies in parts is a fact of its own, which copies of the part must have in common: no rank has the others'.
     """
     found = [(name, value) for name, value in model.named_parameters() if value.requires_grad or not trained]
     if not trained:
         found += list(model.named_buffers())
-    digests = [(name, checksum(value).hex()) for name, value in found if not is_part(value)]
-    parts = [(name, value) for name, value in found if is_part(value)]
-    if parts:
-        own = bytes.fromhex(_digest([(name, checksum(value).hex()) for name, value in parts]))
-        digests += [("parts", text.hex()) for text in _of_all_parts(own, parts[0][1])]
-    return _digest(digests)
-
-
-def _of_all_parts(own: bytes, part: Any) -> list[bytes]:
-    """The digests of the ranks that together hold what ``part`` is a part of."""
-    from torch import distributed
-
-    group = part.device_mesh.get_group(part.device_mesh.ndim - 1)
-    sent = torch.frombuffer(bytearray(own), dtype=torch.uint8).to(part.device)
-    found = [torch.empty_like(sent) for _ in range(distributed.get_world_size(group))]
-    distributed.all_gather(found, sent, group=group)
-    return [digest.cpu().numpy().tobytes() for digest in found]
+    digests: dict[str, list[tuple[str, str]]] = {"weights": []}
+    for name, value in found:
+        fact = "weights"
+        if is_part(value):
+            mesh = cast("Any", value).device_mesh
+            fact = f"{OF_PART}{mesh.get_local_rank(mesh.ndim - 1)} of {mesh.size(mesh.ndim - 1)}"
+        digests.setdefault(fact, []).append((name, checksum(value).hex()))
+    return {fact: _digest(listed) for fact, listed in digests.items()}
 
 
 def data_facts(table: Rows | Examples) -> dict[str, str]:
