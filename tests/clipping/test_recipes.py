@@ -31,7 +31,13 @@ def described(label: Label | None) -> object:
     return (label.name, label.public) if isinstance(label, Mixed) else label
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: f"{p.family}: {p.name}")
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(p, marks=[pytest.mark.slow] * (i % 2), id=f"{p.family}: {p.name}")
+        for i, p in enumerate(PROGRAMS)
+    ],
+)
 def test_a_repeated_label_is_what_the_rules_say_at_any_size(program: Program) -> None:
     if program.late is not None or program.conditional:
         return
