@@ -24,6 +24,7 @@ ROWS, STEPS, DELTA = 60_000, 200, 1e-6
 INFLUENCE, CLIP = np.exp(4 * np.arange(1, STEPS + 1) / STEPS), dc.curves.constant(1.0)
 EPSILON, COMPUTE = 1.0, 300_000
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+TICKS = tuple(digit * 10.0**power for power in (-4, -3) for digit in (2, 3, 5, 7, 10))
 COMPUTES = (30_000, 100_000, 300_000, 1_000_000, 3_000_000)
 
 
@@ -70,9 +71,14 @@ def draw(found: dict[str, Any]) -> Any:
     words = "noise on the mean, felt at the end"
     canvas.label(left, f"epsilon {EPSILON:g}", words, "expected examples in all steps")
     canvas.label(right, f"{COMPUTE:,} expected examples", words, "certified epsilon")
-    for panel in (left, right):
+    for panel, at in ((left, COMPUTES), (right, EPSILONS)):
         panel.set_xscale("log")
         panel.set_yscale("log")
+        panel.set_xticks(at, [f"{one:,g}" if one < 1e4 else f"{one:,}" for one in at])
+        panel.minorticks_off()
+        low, high = panel.get_ylim()
+        ticks = [one for one in TICKS if low <= one <= high]
+        panel.set_yticks(ticks, [f"{one:g}" for one in ticks])
     canvas.legend(figure, left, columns=3)
     return figure
 
