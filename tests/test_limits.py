@@ -86,9 +86,10 @@ def test_a_folder_of_checkpoints_that_is_copied_goes_on_twice_with_the_same_nois
         return -model.weight.detach(), clipped
 
     original, copy = tmp_path / "kept", tmp_path / "copy"
+    first = nn.Linear(1, 1, bias=False)
     Trainer(
-        nn.Linear(1, 1, bias=False), lambda model, batch: model(batch)[:, 0], plan,
-        torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), seed=Secure(), checkpoints=Checkpoints(original),
+        first, lambda model, batch: model(batch)[:, 0], plan, torch.optim.SGD(first.parameters(), lr=1.0),
+        seed=Secure(), checkpoints=Checkpoints(original),
     )  # fmt: skip
     shutil.copytree(original, copy)
     changed = rows.clone()
