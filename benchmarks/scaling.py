@@ -99,8 +99,35 @@ def rank(folder: Path, batch: int, rounds: int) -> None:
                 found[name].append({key: value / STEPS for key, value in spent.items()} | {
                     "bytes": (sent() - bytes_before) / STEPS
                 })  # fmt: skip
+    in_parts = 0.0
+    if world.size > 1:
+        from torch.distributed.fsdp import fully_shard
+
+        parted, _ = made()
+        mesh = torch.distributed.init_device_mesh("cpu", (world.size,))
+        for block in (0, 3, 7):
+            fully_shard([*parted][block], mesh=mesh)
+        fully_shard(parted, mesh=mesh)
+        trainer = Trainer(
+            parted,
+            cross_entropy,
+            Plan.load(path),
+            torch.optim.SGD(parted.parameters(), lr=0.05),
+            seed=0,
+            world=world,
+        )
+        batches, steps = trainer.batches(data), []
+        for _ in range(4):
+            world.agree(dict)
+            before = sent()
+            trainer.step(next(batches))
+            world.agree(dict)
+            steps.append(sent() - before)
+        in_parts = statistics.median(steps[2:])  # the first ones prove
     numbers = sum(parameter.numel() for parameter in model.parameters())
-    (folder / f"rank-{world.rank}.json").write_text(json.dumps(found | {"numbers": numbers}))
+    (folder / f"rank-{world.rank}.json").write_text(
+        json.dumps(found | {"numbers": numbers, "in_parts": in_parts})
+    )
 
 
 def measure(rounds: int) -> dict[str, Any]:
@@ -130,6 +157,7 @@ def measure(rounds: int) -> dict[str, Any]:
                 "ranks": size,
                 "batch": batch,
                 "numbers": found[0]["numbers"],
+                "in_parts": found[0]["in_parts"],
             }
             for way in ("private", "plain"):
                 row[way] = {
@@ -166,12 +194,23 @@ def page(found: dict[str, Any]) -> str:
             f"{row['plain']['seconds'] * 1e3:.0f} | {gains[0]:.2f} | {gains[1]:.2f} | {gains[0] / gains[1]:.2f} | "
             f"{works[0]:.2f} | {works[1]:.2f} | {formula:.2f} | {row['private']['bytes'] / 1e6:.2f} |"
         )
-    model = [
-        f"| {ranks} | {1e3 * compute:.0f} | {1e3 * talk:.0f} | {1e3 * NOISE:.0f} | "
-        f"{1e3 * (compute + talk + NOISE):.0f} | {WORK / (compute + talk + NOISE) / ranks:.0%} |"
-        for ranks, compute, talk in ((ranks, WORK / ranks, talking(ranks)) for ranks in (8, 64, 256, 1024))
-    ]
+    model: list[str] = []
+    for ranks in (8, 64, 256, 1024):
+        work = WORK / ranks
+        whole, parts = (work + talking(ranks) + NOISE, work + talking_in_parts(ranks) + NOISE / ranks)
+        model.append(
+            f"| {ranks} | {1e3 * work:.0f} | {1e3 * talking(ranks):.0f} | {1e3 * NOISE:.0f} | {1e3 * whole:.0f} | "
+            f"{work / whole:.0%} | {1e3 * talking_in_parts(ranks):.0f} | {1e3 * NOISE / ranks:.0f} | "
+            f"{1e3 * parts:.0f} | {work / parts:.0%} |"
+        )
+    measured = [row for row in rows if row["kind"] == "strong" and row.get("in_parts")]
+    ratios = [row["in_parts"] / (3 * WIDTH * row["numbers"] * (row["ranks"] - 1)) for row in measured]
+    parts = ", ".join(
+        f"{ratio:.2f} times that with {row['ranks']} processes"
+        for ratio, row in zip(ratios, measured, strict=True)
+    )
     return TEXT.format(
+        parts=parts or "not in this run",
         table="\n".join(lines), model="\n".join(model), processors=found["processors"], load=found["load"],
         where="a network namespace of its own" if found["isolated_network"] else "the machine's loopback",
     )  # fmt: skip
@@ -183,9 +222,19 @@ NUMBERS, WIDTH, BANDWIDTH, LATENCY = 124e6, 4, 12.5e9, 20e-6
 WORK, NOISE = 60.0, 124e6 / 50e6
 
 
+# Blocks that are gathered, and sums that are given away, in parts.
+BLOCKS, SUMS = 13, 148
+
+
 def talking(ranks: int) -> float:
-    """Seconds of a reduction and a broadcast, both in rings or pipelined trees: 2 P w / bandwidth, and meetings."""
+    """Seconds of a reduction and a broadcast, both in rings or pipelined trees: 2 P w / bandwidth, and six messages."""
     return 2 * NUMBERS * WIDTH / BANDWIDTH + 6 * (ranks - 1) * LATENCY
+
+
+def talking_in_parts(ranks: int) -> float:
+    """Seconds of two gatherings of each block and one scattering of each sum, in rings, with a meeting before each."""
+    rounds = 2 * BLOCKS + SUMS
+    return 3 * NUMBERS * WIDTH * (1 - 1 / ranks) / BANDWIDTH + 2 * rounds * (ranks - 1) * LATENCY
 
 
 TEXT = """# What several processes gain
@@ -212,21 +261,31 @@ With P trained numbers of w bytes (4 in float32) and W processes, a step sends
 
 bytes in all, whatever the batch: gloo's reduction passes parts of the sum round a ring, P w (W - 1), and
 gathers them on rank 0, P w (W - 1)/W; the noisy mean goes to the others, P w (W - 1). Beyond that, 8 bytes
-for each row of the batch and about a hundred for each meeting. Measured: what {where} sent, headers and
+for each row of the batch and 192 W (W - 1) for each of the four meetings. Measured: what {where} sent, headers and
 acknowledgements included.
+
+Of a model that lies in parts and is trained in all of them, a step sends
+
+    3 P w (W - 1)
+
+bytes: each parameter is gathered for the forward and for the backward pass, each sum is scattered. Measured in the same
+way, of the network above: {parts}.
 
 ## A model of more processes, on paper
 
 Not measured. P = 124 million (GPT-2 small), 12.5 GB/s between any two processes, 20 microseconds a message,
-sums and means pipelined in rings or trees; one step's forward, backward and clipping take 60 s on one
-process and divide evenly; rank 0 draws and adds 50 million noise numbers a second.
+sums and means pipelined in rings or trees, meetings in rings; one step's forward, backward and clipping take 60 s on
+one process and divide evenly; a process draws and adds 50 million noise numbers a second. In parts: 13 blocks,
+148 sums, one micro-batch a step, nothing overlaps.
 
-| processes | compute, ms | sum and mean, ms | noise, ms | step, ms | efficiency |
-| ---: | ---: | ---: | ---: | ---: | ---: |
+| processes | compute, ms | sum, mean | noise | step | efficiency | in parts: messages | noise | step | efficiency |
+| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {model}
 
-The noise of one process bounds what more processes gain: a step of them takes 2.5 s at least. Noise drawn
-on the device that holds the gradients, or by all processes a part, would lift that; neither is built.
+With whole parameters the noise of one process bounds what more processes gain: a step of them takes 2.5 s at least,
+where noise is drawn on a CPU; what a GPU draws in a second is not measured. In parts each process draws its own, and
+the bound is the number of messages: a round for each block and each sum, as long as the ring of processes. So
+neither is made for hundreds of processes.
 """
 
 

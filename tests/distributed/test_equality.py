@@ -13,7 +13,7 @@ KINDS = ("constant", "dynamic", "adaptive")
 @cache
 def alone(name: str, kind: str, wide: bool, batch: float = 8.0) -> dict[str, Any]:
     """One process, with no world."""
-    (outcome,), _ = run_ranks("trained", 1, name=name, kind=kind, wide=wide, batch=batch)
+    (outcome,), _ = run_ranks("trained", 0, name=name, kind=kind, wide=wide, batch=batch)
     assert not outcome.error, outcome
     return outcome.value
 

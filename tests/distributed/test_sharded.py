@@ -39,7 +39,7 @@ def test_two_modules_that_share_a_parameter_are_given_to_one_call() -> None:
 
 def test_one_world_has_two_trainings_at_once() -> None:
     """One in parts, one whole."""
-    (alone,), _ = run_ranks("two_at_once", 1)
+    (alone,), _ = run_ranks("two_at_once", 0)
     outcomes, _ = run_ranks("two_at_once", 2, shard="all")
     for outcome in outcomes:
         assert not outcome.error, outcome

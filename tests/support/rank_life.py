@@ -1,5 +1,7 @@
 """What a rank does in the tests of `decrescendo.distributed`: trainings, and mistakes in them."""
 
+import contextlib
+import copy
 import os
 import signal
 import time
@@ -480,6 +482,16 @@ def mistaken(mistake: str) -> dict[str, Any]:
         parallelize_module(model, mesh, {"layers.8": ColwiseParallel()})
     if mistake == "parts in another precision":
         fully_shard(model, mp_policy=MixedPrecisionPolicy(param_dtype=torch.float32))
+    if mistake == "alike, in an old torch":
+        model.layers.append(nn.Linear(3, 3).double())
+        model.layers.append(copy.deepcopy(model.layers[9]))
+        put_in_parts(model, "all", world.size)
+        for module in model.modules():
+            group = fully_shard.state(module)._fsdp_param_group if isinstance(module, FSDPModule) else None
+            if group is not None:
+                for held in group.fsdp_params:
+                    with contextlib.suppress(AttributeError):  # torch before 2.12 has none
+                        del held._orig_param_uid
     if mistake == "a tied parameter cut in two":
         model.layers.append(nn.Linear(3, 3).double())
         model.layers.append(nn.Linear(3, 3).double())

@@ -12,15 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 
 
 @functools.cache
-def _ready() -> None:
+def _ready(*others: str) -> None:
     """Start the process that ranks are forked from, with everything imported that they need."""
-    _CONTEXT.set_forkserver_preload(["rank_life"])
+    cast("Any", forkserver)._forkserver._stop()
+    _CONTEXT.set_forkserver_preload(["rank_life", *others])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # preloading does not know the path of this process
     try:
@@ -49,15 +50,16 @@ def free_port() -> int:
 
 
 class Life:
-    """Ranks under way: ``rank_life.<scenario>(**options)`` on ``started`` of ``size`` ranks."""
+    """Ranks under way: ``rank_life.<scenario>(**options)`` on ``started`` of ``size`` ranks; with size 0 one process
+    without ``torchrun``."""
 
     def __init__(
         self, scenario: str, size: int, *, started: int | None = None, port: int = 0, **options: Any
     ) -> None:
-        _ready()
+        _ready(*["peft"] * ("peft" in options.get("name", "")))  # slow to import
         port = port or free_port()
         self._lives: list[tuple[Any, Connection]] = []
-        for rank in range(size if started is None else started):
+        for rank in range(max(size, 1) if started is None else started):
             ours, theirs = _CONTEXT.Pipe()
             process = _CONTEXT.Process(
                 target=_life,
@@ -126,9 +128,6 @@ def _life(pipe: Connection, scenario: str, rank: int, size: int, port: int, opti
     import rank_life
     import torch
 
-    if size == 1 and not options.get("shard") and scenario != "remembered":
-        os.environ.pop("RANK", None)
-        size = 0  # no torchrun
     os.environ |= {} if not size else {
         "RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(size),
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",

@@ -1,9 +1,9 @@
 """`Group`: the ranks of one training over ``torch.distributed``.
 
 Every operation begins with a meeting (`_begin`): each rank says which operation it is at and whether it failed, and
-hears it of all others. So an error of one rank, or ranks that are not at the same place, end all of them with one
-error, before the operation sends anything. Sums without noise travel between ranks as they are: their network is
-trusted.
+hears it of all others, with their messages where they are short. So an error of one rank, or ranks that are not at the
+same place, end all of them with one error, before the operation sends anything. Sums without noise travel between ranks
+as they are: their network is trusted.
 
 Longer than most files: who says what to whom, and in which order, is read in one place.
 """
@@ -62,6 +62,9 @@ _WORDS = {
 
 # Where a rank says in the store why it leaves, and how many know; seconds that it waits for them.
 _LEFT, _HEARD, _LISTENING = "decrescendo/left", "decrescendo/heard", 3.0
+# What a rank says at a meeting: where it is, whether it failed, how long its message is, and how that begins.
+_HEAD = 168
+_MET = struct.Struct(f"<3q{_HEAD}s")
 _SEEN = struct.Struct("<3q2d")
 
 
@@ -137,7 +140,9 @@ class Group:
             made.append(make())
             return packed(made[0])
 
-        content, lengths = self._begin(_At.DRAW, message)
+        content, lengths, heads = self._begin(_At.DRAW, message)
+        if lengths[0] <= _HEAD:
+            return made[0] if made else unpacked(heads[0][: lengths[0]])
         sent = torch.empty(lengths[0], dtype=torch.uint8)
         if not self.rank:
             sent = torch.frombuffer(bytearray(content), dtype=torch.uint8)
@@ -277,10 +282,10 @@ class Group:
         """A message of every rank, on every rank."""
         return self._exchanged(*self._begin(at, message))
 
-    def _exchanged(self, content: bytes, lengths: list[int]) -> list[bytes]:
+    def _exchanged(self, content: bytes, lengths: list[int], heads: list[bytes]) -> list[bytes]:
         longest = max(lengths)
-        if not longest:
-            return [b""] * self.size
+        if longest <= _HEAD:
+            return [head[:length] for head, length in zip(heads, lengths, strict=True)]
         own = torch.frombuffer(bytearray(content.ljust(longest, b"\0")), dtype=torch.uint8)
         with self._talking():
             found = [torch.empty_like(own) for _ in lengths]
@@ -289,8 +294,9 @@ class Group:
 
     def _begin(
         self, at: _At, message: Callable[[], bytes], number: int | None = None
-    ) -> tuple[bytes, list[int]]:
-        """Make a message, and meet: its length (or ``number``) and those of all, where all are at the same place."""
+    ) -> tuple[bytes, list[int], list[bytes]]:
+        """Make a message, and meet: its length (or ``number``) and those of all, where all are at the same place; and
+        how each message begins."""
         if self._error is not None:
             raise self._error
         if os.getpid() != self._owner:
@@ -306,15 +312,16 @@ class Group:
         if self._error is not None:  # of a meeting in between
             raise self._error
         third = len(content) if number is None or error is not None else number
-        own = torch.tensor([at, error is not None, third])
+        row = _MET.pack(at, error is not None, third, content[:_HEAD])
         with self._talking():
-            met = [torch.empty_like(own) for _ in range(self.size)]
-            dist.all_gather(met, own, group=self._control)
-        places, failed, lengths = zip(*(row.tolist() for row in met), strict=True)
+            own = torch.frombuffer(bytearray(row), dtype=torch.uint8)
+            met = own.new_empty(self.size, len(own))
+            dist.all_gather(list(met), own, group=self._control)
+        places, failed, lengths, heads = map(list, zip(*_MET.iter_unpack(met.numpy().tobytes()), strict=True))
         if any(failed):
             # Only those that failed have something to say.
             said = [length if bad else 0 for length, bad in zip(lengths, failed, strict=True)]
-            texts = self._exchanged(content if error is not None else b"", said)
+            texts = self._exchanged(content if error is not None else b"", said, heads)
             first = failed.index(1)
             self._over(error if error is not None else raised(first, texts[first]))
         if len(set(places)) > 1:
@@ -325,7 +332,7 @@ class Group:
                     "with the same end"
                 )
             )
-        return content, list(lengths)
+        return content, lengths, heads
 
     def _over(self, error: Exception) -> NoReturn:
         self._error = error

@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.errors import UnsupportedModel
+from decrescendo.training.bits import checksum
 
 T = TypeVar("T")
 # Blocks whose memory is there at once: the one in use, and the one before it.
@@ -295,7 +296,25 @@ def _blocks_of(model: nn.Module, size: int) -> list[_Block]:
         whole.untyped_storage().resize_(0)
         block = blocks.setdefault(max(above, key=len), _Block())
         block.parts[name], block.whole[name] = part, whole
+    if not all(hasattr(held, "_orig_param_uid") for held in originals.values()):
+        _check_alike({name: part for block in blocks.values() for name, part in block.parts.items()})
     return list(blocks.values())
+
+
+def _check_alike(parts: dict[str, DTensor]) -> None:
+    """Refuse matrices of equal numbers, where torch does not say whether they were one."""
+    seen: set[object] = set()
+    for name, part in parts.items():
+        own = part.to_local().detach()
+        if part.ndim < 2 or not own.numel() or own.min() == own.max():
+            continue
+        key = (tuple(part.shape), checksum(own))
+        if key in seen:
+            raise UnsupportedModel(
+                f"a tied parameter must stay one, got {name}, which has the numbers of another one: torch "
+                f"{torch.__version__} does not say whether fully_shard made two of one. Use torch 2.12 or later"
+            )
+        seen.add(key)
 
 
 def _refuse_cut(name: str) -> None:
