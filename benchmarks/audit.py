@@ -21,7 +21,7 @@ from torch import nn
 from benchmarks.audit_figure import Mark, draw_audits
 from decrescendo.accounting.budget import Budget
 from decrescendo.audit import AuditResult, many_runs, one_run
-from decrescendo.audit.attacks import batch_size, one_canary, opposed, padded
+from decrescendo.audit.attacks import batch_size, counted, crowded, one_canary, opposed, padded
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant, sensitivity_decay
 from decrescendo.plans.plan import Plan
@@ -97,10 +97,14 @@ def crafted(make: Callable[[float], Any], runs: dict[float, int]) -> Callable[..
 SAME = dict.fromkeys(EPSILONS, 160)
 # A shuffled build gives away the more, the larger its epsilon: steps and runs that show it.
 STEPS, SHUFFLED = {1.0: 30, 2.0: 30, 4.0: 16, 8.0: 8}, {1.0: 360, 2.0: 240, 4.0: 200, 8.0: 140}
+# A record that takes another's place moves a sum by 2 C in the place of C: a factor of two in the noise.
+CROWDED = {1.0: 3000, 2.0: 1500, 4.0: 600, 8.0: 300}
 AUDITS: dict[str, Callable[..., AuditResult]] = {
     "batch size": crafted(lambda epsilon: batch_size(budget(epsilon)), SAME),
     "one long text": crafted(lambda epsilon: padded(budget(epsilon)), SAME),
     "opposed rows": crafted(lambda epsilon: opposed(budget(epsilon), steps=STEPS[epsilon]), SHUFFLED),
+    "crowded batch": crafted(lambda epsilon: crowded(budget(epsilon)), CROWDED),
+    "count": crafted(lambda epsilon: counted(budget(epsilon)), SAME),
     "canaries": canaries,
     "one canary": one,
 }
@@ -112,6 +116,8 @@ MEETS = {
         "no noise", "noise for the next clip norm", "clipped at twice the norm", "divided by the realised batch size",
     ),
     "opposed rows": ("shuffled, accounted as Poisson",),
+    "crowded batch": ("cut to a buffer, accounted as whole",),
+    "count": ("count without its noise",),
     "one canary": ("no noise",),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from decrescendo.errors import InvalidValue
 from decrescendo.report.canvas import COLOURS, label, legend, new_figure, save_both
 
-_SHAPES = ("o", "s", "D", "^", "v")
+_SHAPES = ("o", "s", "D", "^", "v", "P", "X")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,9 @@ def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], stem: Path) -> 
         raise InvalidValue("marks must hold at least one audit, got none")
     epsilons = sorted({mark.certified for mark in marks})
     audits = list(dict.fromkeys(mark.audit for mark in marks))
-    figure, panels = new_figure(columns=len(epsilons), width=3.0 + 2.9 * len(epsilons), height=5.2)
+    figure, panels = new_figure(
+        columns=len(epsilons), width=3.0 + 2.9 * len(epsilons), height=0.75 * len(builds)
+    )
     for panel, epsilon in zip(panels, epsilons, strict=True):
         limit = 3.2 * epsilon
         panel.axvspan(epsilon, limit, color="0.93", linewidth=0)
@@ -56,7 +58,7 @@ def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], stem: Path) -> 
             here = [mark for mark in marks if mark.certified == epsilon and mark.build == build]
             for mark in here:
                 at = audits.index(mark.audit)
-                height = -row + 0.28 - 0.14 * at
+                height = -row + 0.28 - 0.56 * at / max(1, len(audits) - 1)
                 shown = min(mark.lower, 0.97 * limit)
                 colour = COLOURS[at % len(COLOURS)]
                 panel.plot([min(mark.plain, shown), shown], [height, height], color=colour, linewidth=1)

@@ -78,6 +78,7 @@ class TestSentence2:
             "sample_rate",
             "noise_multiplier",
             "count",
+            "overflow",
         ]
         assert set(Settings.__dataclass_fields__) == {"noise_multiplier", "clip_norm"}
 

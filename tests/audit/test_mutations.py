@@ -6,6 +6,7 @@ Everything runs by the real `Trainer`, `PoissonSampling`, `Engine` and `privatis
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,14 +14,15 @@ import torch
 from broken_builds import BROKEN, healthy
 from torch import nn
 
-from decrescendo.accounting.budget import Budget
-from decrescendo.audit import Attack, AuditResult, curve, many_runs, one_run
-from decrescendo.audit.attacks import batch_size, one_canary, opposed, padded
+from decrescendo.accounting import Budget, Ledger
+from decrescendo.accounting.truncated import overflow_of
+from decrescendo.audit import Attack, AuditResult, PrivacyCurve, curve, many_runs, one_run
+from decrescendo.audit.attacks import batch_size, counted, crowded, one_canary, opposed, padded
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, Reference
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import ImpossibleBudget, InvalidValue
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import constant, sensitivity_decay
 from decrescendo.plans.plan import Plan
@@ -115,11 +117,18 @@ def opposed_rows(budget: Budget) -> Attack:
     return opposed(budget, steps=8)
 
 
+def moving_batch(budget: Budget) -> Attack:
+    return batch_size(budget, moving=True)
+
+
 # Which data set shows which break, at which epsilon and with how many runs.
 CASES = [
     (one_among_ordinary_rows, 4.0, 100, "no noise"),
     (batch_size, 4.0, 80, "divided by the realised batch size"),
+    (moving_batch, 4.0, 80, "divided by the realised batch size"),
     (one_long_text, 4.0, 100, "padded to the longest of the batch"),
+    (crowded, 8.0, 300, "cut to a buffer, accounted as whole"),
+    (counted, 4.0, 100, "count without its noise"),
     pytest.param(opposed_rows, 8.0, 120, "shuffled, accounted as Poisson", marks=pytest.mark.slow),
 ]
 
@@ -143,7 +152,29 @@ class TestManyRuns:
         with BROKEN["divided by the realised batch size"](attack.plan):
             assert "bound" in many_runs(attack, runs=160, seed=3).caught_by
 
-    @pytest.mark.parametrize("make", [one_among_ordinary_rows, batch_size, one_long_text, opposed_rows])
+    def test_a_cap_that_the_accountant_ignores_is_caught_and_cannot_be_planned(self) -> None:
+        """The library as it is, but for accounting that takes cut batches for whole ones."""
+        budget, cap = Budget(8.0, 1e-5), 371
+        with pytest.raises(ImpossibleBudget, match="max_batch_size must leave some of delta"):
+            crowded(budget, max_batch_size=cap)
+        with mock.patch.object(Ledger, "cut", lambda ledger, *_: ledger):
+            broken = crowded(budget, max_batch_size=cap)
+            assert broken.plan.guarantee.epsilon <= 8
+            assert "curve" in many_runs(broken, runs=300, seed=3).caught_by
+
+    def test_a_cut_that_is_paid_for_is_not_caught(self) -> None:
+        """One batch in fifty is cut, for half of a large delta; the curve has the price at every epsilon."""
+        attack = crowded(Budget(1.0, 0.1), max_batch_size=389)
+        assert 0.01 < overflow_of(attack.plan.ledger) < 0.03
+        result = many_runs(attack, runs=100, seed=3)
+        assert result.caught_by == ()
+        whole = PrivacyCurve(attack.plan.ledger.cut(1, None))
+        assert PrivacyCurve(attack.plan.ledger).excess(0.1, 0.2) < whole.excess(0.1, 0.2)
+
+    @pytest.mark.parametrize(
+        "make",
+        [one_among_ordinary_rows, batch_size, moving_batch, one_long_text, opposed_rows, crowded, counted],
+    )
     def test_the_models_of_the_attacks_are_proven(self, make: Callable[[Budget], Attack]) -> None:
         attack = attack_of(make, 4.0)
         for present in (False, True):

@@ -217,8 +217,8 @@ def test_account_says_what_batches_that_are_cut_cost(invoke: Invoke, tmp_path: P
     whole = facts(invoke(*given))
     cut = facts(invoke(*given, "--max-batch-size", 155, "--rows", 1000))
     assert (cut["max_batch_size"], cut["rows"]) == (155, 1000)
-    judge = Truncated(1000, 155)
-    ledger = Ledger.of([1.0] * 3, 0.1)
+    judge = Truncated()
+    ledger = Ledger.of([1.0] * 3, 0.1).cut(1000, 155)
     assert cut["accountants"][0]["bound"]["value"] == judge.epsilon(ledger, 1e-5).value
     assert cut["accountants"][0]["bound"]["value"] > whole["accountants"][0]["bound"]["value"]
     assert cut["accountants"][0]["lower"] is None

@@ -48,6 +48,14 @@ def test_a_cnn_in_several_processes_is_the_cnn_in_one(size: int, kind: str) -> N
     check(size, "CNN", kind)
 
 
+def test_batches_that_are_cut() -> None:
+    """Eight rows are expected, six are the most: rank 0 cuts, before the ranks share."""
+    expected = alone("CNN", "cut", True)
+    assert max(expected["examples"]) == 6 < max(alone("CNN", "constant", True)["examples"])
+    assert min(expected["ledger"][3]) > 0
+    check(2, "CNN", "cut")
+
+
 def test_in_float32_too() -> None:
     check(2, "CNN", "dynamic", wide=False)
 

@@ -20,6 +20,7 @@ from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import loading, trainer
 from decrescendo.training.data import Rows, table_of
 from decrescendo.training.examples import Examples
+from decrescendo.training.steering.quantile import COUNT
 
 Build = Callable[[Plan], AbstractContextManager[object]]
 
@@ -126,6 +127,31 @@ def padded_to_the_longest(plan: Plan) -> Iterator[None]:
 
 
 @contextmanager
+def cut_to_a_buffer(plan: Plan) -> Iterator[None]:
+    """A ring buffer, two deviations smaller than batches are expected, keeps the last rows, and nobody pays for it."""
+    drawn, size, rate = PoissonSampling.batches, plan.batch_size.max(), plan.ledger.sample_rate.max()
+    room = max(1, round(size - 2 * (size * (1 - rate)) ** 0.5))
+
+    def batches(self: PoissonSampling, steps: int, rng: Any) -> Iterator[np.ndarray]:
+        for batch in drawn(self, steps, rng):
+            yield batch[-room:]
+
+    with mock.patch.object(PoissonSampling, "batches", batches):
+        yield
+
+
+def count_without_noise(plan: Plan) -> AbstractContextManager[object]:
+    """The noise of the count that moves the clip norm is left out."""
+
+    def change(clipped: ClippedSum, z: float, sampling: PoissonSampling, generator: Any) -> NoisyMean:
+        noisy = privatise(clipped, z, sampling, generator)
+        bare = {COUNT: clipped.gradients[COUNT] / sampling.expected_batch_size}
+        return NoisyMean({**noisy.gradients, **bare}, noisy.release, noisy.noise_std)
+
+    return _with_privatise(change)
+
+
+@contextmanager
 def healthy(plan: Plan) -> Iterator[None]:
     """Nothing broken."""
     yield
@@ -138,4 +164,6 @@ BROKEN: dict[str, Build] = {
     "divided by the realised batch size": realised_divisor,
     "shuffled, accounted as Poisson": shuffled,
     "padded to the longest of the batch": padded_to_the_longest,
+    "cut to a buffer, accounted as whole": cut_to_a_buffer,
+    "count without its noise": count_without_noise,
 }

@@ -106,7 +106,7 @@ def subject(name: str, dtype: torch.dtype = torch.float64) -> tuple[nn.Module, A
 
 
 def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | QuantileClip:
-    sampling = PoissonSampling(ROWS, batch)
+    sampling = PoissonSampling(ROWS, batch, 6 if kind == "cut" else None)
     if kind == "quantile":
         noise = Schedule(np.linspace(1.5, 0.8, STEPS), np.full(STEPS, 0.7))
         return QuantileClip(Plan(Budget(1.0, 1e-5), sampling, noise, STAND_IN))
@@ -134,6 +134,7 @@ def facts(run: Run) -> dict[str, Any]:
             run.ledger.sample_rate.tolist(),
             run.ledger.noise_multiplier.tolist(),
             run.ledger.count.tolist(),
+            run.ledger.overflow.tolist(),
         ],
         "clip_norm": run.clip_norm,
         "stopped": run.stopped,

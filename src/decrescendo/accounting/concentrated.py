@@ -12,8 +12,8 @@ import numpy as np
 from decrescendo.accounting.budget import Bound, Kind
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant
-from decrescendo.errors import AccountingError, check_instance, check_integer, check_real
+from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.errors import AccountingError, check_integer, check_real
 
 
 def rho_of(epsilon: float, delta: float) -> float:
@@ -63,7 +63,7 @@ class Zcdp(Accountant):
 
     def rho(self, ledger: Ledger) -> float:
         """Total rho; infinite if a release has no noise."""
-        check_instance("ledger", ledger, Ledger)
+        check_uncut(ledger, self.name)
         with np.errstate(divide="ignore"):
             costs = 1 / (2 * ledger.noise_multiplier**2)
         if self.batches_per_epoch == 1:
@@ -107,7 +107,7 @@ class Tcdp(Accountant):
 
     def rho_omega(self, ledger: Ledger) -> tuple[float, float]:
         """Total (rho, omega); (0, infinity) for an empty ledger, (infinity, 1) if a release has no noise."""
-        check_instance("ledger", ledger, Ledger)
+        check_uncut(ledger, self.name)
         if not len(ledger):
             return 0.0, math.inf
         if (ledger.noise_multiplier == 0).any():

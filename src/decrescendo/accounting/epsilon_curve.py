@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.truncated import Truncated
 from decrescendo.errors import check_integer, check_real
 
 # Relative width of the bracket at all checkpoints but the last: a few times cheaper than the default.
@@ -60,8 +61,8 @@ class EpsilonCurve:
         at = int(self._steps[np.searchsorted(self._steps, min(wanted, len(self._ledger)))])
         if at not in self._known:
             end = int(self._steps[-1])
-            pld = Pld() if at == end else Pld(rtol=QUICK)
-            own = pld.bracket(self._ledger.first(at), self._delta)[1]
+            judge = Truncated(Pld() if at == end else Pld(rtol=QUICK))
+            own = judge.epsilon(self._ledger.first(at), self._delta).value
             # Fewer releases never cost more: the sharper value of the end bounds the quick ones.
             self._known[at] = own if at == end else min(own, self.at_step(end))
         return self._known[at]

@@ -14,8 +14,8 @@ from scipy.special import erfcx, ndtr, ndtri
 
 from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant
-from decrescendo.errors import AccountingError, check_instance, check_real
+from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.errors import AccountingError, check_real
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
@@ -153,7 +153,7 @@ class Gaussian(Accountant):
 
     def mu(self, ledger: Ledger) -> float:
         """Total mu of the ledger; infinite if a release has no noise."""
-        check_instance("ledger", ledger, Ledger)
+        check_uncut(ledger, self.name)
         sampled = np.flatnonzero(ledger.sample_rate < 1)
         if sampled.size:
             first = int(sampled[0])

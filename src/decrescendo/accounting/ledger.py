@@ -6,6 +6,7 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
+from scipy.stats import binom
 
 from decrescendo.base.arrays import read_only
 from decrescendo.errors import InvalidValue, check_array, check_instance, check_integer, check_real
@@ -24,14 +25,17 @@ class Release:
         noise_multiplier: z >= 0: standard deviation of the noise over the sensitivity of the sum. Zero is a
             release without noise: its epsilon is infinite.
         count: how often, 1 to 2^53.
+        overflow: in [0, sample_rate]: where batches are cut to a largest size, the probability that a record is drawn
+            into a batch that is full without it, and may push another one out (`Ledger.cut`). 0: none is cut.
 
     >>> Release(sample_rate=0.01, noise_multiplier=1.1, count=3)
-    Release(sample_rate=0.01, noise_multiplier=1.1, count=3)
+    Release(sample_rate=0.01, noise_multiplier=1.1, count=3, overflow=0.0)
     """
 
     sample_rate: float
     noise_multiplier: float
     count: int = 1
+    overflow: float = 0.0
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -45,13 +49,15 @@ class Release:
             raise InvalidValue(
                 f"count must be <= {LARGEST_COUNT}, got count={self.count}. Is it a number of releases?"
             )
+        overflow = check_real("overflow", self.overflow, at_least=0, at_most=self.sample_rate)
+        object.__setattr__(self, "overflow", overflow)
 
 
 @final
 class Ledger:
     """An ordered list of releases, planned or done: the two have the same type.
 
-    Immutable; ``ledger + other`` appends. Kept as three columns, so that a million steps are small.
+    Immutable; ``ledger + other`` appends. Kept as columns, so that a million steps are small.
 
     >>> ledger = Ledger([Release(0.01, 1.0, count=2), Release(0.01, 0.9)])
     >>> ledger
@@ -60,7 +66,7 @@ class Ledger:
     True
     """
 
-    __slots__ = ("_count", "_noise_multiplier", "_sample_rate")
+    __slots__ = ("_count", "_noise_multiplier", "_overflow", "_sample_rate")
 
     def __init__(self, releases: Iterable[Release] = ()) -> None:
         items = tuple(releases)
@@ -70,6 +76,7 @@ class Ledger:
             np.array([r.sample_rate for r in items], dtype=np.float64),
             np.array([r.noise_multiplier for r in items], dtype=np.float64),
             np.array([r.count for r in items], dtype=np.int64),
+            np.array([r.overflow for r in items], dtype=np.float64),
         )
 
     @classmethod
@@ -90,22 +97,23 @@ class Ledger:
         else:
             rates = np.full(noise.size, check_real("sample_rate", sample_rate, above=0, at_most=1))
         ledger = cls()
-        ledger._fill(rates, noise, np.ones(noise.size, dtype=np.int64))
+        ledger._fill(rates, noise, np.ones(noise.size, dtype=np.int64), np.zeros(noise.size))
         return ledger
 
     def _fill(
-        self, rate: Float[np.ndarray, " n"], noise: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]
+        self,
+        rate: Float[np.ndarray, " n"],
+        noise: Float[np.ndarray, " n"],
+        count: Int[np.ndarray, " n"],
+        overflow: Float[np.ndarray, " n"],
     ) -> None:
         if float(count.sum(dtype=np.float64)) > LARGEST_COUNT:
             raise InvalidValue(
                 f"a ledger must hold at most {LARGEST_COUNT} releases, got {count.sum(dtype=np.float64):.3g}. "
                 "Is a count wrong?"
             )
-        self._sample_rate, self._noise_multiplier, self._count = (
-            read_only(rate),
-            read_only(noise),
-            read_only(count),
-        )
+        self._sample_rate, self._noise_multiplier = read_only(rate), read_only(noise)
+        self._count, self._overflow = read_only(count), read_only(overflow)
 
     @property
     def sample_rate(self) -> Float[np.ndarray, " n"]:
@@ -121,6 +129,16 @@ class Ledger:
     def count(self) -> Int[np.ndarray, " n"]:
         """How often each release happened, read-only."""
         return self._count
+
+    @property
+    def overflow(self) -> Float[np.ndarray, " n"]:
+        """For each release the probability that a record is drawn into a batch that is full without it, read-only."""
+        return self._overflow
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether batches of some release were cut: what that costs is for `accounting.Truncated` to add."""
+        return bool(self._overflow.any())
 
     @property
     def steps(self) -> int:
@@ -140,14 +158,15 @@ class Ledger:
         """
         if not len(self):
             return self
-        if np.all(self._sample_rate == self._sample_rate[0]):
+        if np.all(self._sample_rate == self._sample_rate[0]) and not self.is_cut:
             order = np.argsort(self._noise_multiplier, kind="stable")  # linear for monotone schedules
         else:
-            order = np.lexsort((self._noise_multiplier, self._sample_rate))
-        rate, noise = self._sample_rate[order], self._noise_multiplier[order]
-        starts = np.flatnonzero(np.r_[True, (np.diff(rate) != 0) | (np.diff(noise) != 0)])
+            order = np.lexsort((self._overflow, self._noise_multiplier, self._sample_rate))
+        columns = [column[order] for column in (self._sample_rate, self._noise_multiplier, self._overflow)]
+        starts = np.flatnonzero(np.r_[True, np.any([np.diff(column) != 0 for column in columns], axis=0)])
+        rate, noise, overflow = (column[starts] for column in columns)
         merged = Ledger()
-        merged._fill(rate[starts], noise[starts], np.add.reduceat(self._count[order], starts))
+        merged._fill(rate, noise, np.add.reduceat(self._count[order], starts), overflow)
         return merged
 
     def __add__(self, other: "Ledger") -> "Ledger":
@@ -157,6 +176,7 @@ class Ledger:
             np.concatenate([self._sample_rate, other._sample_rate]),
             np.concatenate([self._noise_multiplier, other._noise_multiplier]),
             np.concatenate([self._count, other._count]),
+            np.concatenate([self._overflow, other._overflow]),
         )
         return joined
 
@@ -170,13 +190,13 @@ class Ledger:
         if rows > len(self):
             raise InvalidValue(f"steps must be <= {len(self)}, the rows of the ledger, got steps={rows}")
         head = Ledger()
-        head._fill(self._sample_rate[:rows], self._noise_multiplier[:rows], self._count[:rows])
+        head._fill(*(column[:rows] for column in self._columns))
         return head
 
     def where(self, rows: Bool[np.ndarray, " n"]) -> "Ledger":
         """The rows for which ``rows`` is true, in order."""
         kept = Ledger()
-        kept._fill(self._sample_rate[rows], self._noise_multiplier[rows], self._count[rows])
+        kept._fill(*(column[rows] for column in self._columns))
         return kept
 
     def with_noise(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
@@ -187,7 +207,7 @@ class Ledger:
         """
         changed = Ledger()
         noise = check_array("noise_multiplier", change(self._noise_multiplier), at_least=0, length=len(self))
-        changed._fill(self._sample_rate, noise, self._count)
+        changed._fill(self._sample_rate, noise, self._count, self._overflow)
         return changed
 
     def with_rates(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
@@ -197,27 +217,55 @@ class Ledger:
         array([0.05, 0.05])
         """
         changed = Ledger.of(self._noise_multiplier, change(self._sample_rate))
-        changed._fill(changed._sample_rate, self._noise_multiplier, self._count)
+        changed._fill(changed._sample_rate, self._noise_multiplier, self._count, self._overflow)
         return changed
+
+    def cut(self, dataset_size: int, max_batch_size: int | None) -> "Ledger":
+        """The same releases, of batches that were cut to at most ``max_batch_size`` rows; ``None``: that were not.
+
+        The overflow of each is p P[binomial(N, p) >= b]; `accounting.truncated` has the proof.
+
+        Args:
+            dataset_size: N >= 1: the most records that the smaller of two neighbouring data sets has.
+            max_batch_size: b >= 1.
+
+        >>> Ledger.of([1.0], 0.5).cut(2, 2).overflow
+        array([0.125])
+        >>> Ledger.of([1.0], 0.5).cut(2, 2).cut(2, None).is_cut
+        False
+        """
+        count = check_integer("dataset_size", dataset_size, at_least=1)
+        overflow = np.zeros(len(self))
+        if max_batch_size is not None:
+            cap = check_integer("max_batch_size", max_batch_size, at_least=1)
+            rates, place = np.unique(self._sample_rate, return_inverse=True)
+            overflow = (rates * binom.sf(cap - 1, count, rates))[place]
+        cut = Ledger()
+        cut._fill(self._sample_rate, self._noise_multiplier, self._count, overflow)
+        return cut
+
+    @property
+    def _columns(
+        self,
+    ) -> tuple[
+        Float[np.ndarray, " n"], Float[np.ndarray, " n"], Int[np.ndarray, " n"], Float[np.ndarray, " n"]
+    ]:
+        return self._sample_rate, self._noise_multiplier, self._count, self._overflow
 
     def __len__(self) -> int:
         return int(self._count.size)
 
     def __iter__(self) -> Iterator[Release]:
-        columns = zip(self._sample_rate, self._noise_multiplier, self._count, strict=True)
-        return (Release(float(rate), float(noise), int(count)) for rate, noise, count in columns)
+        columns = zip(*(column.tolist() for column in self._columns), strict=True)
+        return (Release(*release) for release in columns)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ledger):
             return NotImplemented
-        return bool(
-            np.array_equal(self._sample_rate, other._sample_rate)
-            and np.array_equal(self._noise_multiplier, other._noise_multiplier)
-            and np.array_equal(self._count, other._count)
-        )
+        return all(map(np.array_equal, self._columns, other._columns))
 
     def __hash__(self) -> int:
-        return hash((self._sample_rate.tobytes(), self._noise_multiplier.tobytes(), self._count.tobytes()))
+        return hash(tuple(column.tobytes() for column in self._columns))
 
     def __repr__(self) -> str:
         if not len(self):
@@ -229,5 +277,6 @@ class Ledger:
 
         return (
             f"Ledger({self.steps} releases, sample_rate {span(self._sample_rate)}, "
-            f"noise_multiplier {span(self._noise_multiplier)})"
+            f"noise_multiplier {span(self._noise_multiplier)}"
+            + (f", batches cut: overflow {span(self._overflow)})" if self.is_cut else ")")
         )

@@ -4,6 +4,7 @@ from typing import Protocol, runtime_checkable
 
 from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.errors import AccountingError, check_instance
 
 
 @runtime_checkable
@@ -13,7 +14,7 @@ class Accountant(Protocol):
     Every implementation keeps these laws (``tests/contracts/test_accountants.py``): an empty ledger costs 0; a
     release without noise costs infinity; splitting a count changes nothing; less noise or one more release never
     lowers epsilon; epsilon and delta invert each other; what is certified is that epsilon; a ledger outside its
-    conditions is refused by name.
+    conditions is refused by name; so is one whose batches were cut, by all but `Truncated`, which adds what that costs.
     """
 
     @property
@@ -33,6 +34,15 @@ class Accountant(Protocol):
         """What may be promised for the whole ledger at the delta and for the unit of ``budget``: `epsilon`, and its
         lower end where this accountant has one. Whether that is within ``budget.epsilon`` is for the caller to ask."""
         return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
+
+
+def check_uncut(ledger: Ledger, accountant: str) -> None:
+    """``ledger`` is a `Ledger` of batches that were not cut, or an error: ``accountant`` does not add what it costs."""
+    check_instance("ledger", ledger, Ledger)
+    if ledger.is_cut:
+        raise AccountingError(
+            f"{accountant} accounts batches of any size only, got {ledger}. Use Truncated, which adds what it costs"
+        )
 
 
 @runtime_checkable

@@ -14,8 +14,8 @@ from jaxtyping import Float
 from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant
-from decrescendo.errors import check_instance, check_real
+from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.errors import check_real
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -42,21 +42,21 @@ class Rdp(Accountant):
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on epsilon at ``delta``."""
         check_delta(delta)
-        if is_trivial(ledger):
+        if is_trivial(ledger, self.name):
             return Bound(math.inf if len(ledger) else 0.0, "upper")
         return Bound(float(_composed(ledger).get_epsilon(delta)), "upper")
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Upper bound on delta at ``epsilon``."""
         check_real("epsilon", epsilon, at_least=0)
-        if is_trivial(ledger):
+        if is_trivial(ledger, self.name):
             return Bound(1.0 if len(ledger) else 0.0, "upper")
         return Bound(float(_composed(ledger).get_delta(epsilon)), "upper")
 
 
-def is_trivial(ledger: Ledger) -> bool:
+def is_trivial(ledger: Ledger, accountant: str) -> bool:
     """Whether there is nothing to compute: no release, which costs nothing, or one without noise."""
-    check_instance("ledger", ledger, Ledger)
+    check_uncut(ledger, accountant)
     return not len(ledger) or bool((ledger.noise_multiplier == 0).any())
 
 

@@ -165,14 +165,14 @@ class Selection(Accountant):
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper bound on the epsilon of the whole search at ``delta``."""
         check_delta(delta)
-        if is_trivial(ledger):
+        if is_trivial(ledger, self.name):
             return Bound(0.0 if not len(ledger) else math.inf, "upper")
         return Bound(float(self._accountant(ledger).get_epsilon(delta)), "upper")
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Upper bound on the delta of the whole search at ``epsilon``."""
         check_real("epsilon", epsilon, at_least=0)
-        if is_trivial(ledger):
+        if is_trivial(ledger, self.name):
             return Bound(0.0 if not len(ledger) else 1.0, "upper")
         return Bound(float(self._accountant(ledger).get_delta(epsilon)), "upper")
 

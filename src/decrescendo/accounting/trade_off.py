@@ -7,6 +7,7 @@ from jaxtyping import Float
 
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.truncated import Truncated
 from decrescendo.errors import InvalidValue, check_array, check_instance
 
 # Lines under the curve, as shares of the epsilon at delta 1e-6.
@@ -44,7 +45,7 @@ def trade_off(ledger: Ledger, false_positive_rates: object) -> Float[np.ndarray,
         raise InvalidValue(
             f"false_positive_rates must be at most 1, got {float(rates.max()):g}. They are shares of all others"
         )
-    pld = Pld(rtol=1e-2)
+    pld = Truncated(Pld(rtol=1e-2))
     scale = pld.estimate(ledger, 1e-6)
     if scale == 0 or math.isinf(scale):
         scale = 1.0

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.rdp import round_down, round_up
+from decrescendo.accounting.truncated import left_of
 from decrescendo.errors import check_integer
 
 # Even grids of this share of epsilon: rounding then costs a few parts in a thousand for thousands of steps.
@@ -45,7 +46,8 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
     """Bracket epsilon with dp-accounting's pessimistic PLD, of noise rounded down and of noise rounded up.
 
     Rounding up alone gives no lower end, because the grid itself rounds: its error is of second order in the step, so
-    a grid twice as coarse shows three times of it, and that much is taken off.
+    a grid twice as coarse shows three times of it, and that much is taken off. Where batches were cut, both are at what
+    the cut leaves of delta if the guarantee is right (`truncated.left_of`).
 
     >>> from decrescendo.accounting.budget import Unit
     >>> ledger = Ledger.of(np.linspace(1.2, 1.0, 50), sample_rate=0.02)
@@ -57,10 +59,13 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
         return Verification(0.0, 0.0, guarantee)
     if (ledger.noise_multiplier == 0).any():
         return Verification(math.inf, math.inf, guarantee)
+    delta = left_of(ledger, guarantee.delta, guarantee.epsilon)
+    if delta <= 0:
+        return Verification(math.inf, math.inf, guarantee)
     grid = max(guarantee.epsilon, 1e-3) * _GRID_SHARE
-    upper = _compose(_rounded(ledger, values, up=False), grid, guarantee.delta)
+    upper = _compose(_rounded(ledger, values, up=False), grid, delta)
     quieter = _rounded(ledger, values, up=True)
-    fine, coarse = _compose(quieter, grid, guarantee.delta), _compose(quieter, 2 * grid, guarantee.delta)
+    fine, coarse = _compose(quieter, grid, delta), _compose(quieter, 2 * grid, delta)
     return Verification(max(0.0, fine - max(coarse - fine, 0.0)), upper, guarantee)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.errors import InvalidValue
-from decrescendo.plans import BatchSchedule, Plan, PoissonSampling
+from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, Schedule
 from decrescendo.training import Trainer
+from decrescendo.training.steering import QuantileClip
 
 # The noisy sums of a whole run in units of C_t, one row a step.
 Sums: TypeAlias = Float[np.ndarray, "steps coordinates"]
@@ -33,6 +34,8 @@ class Attack:
         loss: one loss an example.
         evidence: from the watched noisy sums of a run and its plan to a number, larger if the record is present.
         learning_rate: of the SGD that trains on the way.
+        follow: for a training whose clip norm follows the gradients: from the plan to what is trained with. The plan
+            that ``evidence`` is given then has the clip norms that were used, which such a training publishes.
 
     Raises:
         InvalidValue: another number of rows than the plan's.
@@ -51,6 +54,7 @@ class Attack:
     loss: Loss
     evidence: Callable[[Sums, Plan], float]
     learning_rate: float = 0.1
+    follow: Callable[[Plan], QuantileClip] | None = None
 
     def __post_init__(self) -> None:
         size, found = self.plan.sampling.dataset_size, count_rows(self.data)
@@ -75,17 +79,18 @@ class Attack:
             seen[t] = sums
 
         watch(optimizer, watched, plan, look)
-        trainer = Trainer(model, self.loss, plan, optimizer, seed=seed)
+        given = plan if self.follow is None else self.follow(plan)
+        trainer = Trainer(model, self.loss, given, optimizer, seed=seed)
         data = self.data if present else map_rows(lambda leaf: leaf[:-1], self.data)
         for batch in trainer.batches(data):
             trainer.step(batch)
+        if self.follow is not None:
+            plan = replace(plan, schedule=Schedule(plan.noise_multiplier, trainer.finish().clip_norm))
         return self.evidence(seen, plan)
 
 
 def _one_row_less(plan: Plan) -> Plan:
     sampling, size = plan.sampling, plan.sampling.dataset_size
-    if isinstance(sampling, PoissonSampling):
-        return replace(
-            plan, sampling=PoissonSampling(size - 1, sampling.expected_batch_size / size * (size - 1))
-        )
-    return replace(plan, sampling=BatchSchedule(size - 1, sampling.expected_batch_size / size * (size - 1)))
+    form = PoissonSampling if isinstance(sampling, PoissonSampling) else BatchSchedule
+    fewer: Any = sampling.expected_batch_size / size * (size - 1)
+    return replace(plan, sampling=form(size - 1, fewer, sampling.max_batch_size))

@@ -15,7 +15,8 @@ import math
 from dataclasses import dataclass
 from typing import final
 
-from decrescendo.accounting import Ledger, Pld
+from decrescendo.accounting import Ledger, Pld, Truncated
+from decrescendo.accounting.truncated import left_of
 from decrescendo.audit.error_rates import ErrorRates
 from decrescendo.errors import AccountingError, check_real
 
@@ -29,7 +30,7 @@ _REFINEMENTS = 5
 
 @functools.lru_cache(maxsize=4096)
 def _delta(ledger: Ledger, epsilon: float) -> float:
-    return _ACCOUNTANT.delta(ledger, epsilon).value
+    return Truncated(_ACCOUNTANT).delta(ledger, epsilon).value
 
 
 @final
@@ -95,7 +96,15 @@ class PrivacyCurve:
         for _ in range(_REFINEMENTS if low < known else 0):
             middle = math.sqrt(low * known)
             low, known = (low, middle) if refuted(middle) else (middle, known)
-        return _ACCOUNTANT.bracket(self.scaled(known).ledger, delta)[0]
+        return self.scaled(known)._least(delta)
+
+    def _least(self, delta: float) -> float:
+        """Its epsilon at ``delta``, a lower end; what a cut costs is taken off delta where it leaves some."""
+        if self.ledger.is_cut:
+            spent = Truncated(_ACCOUNTANT).epsilon(self.ledger, delta).value
+            left = left_of(self.ledger, delta, spent)
+            delta = left if left > 0 else delta
+        return _ACCOUNTANT.bracket(self.ledger.cut(1, None), delta)[0]
 
     def scaled(self, factor: float) -> "PrivacyCurve":
         """The curve of ``factor`` times the noise."""

@@ -12,7 +12,7 @@ from decrescendo.errors import InvalidValue, check_integer, check_real
 if TYPE_CHECKING:
     from decrescendo import accounting
     from decrescendo.accounting import Budget
-    from decrescendo.plans import Plan, PoissonSampling
+    from decrescendo.plans import Curve, Plan, PoissonSampling
     from decrescendo.training import Task
 
 
@@ -41,6 +41,7 @@ class Asked:
     delta: float | None = None
     batch: float | None = None
     batch_end: float | None = None
+    max_batch_size: str | None = None
     steps: int | None = None
     epochs: float | None = None
     schedule: Schedule | None = None
@@ -58,7 +59,6 @@ class Asked:
     def plan(self, dataset_size: int) -> "Plan":
         """The plan that they describe."""
         from decrescendo.plans import calibrate, schedule_curves
-        from decrescendo.plans.curves import linear
 
         budget, sampling, total = self.setting(dataset_size)
         name = (self.schedule or Schedule.DYNAMIC).value
@@ -72,9 +72,7 @@ class Asked:
                 steps=total,
                 privacy=privacy,
                 clip=norms,
-                batch=None
-                if self.batch_end is None
-                else linear(sampling.expected_batch_size, self.batch_end),
+                batch=self._sizes(sampling),
                 accountant=judge_of(self.accountant),
             )
 
@@ -89,21 +87,46 @@ class Asked:
         """Budget, sampling and number of steps that they describe."""
         from decrescendo.accounting.budget import Budget, Unit
         from decrescendo.plans.sampling import PoissonSampling
-        from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
 
         if self.epsilon is None or self.batch is None:
             raise InvalidValue("--epsilon and --batch must be given, got less. A budget has no default")
         sampling = PoissonSampling(dataset_size, self.batch)
         delta = 1 / (10 * dataset_size) if self.delta is None else self.delta
         budget = Budget(self.epsilon, delta, Unit(self.unit.value))
+        total = self._steps(sampling)
+        cap = self._cap(budget, sampling, total)
+        return budget, PoissonSampling(dataset_size, self.batch, cap), total
+
+    def _sizes(self, sampling: "PoissonSampling") -> "Curve | None":
+        from decrescendo.plans.curves import linear
+
+        return None if self.batch_end is None else linear(sampling.expected_batch_size, self.batch_end)
+
+    def _cap(self, budget: "Budget", sampling: "PoissonSampling", steps: int) -> int | None:
+        from decrescendo.accounting import Ledger, smallest_cap
+        from decrescendo.plans.curves import evaluate
+
+        asked, curve = self.max_batch_size, self._sizes(sampling)
+        if asked is None or (asked.isdecimal() and len(asked) < 20):
+            return None if asked is None else int(asked)
+        if asked != "auto":
+            raise InvalidValue(f"--max-batch-size must be a whole number or auto, got {asked!r}")
+        sizes = sampling.sizes(steps) if curve is None else evaluate("batch", curve, steps)
+        drawn = Ledger.of(sizes, sizes / sampling.dataset_size)
+        found = smallest_cap(drawn, sampling.dataset_size, budget.epsilon, budget.delta)
+        return None if found > sampling.dataset_size else found
+
+    def _steps(self, sampling: "PoissonSampling") -> int:
+        from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
+
         if self.steps is not None and self.epochs is None:
-            return budget, sampling, check_steps(self.steps)
+            return check_steps(self.steps)
         if self.epochs is not None and self.steps is None:
-            rate = self._mean(sampling) / dataset_size
+            rate = self._mean(sampling) / sampling.dataset_size
             most = LARGEST_STEPS * rate
             hint = "Each step takes time and memory"
             passes = check_real("epochs", self.epochs, above=0, at_most=most, hint=hint)
-            return budget, sampling, max(1, round(passes / rate))
+            return max(1, round(passes / rate))
         given = "neither" if self.steps is None else "both"
         raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
 

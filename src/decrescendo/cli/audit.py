@@ -20,6 +20,7 @@ from decrescendo.cli.options import (
     Delta,
     Epochs,
     Epsilon,
+    MaxBatchSize,
     PlanFile,
     RhoC,
     RhoMu,
@@ -53,6 +54,7 @@ def audit_command(
     delta: Delta = None,
     batch: Batch = None,
     batch_end: BatchEnd = None,
+    max_batch_size: MaxBatchSize = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
@@ -104,7 +106,8 @@ def audit_command(
             + ("" if known is None else ": its trainings would each have to fit, or are on rows made for it")
         )
     asked = Asked(
-        epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, steps=steps, epochs=epochs,
+        epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, max_batch_size=max_batch_size,
+        steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
     )  # fmt: skip
     agreed = agreed_plan(known, plan, asked)
@@ -145,6 +148,8 @@ def _crafted(attack: AttackName, plan: "Plan") -> "Attack | None":
         AttackName.OPPOSED: attacks.opposed,
         AttackName.BATCH_SIZE: attacks.batch_size,
         AttackName.PADDED: attacks.padded,
+        AttackName.CROWDED: attacks.crowded,
+        AttackName.COUNTED: attacks.counted,
     }
     return makers[attack](plan.budget) if attack in makers else None
 

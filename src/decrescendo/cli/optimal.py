@@ -153,8 +153,8 @@ def advise(
             plan = allocate(budget, sampling, steps=count, influence=influence, clip=norms, accountant=judge)
         else:
             plan = allocate_compute(
-                budget, sampling.dataset_size, steps=count, compute=compute, influence=influence, clip=norms,
-                accountant=judge,
+                budget, sampling.dataset_size, steps=count, compute=compute, max_batch_size=sampling.max_batch_size,
+                influence=influence, clip=norms, accountant=judge,
             )  # fmt: skip
         even = calibrate(
             budget, sampling, steps=count, privacy=curves.constant(1.0), clip=norms, accountant=judge

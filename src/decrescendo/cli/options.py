@@ -31,6 +31,8 @@ class AttackName(StrEnum):
     OPPOSED = "opposed"
     BATCH_SIZE = "batch-size"
     PADDED = "padded"
+    CROWDED = "crowded"
+    COUNTED = "counted"
 
 
 class Decay(StrEnum):
@@ -119,6 +121,12 @@ BatchEnd = Annotated[
     float | None,
     typer.Option(
         help="Expected batch size of the last step: it moves there linearly from --batch. Default: it stays."
+    ),
+]
+MaxBatchSize = Annotated[
+    str | None,
+    typer.Option(
+        help="Cut batches to so many rows, or to auto, the least that costs a hundredth of delta. Default: any size."
     ),
 ]
 Steps = Annotated[int | None, typer.Option(help="Number of steps (rounds, over clients).")]

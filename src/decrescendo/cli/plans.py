@@ -29,6 +29,7 @@ from decrescendo.cli.options import (
     InfluenceGrowth,
     Lr,
     LrSchedule,
+    MaxBatchSize,
     Momentum,
     RhoC,
     RhoMu,
@@ -51,6 +52,7 @@ def plan_command(
     dataset_size: DatasetSize = None,
     batch: Batch = None,
     batch_end: BatchEnd = None,
+    max_batch_size: MaxBatchSize = None,
     unit: UnitOf = UnitName.EXAMPLE,
     clients: Clients = None,
     clients_per_round: ClientsPerRound = None,
@@ -91,13 +93,18 @@ def plan_command(
     known.check(schedule)
     if compute is not None:
         batch = _mean_batch(compute, schedule, steps, batch, batch_end, epochs, unit)
+        if max_batch_size == "auto":
+            raise InvalidValue(
+                "--max-batch-size must be a number with --compute, which moves the batch, got auto"
+            )
         if dataset_size is not None and batch > dataset_size:
             raise InvalidValue(
                 f"--compute must be at most --steps times --dataset-size, got {compute:g}. Give fewer, or more steps"
             )
     size, expected = population(unit, dataset_size, batch, clients, clients_per_round)
     asked = Asked(
-        epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, steps=steps, epochs=epochs,
+        epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, max_batch_size=max_batch_size,
+        steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
     )  # fmt: skip
     advice: Advice | None = None
@@ -190,13 +197,20 @@ def account_command(
         raise InvalidValue(
             f"--rows must be the plan's {agreed.sampling.dataset_size}, got {rows}. Leave it out"
         )
+    if agreed is not None and agreed.sampling.max_batch_size is not None:
+        if max_batch_size not in (None, agreed.sampling.max_batch_size):
+            raise InvalidValue(
+                f"--max-batch-size must be the plan's {agreed.sampling.max_batch_size}, got {max_batch_size}. Leave it "
+                "out"
+            )
+        max_batch_size = agreed.sampling.max_batch_size
     if agreed is not None and max_batch_size is not None:
         rows = agreed.sampling.dataset_size
     if (rows is None) != (max_batch_size is None):
         raise InvalidValue(
             "--max-batch-size and --rows must be given together, got one of them. A plan says its rows itself"
         )
-    found = verdicts(ledger, at, dataset_size=rows, max_batch_size=max_batch_size)
+    found = verdicts(ledger if rows is None else ledger.cut(rows, max_batch_size), at)
     if as_json:
         answers = [dataclasses.asdict(verdict) for verdict in found]
         facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": answers}
@@ -266,6 +280,7 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
         "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]
         if isinstance(plan.sampling, BatchSchedule)
         else plan.sampling.expected_batch_size,
+        "max_batch_size": plan.sampling.max_batch_size,
         "steps": plan.steps,
         "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
         "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],

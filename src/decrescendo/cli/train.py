@@ -21,6 +21,7 @@ from decrescendo.cli.options import (
     Epochs,
     Epsilon,
     LrDecay,
+    MaxBatchSize,
     MomentumOf,
     OptimizerName,
     OptimizerOption,
@@ -60,6 +61,7 @@ def train_command(
     delta: Delta = None,
     batch: Batch = None,
     batch_end: BatchEnd = None,
+    max_batch_size: MaxBatchSize = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
@@ -103,7 +105,8 @@ def train_command(
     if folder is not None:
         check_free(folder)  # before the training, not after it
     asked = Asked(
-        epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, steps=steps, epochs=epochs,
+        epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, max_batch_size=max_batch_size,
+        steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
     )  # fmt: skip
     found = None if recipe is None else _recipe(recipe, plan, asked, optimizer, lr, momentum, lr_decay)

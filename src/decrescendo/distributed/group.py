@@ -249,7 +249,8 @@ class Group:
             record(noisy.release, content)
             made.append(noisy)
             release, std = noisy.release, math.nan if noisy.noise_std is None else noisy.noise_std
-            return struct.pack("<2dqd", release.sample_rate, release.noise_multiplier, release.count, std)
+            numbers = release.sample_rate, release.noise_multiplier, release.count, release.overflow, std
+            return struct.pack("<2dq2d", *numbers)
 
         found = self._exchange(_At.PUBLISH, message)
         means = dict((made[0] if made else total).gradients)
@@ -261,8 +262,8 @@ class Group:
                     self._unflatten(flat, means, names)
         if made:
             return made[0]
-        rate, noise_multiplier, count, std = struct.unpack("<2dqd", found[0])
-        return NoisyMean(means, Release(rate, noise_multiplier, count), None if math.isnan(std) else std)
+        *release, std = struct.unpack("<2dq2d", found[0])
+        return NoisyMean(means, Release(*release), None if math.isnan(std) else std)
 
     def _flat(self, parts: Iterator[Tensor]) -> Tensor:
         flat = torch.cat([part.reshape(-1) for part in parts])

@@ -27,6 +27,7 @@ from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.optim import apply
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import uncut
 from decrescendo.training import check_promise
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
@@ -127,6 +128,8 @@ class Server:
                 "Calibrate with Budget(epsilon, delta, Unit.CLIENT) and the number of clients as dataset_size"
             )
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
+        if Placement(placement) is not Placement.CENTRAL:
+            uncut(plan.sampling, f"a run with {placement} noise")
         self._parameters = trainable(model)
         check_published(model)
         self.plan, self.placement, self.name = plan, Placement(placement), name
@@ -353,8 +356,9 @@ class Server:
         return report
 
     def _release_of(self, index: int) -> Release:
-        rate = 1.0 if self.placement is Placement.LOCAL else self.plan.sampling.at(index).sample_rate
-        return Release(rate, float(self.plan.noise_multiplier[index]))
+        noise = float(self.plan.noise_multiplier[index])
+        local = self.placement is Placement.LOCAL
+        return Release(1.0, noise) if local else self.plan.sampling.at(index).release(noise)
 
     def _write(self, noisy: NoisyMean | None) -> None:
         if self._journal is None:

@@ -80,6 +80,8 @@ def group_epsilon(
         return Bound(0.0, "upper")
     if (ledger.noise_multiplier == 0).any():
         return Bound(math.inf, "upper")
+    if ledger.is_cut:
+        raise AccountingError(f"group_epsilon accounts cohorts of any size only, got {ledger}")
     if np.unique(ledger.sample_rate).size > 1:
         raise AccountingError(
             "group_epsilon accounts ledgers of one sample rate only, got several. Split them"

@@ -19,7 +19,7 @@ from decrescendo.base.rng import Keystream, SecureStream, on_device
 from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import PoissonSampling, uncut
 
 # Where noise is drawn from: unpredictable, repeatable, or on a device of its own.
 NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator
@@ -38,7 +38,7 @@ class NoisyMean:
 
     >>> import torch
     >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
-    Release(sample_rate=0.01, noise_multiplier=1.0, count=1)
+    Release(sample_rate=0.01, noise_multiplier=1.0, count=1, overflow=0.0)
     """
 
     gradients: Mapping[str, Tensor]
@@ -71,7 +71,7 @@ def privatise(
             ``torch.Generator`` draws once a parameter in that order, where it lives.
 
     Guarantee:
-        the result is one ``Release(sampling.sample_rate, noise_multiplier)`` for neighbours that differ by
+        the result is one ``sampling.release(noise_multiplier)`` for neighbours that differ by
         adding or removing one example, provided the batch was drawn by ``sampling`` and the stream is
         secret.
 
@@ -99,7 +99,7 @@ def privatise(
     std = _noise_std(z, clipped.sensitivity)
     divisor = sampling.expected_batch_size
     gradients = _noised(clipped.gradients, std, divisor, stream)
-    return NoisyMean(gradients, Release(sample_rate=sampling.sample_rate, noise_multiplier=z), std / divisor)
+    return NoisyMean(gradients, sampling.release(z), std / divisor)
 
 
 def _check_stream(stream: object) -> None:
@@ -297,6 +297,7 @@ def complete(noised: NoisedSum, sampling: PoissonSampling, stream: NoiseStream) 
     """
     check_instance("noised", noised, NoisedSum, "A ClippedSum, without noise, goes through privatise")
     check_instance("sampling", sampling, PoissonSampling)
+    uncut(sampling, "a sum whose contributors add noise")
     _check_stream(stream)
     z, present, shares = noised.noise_multiplier, noised.present, noised.shares
     whole = _noise_std(z, noised.sensitivity)

@@ -18,7 +18,7 @@ from decrescendo.errors import (
     check_instance,
     check_integer,
 )
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import PoissonSampling, uncut
 
 FORMAT, VERSION = "decrescendo-adaptive-plan", 1
 _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
@@ -59,6 +59,7 @@ class AdaptivePlan:
             ("policy", str),
         ):
             check_instance(name, getattr(self, name), kind)
+        uncut(self.sampling, "an adaptive plan")
         object.__setattr__(self, "steps", check_integer("steps", self.steps, at_least=1))
         if not self.filter:
             raise InvalidValue("filter must be a filter's name, got filter=''")

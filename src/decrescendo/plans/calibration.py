@@ -7,14 +7,15 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
 
-from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials
+from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials, Truncated
 from decrescendo.accounting.budget import Budget, Guarantee, check_budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import estimate
+from decrescendo.accounting.truncated import left_of, overflow_of, smallest_cap
 from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling, planned, uncut
 from decrescendo.plans.schedule import Schedule, check_steps
 
 # The certified epsilon ends within this share of the budget, on the safe side.
@@ -45,7 +46,8 @@ def calibrate(
         clip: curve (or array) of C_t. It never changes epsilon.
         batch: curve (or array) of expected batch sizes B_t, in place of the one of ``sampling``: each step draws at its
             own rate B_t/N and divides by its own B_t. By default all are alike.
-        accountant: judges the plan; by default `Pld`, whose upper end is certified.
+        accountant: judges the plan; by default `Pld`, whose upper end is certified. Where ``sampling`` has a
+            ``max_batch_size``, what that costs is added to what it says (`accounting.Truncated`), whoever it is.
 
     Returns:
         The plan, with epsilon of its guarantee at most ``budget.epsilon`` (and for `Pld` its certified lower end).
@@ -78,8 +80,9 @@ def calibrate(
     check_budget(budget)
     check_instance("sampling", sampling, PoissonSampling)
     count = check_steps(steps)
-    judge: Accountant = Pld() if accountant is None else accountant
-    check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
+    given: Accountant = Pld() if accountant is None else accountant
+    check_instance("accountant", given, Accountant, "Try accounting.Pld()")
+    judge = given if isinstance(given, Truncated) else Truncated(given)
     relative = evaluate("privacy", privacy, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)
@@ -90,7 +93,9 @@ def calibrate(
         return 1 / (scale * relative)
 
     def ledger_at(scale: float) -> Ledger:
-        return Ledger.of(noise_of(scale), rates)
+        return planned(drawn, noise_of(scale))
+
+    _check_cap(ledger_at(1.0), drawn, budget)
 
     def estimated(scale: float) -> float:
         return estimate(judge, ledger_at(scale), budget.delta)
@@ -103,11 +108,21 @@ def calibrate(
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 
+def _check_cap(ledger: Ledger, sampling: Sampling, budget: Budget) -> None:
+    if left_of(ledger, budget.delta, budget.epsilon) <= 0:
+        cap = smallest_cap(ledger, sampling.dataset_size, budget.epsilon, budget.delta)
+        raise ImpossibleBudget(
+            f"max_batch_size must leave some of delta={budget.delta:g}, got max_batch_size={sampling.max_batch_size}: "
+            f"a record meets a full batch with probability {overflow_of(ledger):.3g}, which costs more. {cap} costs a "
+            "hundredth of delta"
+        )
+
+
 def _moving(sampling: PoissonSampling, sizes: Float[np.ndarray, " steps"]) -> Sampling:
     """Batches of these expected sizes: a schedule only where they differ."""
     if sizes.min() == sizes.max():
-        return PoissonSampling(sampling.dataset_size, float(sizes[0]))
-    return BatchSchedule(sampling.dataset_size, sizes)
+        return PoissonSampling(sampling.dataset_size, float(sizes[0]), sampling.max_batch_size)
+    return BatchSchedule(sampling.dataset_size, sizes, sampling.max_batch_size)
 
 
 def calibrate_selection(
@@ -149,6 +164,7 @@ def calibrate_selection(
     >>> print(plan.guarantee)
     (0.4029, 1e-06)-DP an example, Pld upper bound (true epsilon >= 0.4026)
     """
+    uncut(sampling, "a search")
     judge = Selection(trials)
     found = calibrate(budget, sampling, steps=steps, privacy=privacy, clip=clip, accountant=judge)
     one = Pld().certify(found.ledger, budget)
@@ -243,6 +259,9 @@ def _certify(
             best = (scale, found)
             if epsilon >= budget.epsilon * (1 - _TOLERANCE):
                 break
+        if not math.isfinite(epsilon):  # nothing to measure a slope by
+            scale = 0.9 * scale if best is None else math.sqrt(scale * best[0])
+            continue
         if previous is not None and abs(math.log(scale / previous[0])) > 1e-5:
             slope = min(max(math.log(epsilon / previous[1]) / math.log(scale / previous[0]), 0.3), 20.0)
         previous = (scale, epsilon)

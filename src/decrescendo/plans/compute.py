@@ -32,6 +32,7 @@ def allocate_compute(
     *,
     steps: int,
     compute: float,
+    max_batch_size: int | None = None,
     influence: CurveOrValues,
     clip: CurveOrValues,
     accountant: Accountant | None = None,
@@ -55,6 +56,7 @@ def allocate_compute(
         dataset_size: N, public.
         steps: number of steps T >= 1.
         compute: expected number of examples that all steps process together, the sum of B_t; at most T N.
+        max_batch_size: of all batches, as in `PoissonSampling`.
         influence: curve (or array) of q_t > 0, of the variance of the noise on the *mean*; only ratios matter.
         clip: curve (or array) of C_t > 0; taken as given.
         accountant: `Pld` by default; it certifies the noise, the shape is the theorem's.
@@ -86,7 +88,7 @@ def allocate_compute(
     def plan(price: float, judge: Accountant) -> Plan:
         rates, mu = best_by_clt(a, price, total)
         return calibrate(
-            budget, PoissonSampling(size, float(rates[0] * size)), steps=count, privacy=mu, clip=clips,
+            budget, PoissonSampling(size, float(rates[0] * size), max_batch_size), steps=count, privacy=mu, clip=clips,
             batch=rates * size, accountant=judge,
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from decrescendo.accounting.budget import Budget, Guarantee, check_unit, rounded
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.truncated import Truncated, least_epsilon, left_of
 from decrescendo.accounting.verify import Verification, verify_epsilon
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
@@ -30,12 +31,14 @@ from decrescendo.errors import (
     check_instance,
 )
 from decrescendo.plans.curves import CurveOrValues, evaluate
-from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling, check_sampling
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling, check_sampling, planned
 from decrescendo.plans.schedule import Schedule, check_steps
 
 FORMAT, VERSION = "decrescendo-plan", 1
 # Expected batch sizes, one a step.
 MOVING_VERSION = 3
+# Batches that are cut to a largest size, whether or not the expected one moves.
+CUT_VERSION = 4
 # A plan without privacy: no budget and no guarantee that a reader could take for one.
 BARE_VERSION = 2
 _BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
@@ -134,8 +137,8 @@ class Plan:
         # A delta at which a record that is laid open with probability sample_rate has no finite epsilon.
         rates = sampling.rates(schedule.steps)
         budget = Budget.unlimited(min(1e-6, float(rates.max()) / 2))
-        ledger = Ledger.of(schedule.noise_multiplier, rates)
-        return cls(budget, sampling, schedule, Pld().certify(ledger, budget))
+        ledger = planned(sampling, schedule.noise_multiplier)
+        return cls(budget, sampling, schedule, Truncated().certify(ledger, budget))
 
     @property
     def private(self) -> bool:
@@ -165,7 +168,7 @@ class Plan:
     @property
     def ledger(self) -> Ledger:
         """What the whole run will release."""
-        return Ledger.of(self.schedule.noise_multiplier, self.sampling.rates(self.steps))
+        return planned(self.sampling, self.noise_multiplier)
 
     @property
     def kind(self) -> Literal["plan"]:
@@ -184,7 +187,7 @@ class Plan:
 
     def price(self, judge: Accountant) -> Guarantee:
         """What ``judge`` certifies of the whole run, whatever `guarantee` says."""
-        return judge.certify(self.ledger, self.budget)
+        return Truncated(judge).certify(self.ledger, self.budget)
 
     def covered(self, ledger: Ledger) -> Ledger:
         """``ledger``, or the whole plan's if the run ended early: when to end may have depended on the releases."""
@@ -192,9 +195,9 @@ class Plan:
 
     def allows(self, position: int, release: Release) -> bool:
         """Whether ``release`` is the plan's at ``position``, from 0."""
-        return position < self.steps and release == Release(
-            self.sampling.at(position).sample_rate, float(self.noise_multiplier[position])
-        )
+        if position >= self.steps:
+            return False
+        return release == self.sampling.at(position).release(float(self.noise_multiplier[position]))
 
     def begins(self, ledger: Ledger) -> bool:
         """Whether ``ledger`` is the beginning of the plan's."""
@@ -222,10 +225,13 @@ class Plan:
         """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them."""
         del ledger
         again, opinion = self.price(Pld()), self.verify()
-        lower = again.epsilon_lower or 0.0
-        yield f"Pld again: epsilon in [{rounded(lower, 'down', 6)}, {rounded(again.epsilon, 'up', 6)}]"
+        lower, upper = again.epsilon_lower or 0.0, rounded(again.epsilon, "up", 6)
+        cut = self.sampling.max_batch_size is not None
+        yield f"{again.accountant} again: epsilon " + (
+            f"at most {upper}" if cut else f"in [{rounded(lower, 'down', 6)}, {upper}]"
+        )
         yield str(opinion)
-        proved = max(lower, opinion.lower)
+        proved = max(lower, opinion.lower, least_epsilon(self.ledger, self.guarantee) if cut else 0.0)
         if self.guarantee.epsilon < proved:
             raise AccountingError(
                 f"a plan's guarantee must not be below the true epsilon, which is at least {proved:.6g}, "
@@ -240,6 +246,8 @@ class Plan:
     def __str__(self) -> str:
         z, c = _span(self.noise_multiplier), _span(self.clip_norm)
         b = f" · B {_span(self.batch_size)}" if isinstance(self.sampling, BatchSchedule) else ""
+        cap = self.sampling.max_batch_size
+        b += "" if cap is None else f" · at most {cap} a batch"
         return f"{self.guarantee.promise} · z {z} · C {c}{b} · {self.steps} steps"
 
     def describe(self) -> str:
@@ -268,6 +276,7 @@ class Plan:
                 f"each of {sampling.dataset_size} {unit}s with probability "
                 f"{_span(sampling.rates(self.steps), 6)} a step ({_span(self.batch_size, 6)} expected a batch)",
             ),
+            *self._cut(),
             ("Steps", str(self.steps)),
             (
                 "Noise",
@@ -277,6 +286,16 @@ class Plan:
             ("Clipping", f"C_t {_span(self.clip_norm)}"),
         ]
         return "\n".join(f"{name:<11}{text}" for name, text in rows)
+
+    def _cut(self) -> list[tuple[str, str]]:
+        cap, delta = self.sampling.max_batch_size, self.guarantee.delta
+        if cap is None:
+            return []
+        share = 1 - left_of(self.ledger, delta, self.guarantee.epsilon) / delta
+        cost = (
+            f"costs {rounded(share, 'up', 2)} of delta" if self.private else "no privacy to pay for it with"
+        )
+        return [("Cut", f"to {cap} of a batch that has more, by an even choice: {cost}")]
 
     def verify(self, *, values: int = 16) -> Verification:
         """Judge this plan's releases again with an independent library (dp-accounting), between two roundings.
@@ -321,7 +340,7 @@ class Plan:
         guarantee, budget = self.guarantee, self.budget
         body: dict[str, Any] = {
             "format": FORMAT,
-            "version": MOVING_VERSION if isinstance(self.sampling, BatchSchedule) else VERSION,
+            "version": _version(self.sampling),
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta, "unit": budget.unit.value},
             "sampling": _written(self.sampling),
             "schedule": {
@@ -358,15 +377,13 @@ class Plan:
         clips = check_array(
             "clip_norm", [1.0 if clip is None else clip for clip in body["clip_norm"]], above=0
         )
-        sizes = body["sampling"]["expected_batch_size"]
-        form = BatchSchedule if isinstance(sizes, list) else PoissonSampling
-        return cls._bare(form(**body["sampling"]), np.where(free, math.inf, clips))
+        return cls._bare(_read(body["sampling"]), np.where(free, math.inf, clips))
 
     @classmethod
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
-        keys = {VERSION: _KEYS[""], BARE_VERSION: _BARE_KEYS, MOVING_VERSION: _KEYS[""]}
-        body = sealed.opened(text, source, FORMAT, VERSION, BARE_VERSION, MOVING_VERSION, keys=keys)
+        keys = dict.fromkeys((VERSION, MOVING_VERSION, CUT_VERSION), _KEYS[""]) | {BARE_VERSION: _BARE_KEYS}
+        body = sealed.opened(text, source, FORMAT, *sorted(keys), keys=keys)
         if body["version"] == BARE_VERSION:
             try:
                 return cls._from_bare(body)
@@ -377,10 +394,12 @@ class Plan:
                 raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')
             _check_keys(body[section], section, source)
         try:
-            form = BatchSchedule if body["version"] == MOVING_VERSION else PoissonSampling
+            sampling = _read(body["sampling"])
+            if _version(sampling) != body["version"]:
+                raise InvalidValue(f"the sampling must be one of version {body['version']}, got {sampling}")
             return cls(
                 Budget(**_with_unit(body["budget"])),
-                form(**body["sampling"]),
+                sampling,
                 Schedule(**body["schedule"]),
                 Guarantee(**_with_unit(body["guarantee"])),
             )
@@ -394,7 +413,7 @@ def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_keys(found: Mapping[str, Any], section: str, source: str) -> None:
     where = f' under "{section}"' if section else ""
-    unknown, missing = set(found) - _KEYS[section], _KEYS[section] - set(found)
+    unknown, missing = set(found) - _KEYS[section] - {"max_batch_size"}, _KEYS[section] - set(found)
     if unknown or missing:
         what = f"unknown key {min(unknown)!r}" if unknown else f"no key {min(missing)!r}"
         raise FileRefused(f"{source} must have exactly the keys of a plan{where}, got {what}")
@@ -403,7 +422,23 @@ def _check_keys(found: Mapping[str, Any], section: str, source: str) -> None:
 def _written(sampling: Sampling) -> dict[str, Any]:
     moving = isinstance(sampling, BatchSchedule)
     sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
-    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes}
+    cap = sampling.max_batch_size
+    cut = {} if cap is None else {"max_batch_size": cap}
+    return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes, **cut}
+
+
+def _read(section: Mapping[str, Any]) -> Sampling:
+    form = BatchSchedule if isinstance(section["expected_batch_size"], list) else PoissonSampling
+    sampling = form(**section)
+    if _written(sampling) != section:
+        raise InvalidValue(f"the sampling must be as it is written, got {section!r:.80}")
+    return sampling
+
+
+def _version(sampling: Sampling) -> int:
+    if sampling.max_batch_size is not None:
+        return CUT_VERSION
+    return MOVING_VERSION if isinstance(sampling, BatchSchedule) else VERSION
 
 
 def _span(values: Float[np.ndarray, " steps"], digits: int = 4) -> str:

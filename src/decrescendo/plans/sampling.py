@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
@@ -18,12 +19,16 @@ LARGEST = 2**53
 class PoissonSampling:
     """Each record is in each batch independently with probability ``sample_rate``.
 
-    Both numbers are public, declared constants. The noisy sum is divided by ``expected_batch_size``, never by the
+    All numbers are public, declared constants. The noisy sum is divided by ``expected_batch_size``, never by the
     realised size of a batch, which is private.
 
     Args:
         dataset_size: number of records (clients, in federated training), >= 1.
         expected_batch_size: in (0, dataset_size]; need not be whole.
+        max_batch_size: >= 1: of a batch with more rows so many are kept, by an even choice among those drawn, and the
+            others are left out of that step. That costs delta, which every release says (`Release.overflow`) and
+            `accounting.Truncated` adds; `accounting.smallest_cap` finds a size that costs little. ``None``: batches of
+            any size.
 
     Raises:
         InvalidValue: a number outside its range.
@@ -35,6 +40,7 @@ class PoissonSampling:
 
     dataset_size: int
     expected_batch_size: float
+    max_batch_size: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_size", check_integer("dataset_size", self.dataset_size, at_least=1))
@@ -49,6 +55,7 @@ class PoissonSampling:
                 "A batch cannot be expected to hold more than every record"
             )
         object.__setattr__(self, "expected_batch_size", size)
+        object.__setattr__(self, "max_batch_size", _cap(self.max_batch_size))
 
     @property
     def sample_rate(self) -> float:
@@ -60,6 +67,11 @@ class PoissonSampling:
         del taken
         return self
 
+    def release(self, noise_multiplier: float) -> Release:
+        """What a noisy sum over one batch is."""
+        (release,) = planned(self, np.array([noise_multiplier]))
+        return release
+
     def sizes(self, steps: int) -> Float[np.ndarray, " steps"]:
         """B of each of ``steps`` steps."""
         return np.full(steps, self.expected_batch_size)
@@ -69,11 +81,7 @@ class PoissonSampling:
         return np.full(steps, self.sample_rate)
 
     def batches(
-        self,
-        steps: int,
-        rng: np.random.Generator | SecureStream,
-        *,
-        max_batch_size: int | None = None,
+        self, steps: int, rng: np.random.Generator | SecureStream
     ) -> Iterator[Int[np.ndarray, " batch"]]:
         """Yield ``steps`` batches of record indices, ascending; a batch may be empty and must still be taken.
 
@@ -84,8 +92,6 @@ class PoissonSampling:
         Args:
             steps: how many.
             rng: secret.
-            max_batch_size: rows over it are left out, by an even choice among those drawn. That costs delta: such runs
-                are judged by `accounting.Truncated`, and `Trainer` makes none.
 
         >>> sampling = PoissonSampling(dataset_size=5, expected_batch_size=1)
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
@@ -96,9 +102,7 @@ class PoissonSampling:
                 f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
                 "Streams(seed).numpy('sampling') makes the one, SecureStream.fresh() the other"
             )
-        cap = self.dataset_size
-        if max_batch_size is not None:
-            cap = check_integer("max_batch_size", max_batch_size, at_least=1)
+        cap = self.dataset_size if self.max_batch_size is None else self.max_batch_size
         for _ in range(check_integer("steps", steps)):
             if isinstance(rng, SecureStream):
                 drawn = rng.subset(self.dataset_size, self.sample_rate)
@@ -117,19 +121,23 @@ class BatchSchedule:
     Args:
         dataset_size: number of records N (clients, in federated training), >= 1.
         expected_batch_size: B_t in (0, N], one value a step.
+        max_batch_size: of all batches, as in `PoissonSampling`.
 
     Raises:
         InvalidValue: a number outside its range (named by its index), or no step at all.
 
     >>> sampling = BatchSchedule(60_000, [250, 500])
     >>> sampling.at(1)
-    PoissonSampling(dataset_size=60000, expected_batch_size=500.0)
+    PoissonSampling(dataset_size=60000, expected_batch_size=500.0, max_batch_size=None)
     """
 
     dataset_size: int
     expected_batch_size: Float[np.ndarray, " steps"]
+    max_batch_size: int | None
 
-    def __init__(self, dataset_size: int, expected_batch_size: object) -> None:
+    def __init__(
+        self, dataset_size: int, expected_batch_size: object, max_batch_size: int | None = None
+    ) -> None:
         sizes = check_array("batch", expected_batch_size, above=0)
         if not sizes.size:
             raise InvalidValue("a batch schedule must have at least one step, got batch of length 0")
@@ -142,6 +150,7 @@ class BatchSchedule:
             )
         object.__setattr__(self, "dataset_size", count)
         object.__setattr__(self, "expected_batch_size", read_only(sizes))
+        object.__setattr__(self, "max_batch_size", _cap(max_batch_size))
 
     def at(self, taken: int) -> PoissonSampling:
         """How the batch of the step after ``taken`` steps is drawn."""
@@ -150,7 +159,8 @@ class BatchSchedule:
                 f"a step must be one of the {self.expected_batch_size.size} of its batch schedule, "
                 f"got one after {taken}"
             )
-        return PoissonSampling(self.dataset_size, float(self.expected_batch_size[taken]))
+        size = float(self.expected_batch_size[taken])
+        return PoissonSampling(self.dataset_size, size, self.max_batch_size)
 
     def sizes(self, steps: int) -> Float[np.ndarray, " steps"]:
         """B_t of the first ``steps`` steps."""
@@ -163,15 +173,37 @@ class BatchSchedule:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BatchSchedule):
             return NotImplemented
-        return self.dataset_size == other.dataset_size and np.array_equal(
-            self.expected_batch_size, other.expected_batch_size
-        )
+        same = (self.dataset_size, self.max_batch_size) == (other.dataset_size, other.max_batch_size)
+        return same and np.array_equal(self.expected_batch_size, other.expected_batch_size)
 
     def __hash__(self) -> int:
-        return hash((self.dataset_size, self.expected_batch_size.tobytes()))
+        return hash((self.dataset_size, self.max_batch_size, self.expected_batch_size.tobytes()))
 
 
 Sampling = PoissonSampling | BatchSchedule
+
+
+def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -> Ledger:
+    """What noisy sums over the first batches of ``sampling`` are, one for each noise multiplier.
+
+    >>> planned(PoissonSampling(2, 1, max_batch_size=2), np.array([1.0])).overflow
+    array([0.125])
+    """
+    drawn = Ledger.of(noise_multiplier, sampling.rates(noise_multiplier.size))
+    return drawn.cut(sampling.dataset_size, sampling.max_batch_size)
+
+
+def uncut(sampling: Sampling, what: str) -> None:
+    """Refuse, for ``what``, batches that are cut to a largest size.
+
+    >>> uncut(PoissonSampling(100, 10, max_batch_size=30), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have batches of any size, got max_batch_size=30. Leave it out
+    """
+    if sampling.max_batch_size is not None:
+        raise InvalidValue(
+            f"{what} must have batches of any size, got max_batch_size={sampling.max_batch_size}. Leave it out"
+        )
 
 
 def check_sampling(value: object) -> None:
@@ -181,6 +213,10 @@ def check_sampling(value: object) -> None:
             f"sampling must be a PoissonSampling or a BatchSchedule, got {type(value).__name__}. Make the former, and "
             "give calibrate a curve of batch sizes for the latter"
         )
+
+
+def _cap(value: object) -> int | None:
+    return None if value is None else check_integer("max_batch_size", value, at_least=1)
 
 
 def only_constant(sampling: Sampling, what: str) -> PoissonSampling:

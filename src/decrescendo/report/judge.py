@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from decrescendo import accounting
-from decrescendo.accounting import Accountant, Bound, Budget, Ledger, rounded
+from decrescendo.accounting import Bound, Budget, Ledger, rounded
 from decrescendo.errors import AccountingError
 
 WORDS = {
@@ -33,24 +33,16 @@ class Verdict:
     reason: str = ""
 
 
-def verdicts(
-    ledger: Ledger, delta: float, *, dataset_size: int | None = None, max_batch_size: int | None = None
-) -> list[Verdict]:
+def verdicts(ledger: Ledger, delta: float) -> list[Verdict]:
     """Every accountant's epsilon for ``ledger`` at ``delta``, the certified one first.
 
-    With ``dataset_size`` and ``max_batch_size``: for batches that are cut to so many rows (`accounting.Truncated`).
+    Where batches were cut, each with what that costs (`accounting.Truncated`).
 
     >>> [verdict.accountant for verdict in verdicts(Ledger.of([2.0], 0.1), 1e-5)][0]
     'Pld'
     """
-
-    def cut(accountant: Accountant) -> Accountant:
-        if dataset_size is None or max_batch_size is None:
-            return accountant
-        return accounting.Truncated(dataset_size, max_batch_size, accountant)
-
     pld = accounting.Pld()
-    first = cut(pld).certify(ledger, Budget(1.0, delta))
+    first = accounting.Truncated(pld).certify(ledger, Budget(1.0, delta))
     found = [Verdict(pld.name, Bound(first.epsilon, "upper"), first.epsilon_lower)]
     others = (
         accounting.Gaussian(),
@@ -61,7 +53,7 @@ def verdicts(
     )
     for accountant in others:
         try:
-            found.append(Verdict(accountant.name, cut(accountant).epsilon(ledger, delta)))
+            found.append(Verdict(accountant.name, accounting.Truncated(accountant).epsilon(ledger, delta)))
         except AccountingError as error:
             found.append(Verdict(accountant.name, None, reason=str(error)))
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.accounting.filters.protocol import Granted, Refused
 from decrescendo.accounting.ledger import Release
-from decrescendo.errors import ImpossibleBudget, check_instance, check_integer, check_real
+from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance, check_integer, check_real
 
 # Closed-form limits are a few operations on floats: each is off by less than 1e-15 of its largest term. A limit is
 # lowered by this share, so that it is never above the exact one: the hair by which a schedule that was made to spend
@@ -90,6 +90,10 @@ class MeteredFilter:
     def cost(self, release: Release) -> float:
         """What ``release`` would cost, all its repetitions together, rounded up; infinite without noise."""
         check_instance("release", release, Release)
+        if release.overflow:
+            raise AccountingError(
+                f"{self._name} grants releases of batches of any size only, got {release}. Leave max_batch_size out"
+            )
         each = self._price(release.sample_rate, release.noise_multiplier)
         return math.inf if math.isinf(each) else round_up(Fraction(each) * release.count)
 

@@ -28,7 +28,8 @@ from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid,
 from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
-from decrescendo.errors import AccountingError, check_instance, check_real
+from decrescendo.accounting.protocol import check_uncut
+from decrescendo.errors import AccountingError, check_real
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,7 @@ class Pld:
 
     def bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
         """(lower, upper): the true epsilon at ``delta`` lies between them."""
-        check_instance("ledger", ledger, Ledger)
+        check_uncut(ledger, self.name)
         check_delta(delta)
         noisy, exposed = _simplified(ledger)
         if exposed[1]:
@@ -279,7 +280,7 @@ class Pld:
         >>> Pld().estimate(Ledger(), 1e-5)
         0.0
         """
-        check_instance("ledger", ledger, Ledger)
+        check_uncut(ledger, self.name)
         noisy, exposed = _simplified(ledger)
         if exposed[1]:
             return math.inf
@@ -300,7 +301,7 @@ class Pld:
         >>> Pld().delta_bracket(Ledger(), 1.0)
         (0.0, 0.0)
         """
-        check_instance("ledger", ledger, Ledger)
+        check_uncut(ledger, self.name)
         near = check_real("epsilon", epsilon, at_least=0)
         noisy, exposed = _simplified(ledger)
         if not len(noisy):

@@ -224,10 +224,13 @@ class Run:
                     f"{source / name} must be the file that {RUN} was written with, got other bytes"
                 )
         try:
-            ledger = _ledger(content["ledger"])
             text = read_whole(agreed).decode("utf-8", errors="replace")
+            plan = read_agreement(kind, text, source=str(agreed))
+            # What cutting batches costs is not in the file: it follows from the plan's sampling.
+            sampling = plan.sampling
+            ledger = _ledger(content["ledger"]).cut(sampling.dataset_size, sampling.max_batch_size)
             run = cls(
-                plan=read_agreement(kind, text, source=str(agreed)),
+                plan=plan,
                 ledger=ledger,
                 guarantee=_guarantee(content["guarantee"]),
                 weights=load_tensors(read_whole(source / WEIGHTS)),

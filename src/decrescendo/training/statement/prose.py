@@ -100,6 +100,11 @@ def _accounting(accounting: Mapping[str, Any]) -> str:
         f"By {accounting['accountant']}, of {accounting['certified']}.",
         f"Assumed: {accounting['assumption']}.",
     ]
+    if cut := accounting.get("cut"):
+        lines.append(
+            "Batches that were cut: the probability that somebody is ever drawn into a batch that is full without them "
+            f"is at most {rounded(cut['overflow'], 'up', 3)}, which costs {rounded(cut['delta'], 'up', 3)} of delta."
+        )
     if accounting["error_budget"] is not None:
         lines.append(
             f"Width of the bracket: {100 * accounting['error_budget']:.2g} % of epsilon, on the safe side."

@@ -11,6 +11,7 @@ from decrescendo.accounting import GdpClt
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.truncated import left_of, overflow_of
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError
@@ -122,8 +123,9 @@ def state(
         "accounting": _accounting(ledger, planned, guarantee),
         "mechanism": {
             "sampling": "Poisson: each unit takes part in each step by an independent coin; batches of any size, the "
-            "empty ones too, are noised and counted; none is cut short",
+            "empty ones too, are noised and counted; " + _cut(agreed.sampling),
             **_drawn(agreed.sampling, ledger.steps),
+            "max_batch_size": agreed.sampling.max_batch_size,
             "units": agreed.sampling.dataset_size,
             "clipping": f"each {unit}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
             "not finite counts as zero" + (FOLLOWED if clip_norm and planned is not None else ""),
@@ -157,6 +159,13 @@ def state(
         ],
     }
     return Statement(facts)
+
+
+def _cut(sampling: Sampling) -> str:
+    cap = sampling.max_batch_size
+    if cap is None:
+        return "none is cut short"
+    return f"of one with more than {cap} units {cap} are kept, by an even choice"
 
 
 def _drawn(sampling: Sampling, steps: int) -> dict[str, Any]:
@@ -219,12 +228,16 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
         "assumption": "Poisson sampling with independent coins and Gaussian noise, both made by the library",
         "clt": None,
     }
+    covered = ledger if planned is None or ledger.steps == planned.steps else planned
+    if covered.is_cut and math.isfinite(guarantee.epsilon):
+        spent = guarantee.delta - left_of(covered, guarantee.delta, guarantee.epsilon)
+        facts["cut"] = {"overflow": overflow_of(covered), "delta": spent}
     if planned is None:
         return facts | {"certified": "whatever its filter would have granted"}
     if ledger.steps < planned.steps:
         facts["certified"] = "the whole plan, for the run ended before it"
     try:
-        claimed = GdpClt().epsilon(planned, guarantee.delta).value
+        claimed = GdpClt().epsilon(planned.cut(1, None), guarantee.delta).value
     except AccountingError:
         return facts
     return facts | {

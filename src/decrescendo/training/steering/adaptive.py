@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decrescendo.accounting import Accountant, Filter, Release
 from decrescendo.errors import InvalidType, check_instance, check_integer
 from decrescendo.plans.adaptive_plan import AdaptivePlan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import PoissonSampling, uncut
 from decrescendo.training.steering.context import Policy
 
 
@@ -49,6 +49,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         check_instance("sampling", self.sampling, PoissonSampling)
+        uncut(self.sampling, "a training whose noise is decided on the way")
         check_instance("filter", self.filter, Filter, _remedy(self.filter))
         if not callable(self.policy):
             raise InvalidType(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
-from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Release, RenyiFilter
+from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Release, RenyiFilter, Truncated
 from decrescendo.errors import InvalidValue
 from decrescendo.plans.agreement import Agreement
 
@@ -103,6 +103,11 @@ class RenyiSum:
             )
         total = Fraction(0)
         for release in agreed.planned.distinct():
+            if release.overflow:
+                raise InvalidValue(
+                    "a run whose batches are cut must be in a store that adds epsilons, got one by Renyi, which has no "
+                    'delta to pay the cut with. Make the store with composition="sum"'
+                )
             price = self._filter.cost(Release(release.sample_rate, release.noise_multiplier))
             if price == float("inf"):
                 raise InvalidValue("a run in a store must have noise, got a plan with a release without any")
@@ -173,7 +178,7 @@ def _price(agreed: Agreement) -> Guarantee:
 @functools.lru_cache(maxsize=256)
 def _epsilon(ledger: Ledger, delta: float) -> float:
     """Upper end, from `Pld`; plans come again and again, with other seeds."""
-    return Pld().bracket(ledger, delta)[1]
+    return Truncated().epsilon(ledger, delta).value
 
 
 def composition(name: str, budget: Budget) -> Composition:

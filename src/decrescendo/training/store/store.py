@@ -296,6 +296,8 @@ class Store:
     def _entry(self, row: Sequence[Any], released: Ledger) -> tuple[Entry, Cost]:
         _, id, label, who, started, kind, text, digest, cost, state = row
         agreed = self._agreed(kind, text, digest)
+        # A row has no column for what the plan's own sampling says.
+        released = released.cut(self.rows, agreed.sampling.max_batch_size)
         # SQLite has no checksums: what was released must be what was planned.
         if not agreed.begins(released):
             raise InvalidValue(f"run {id} has released something else than its plan")
