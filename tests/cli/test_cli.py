@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import decrescendo as dc
-from decrescendo.accounting import RenyiFilter, Truncated
+from decrescendo.accounting import RenyiFilter, Truncated, smallest_cap
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.cli import COMMANDS, options
@@ -208,6 +209,65 @@ def test_a_moving_batch_is_trained_with(invoke: Invoke) -> None:
     assert invoke("audit", "digits", *asked, "--canaries", 20, "--seed", 1, "--json").exit_code == 0
     refused = invoke("train", "digits", *asked[:-2], "--batch-end", 5000, "--steps", 4, "--seed", 1)
     assert "--batch-end must be > 0 and <= 1438" in refused.stderr
+
+
+def test_batches_of_at_most_so_many_rows_are_planned_verified_and_trained(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    asked = ["--epsilon", 2, "--batch", 50, "--steps", 4]
+    file = tmp_path / "plan.json"
+    made = invoke(
+        "plan", *asked, "--dataset-size", 1438, "--max-batch-size", "auto", "--save", file, "--json"
+    )
+    cap = facts(made)["max_batch_size"]
+    drawn = Ledger.of([1.0] * 4, 50 / 1438)
+    assert cap == smallest_cap(drawn, 1438, 2.0, 1 / 14_380)
+    assert facts(made)["guarantee"]["accountant"] == "Truncated(Pld)"
+    assert "Truncated(Pld) again: epsilon at most" in invoke("verify", file).stdout
+    account = facts(invoke("account", file, "--json"))
+    assert account["max_batch_size"] == cap
+    assert account["accountants"][0]["bound"]["value"] == facts(made)["guarantee"]["epsilon"]
+    run = facts(invoke("train", "digits", "--plan", file, "--seed", 1, "--json"))
+    assert run["guarantee"] == facts(made)["guarantee"]
+    moving = invoke(
+        "train", "digits", *asked, "--batch-end", 90, "--max-batch-size", "auto", "--seed", 1, "--json"
+    )
+    assert facts(moving)["max_batch_size"] > cap
+    for wrong, words in (
+        ("many", "a whole number or auto"),
+        (60, "must leave some of delta"),
+        (0, "must be >= 1"),
+    ):
+        assert words in invoke("train", "digits", *asked, "--max-batch-size", wrong, "--seed", 1).stderr
+    assert f"must be the plan's {cap}" in invoke("account", file, "--max-batch-size", cap + 1).stderr
+    compute = [
+        "--epsilon",
+        2,
+        "--dataset-size",
+        1438,
+        "--steps",
+        4,
+        "--schedule",
+        "optimal",
+        "--compute",
+        200,
+    ]
+    assert "must be a number with --compute" in invoke("plan", *compute, "--max-batch-size", "auto").stderr
+
+
+def test_a_clip_norm_that_follows_the_gradients_is_trained_with(invoke: Invoke, tmp_path: Path) -> None:
+    asked = ["train", "digits", "--epsilon", 2, "--batch", 50, "--steps", 4, "--clip-quantile", 0.5]
+    shown = invoke(*asked, "--clip", 0.3, "--seed", 1, "--out", tmp_path / "run")
+    assert shown.exit_code == 0, shown.output
+    assert "C_t follows the 0.5 quantile" in shown.stdout
+    run = Run.load(tmp_path / "run")
+    assert run.clip_norm[0] == 0.3
+    assert len(set(run.clip_norm)) == 4
+    assert run.guarantee == run.plan.guarantee
+    assert np.ptp(run.ledger.noise_multiplier) > 0  # growing-mu
+    assert "C_t followed the lengths of the gradients" in (tmp_path / "run/statement.md").read_text()
+    refused = invoke(*asked, "--schedule", "dynamic", "--seed", 1)
+    assert "must have one clip norm, where C_t begins" in refused.stderr
 
 
 def test_account_says_what_batches_that_are_cut_cost(invoke: Invoke, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The command that trains."""
 
+import dataclasses
 from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
@@ -29,6 +30,7 @@ from decrescendo.cli.options import (
     Rate,
     RhoC,
     RhoMu,
+    Schedule,
     ScheduleName,
     Steps,
     StoreFile,
@@ -66,6 +68,13 @@ def train_command(
     epochs: Epochs = None,
     schedule: ScheduleName = None,
     clip: Clip = None,
+    clip_quantile: Annotated[
+        float | None,
+        typer.Option(
+            help="The clip norm follows this quantile of gradient lengths, from --clip on, at no further price. Then "
+            "--schedule is growing-mu unless it is given: one of noise alone."
+        ),
+    ] = None,
     rho_mu: RhoMu = RHO_MU,
     rho_c: RhoC = RHO_C,
     accountant: Accountant = None,
@@ -100,6 +109,7 @@ def train_command(
     from decrescendo.base import Secure
     from decrescendo.training import Store, find_task, train_task
     from decrescendo.training.run import check_free
+    from decrescendo.training.steering import QuantileClip
 
     chosen = find_task(task)
     if folder is not None:
@@ -109,6 +119,8 @@ def train_command(
         steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
     )  # fmt: skip
+    if clip_quantile is not None and plan is None and recipe is None and schedule is None:
+        asked = dataclasses.replace(asked, schedule=Schedule.GROWING_MU)
     found = None if recipe is None else _recipe(recipe, plan, asked, optimizer, lr, momentum, lr_decay)
     if found is None:
         agreed = agreed_plan(chosen, plan, asked)
@@ -117,10 +129,13 @@ def train_command(
             agreed = found.plan(chosen, judge_of(accountant))
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
+    followed = agreed if clip_quantile is None else QuantileClip(agreed, quantile=clip_quantile)
     if threads is not None:
         torch.set_num_threads(threads)
     if not as_json:
         say(agreed.describe())
+        if clip_quantile is not None:
+            say(f"C_t follows the {clip_quantile:g} quantile of gradient lengths, from there on")
     if seed is not None:
         err.print(
             f"seed {seed}: whoever knows it knows the noise. For weights that leave the house give none"
@@ -128,7 +143,7 @@ def train_command(
     with nullcontext() if store is None else closing(Store(store)) as opened:
         run = train_task(
             chosen,
-            agreed,
+            followed,
             seed=Secure() if seed is None else seed,
             **(_given(optimizer, lr, momentum, lr_decay) if found is None else _told(found)),
             store=opened,

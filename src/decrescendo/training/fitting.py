@@ -18,6 +18,7 @@ from decrescendo.training.checkpoint import Checkpoints, Stateful
 from decrescendo.training.loop import train
 from decrescendo.training.progress import Callback, Progress
 from decrescendo.training.run import Run, cpu_weights
+from decrescendo.training.steering import QuantileClip
 from decrescendo.training.store import Store
 from decrescendo.training.task import Task
 
@@ -96,7 +97,7 @@ def decay_scheduler(
 
 def train_task(
     task: Task,
-    plan: Plan,
+    plan: Plan | QuantileClip,
     *,
     seed: int | Secure,
     optimizer: str | None = None,
@@ -132,7 +133,7 @@ def fit(
     model: nn.Module,
     loss: Loss,
     data: object,
-    plan: Plan,
+    plan: Plan | QuantileClip,
     *,
     seed: int | Secure,
     optimizer: str,
@@ -153,7 +154,7 @@ def fit(
         model: trained in place.
         loss: one loss an example.
         data: as many rows as the plan says.
-        plan: from `calibrate`.
+        plan: from `calibrate`; or with a clip norm that follows the gradients.
         seed: whole number >= 0, as sensitive as the data; or `Secure()`.
         optimizer: a key of `OPTIMIZERS`.
         learning_rate: > 0.

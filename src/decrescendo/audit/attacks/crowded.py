@@ -28,7 +28,7 @@ def crowded(budget: Budget, *, steps: int = 1, max_batch_size: int | None = None
         ImpossibleBudget: a cap that costs more than delta: the library makes no such plan.
 
     >>> crowded(Budget(2.0, 1e-5)).plan.sampling.max_batch_size
-    399
+    400
     """
     drawn = Ledger.of([1.0] * steps, _RATE)
     cap = (
