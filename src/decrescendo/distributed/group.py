@@ -262,8 +262,9 @@ class Group:
                     self._unflatten(flat, means, names)
         if made:
             return made[0]
-        *release, std = struct.unpack("<2dq2d", found[0])
-        return NoisyMean(means, Release(*release), None if math.isnan(std) else std)
+        rate, noise_multiplier, count, overflow, std = struct.unpack("<2dq2d", found[0])
+        release = Release(rate, noise_multiplier, count, overflow)
+        return NoisyMean(means, release, None if math.isnan(std) else std)
 
     def _flat(self, parts: Iterator[Tensor]) -> Tensor:
         flat = torch.cat([part.reshape(-1) for part in parts])

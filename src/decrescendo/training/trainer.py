@@ -98,8 +98,8 @@ class Trainer:
 
     Edge cases:
         an empty batch is yielded as ``None``, must be given to `step`, gets noise and counts.
-        where the plan's sampling has a ``max_batch_size`` no batch is larger: rows over it are left out of that step, by
-        an even choice among those drawn, which `ledger` says and the guarantee pays for.
+        where the plan's sampling has a ``max_batch_size`` no batch is larger: rows over it are left out of that step,
+        by an even choice among those drawn, which `ledger` says and the guarantee pays for.
         an error inside a step after its release was recorded leaves the release in the ledger: a step may be
             wasted, never hidden. What a filter granted is spent from then on, whatever happens in the step.
         buffers and frozen parameters that a forward pass changes (running statistics, code books) hold raw
