@@ -393,9 +393,9 @@ def test_one_number_in_two_places_is_compared_exactly() -> None:
     ):
         assert first.differs(Script(2, [event]))
     assert first.differs(Script(2, [*first.events, *first.events]))
-    grown = Script(4, [Event("zeros", ((8, 3),), (), sized=())])
-    assert not grown.differs(Script(2, [Event("zeros", ((4, 3),), (), sized=())]))
-    assert grown.differs(Script(2, [Event("zeros", ((3, 3),), (), sized=())]))
+    grown = Script(4, [Event("zeros", ((8, 3),), (), sized=(0,))])
+    assert not grown.differs(Script(2, [Event("zeros", ((4, 3),), (), sized=(0,))]))
+    assert grown.differs(Script(2, [Event("zeros", ((3, 3),), (), sized=(0,))]))
 
 
 class Remembers(nn.Module):

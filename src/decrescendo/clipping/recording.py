@@ -231,7 +231,8 @@ class Recorder(TorchFunctionMode):
         if func in READS:
             self.watch.looks.check_read(name_of(func), args[0])
         elif func in CTC:
-            self.watch.looks.check_lengths((*args, *kwargs.values()))
+            with self.watch.looks.reading((*args, *kwargs.values())):
+                return self._run(func, args, kwargs)
         elif func in DISTANCES and not {"compute_mode"} & kwargs.keys() and len(args) < 4:
             # By default torch chooses by the number of rows; the result must not depend on it.
             kwargs = {**kwargs, "compute_mode": "donot_use_mm_for_euclid_dist"}

@@ -13,7 +13,17 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.labels import (
+    LAID_ALONG,
+    LONG,
+    SUMMED,
+    Call,
+    Label,
+    Mixed,
+    Place,
+    Public,
+    is_fixed,
+)
 from decrescendo.clipping.proof.signatures import Rule
 
 _ELSEWHERE = "an index chooses rows of other examples"
@@ -45,8 +55,7 @@ def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label
     inside = 0 <= at < mask.dim()
     for constant, label, dim in ((tensor, own, place.dim), (mask, chosen, at)):
         along = dim >= 0 and dim < constant.dim()
-        known = label in (Public.FILL, Public.RANDOM) or (isinstance(label, Place) and not label.constant)
-        if along and not known and not call.uniform(constant, place.moved(dim)):
+        if along and is_fixed(label) and not call.uniform(constant, place.moved(dim)):
             return call.mixed(LAID_ALONG), None
     if not inside:
         return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
@@ -150,11 +159,12 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
             return call.mixed(LAID_ALONG)
         return place.moved(place.dim + start)
     label = call.joined(given, len(shape))
-    if isinstance(label, Place) and isinstance(own, Place):
+    if isinstance(own, Place) and not isinstance(label, Mixed):
         index = cast("Tensor", indices[own.dim])
-        place = _own(call, own, index, tuple(shape)) if label.constant else None
+        laid = isinstance(label, Place) and label.constant
+        place = _own(call, own, index, tuple(shape)) if laid else None
         if place is None or not place.same(label):
-            return call.mixed("a constant depends on the number of examples")
+            return call.mixed(LONG)
     return label.moved(label.dim + start) if isinstance(label, Place) else _plain(label)
 
 
@@ -168,10 +178,11 @@ def fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool
         label, here = _within(call, tensor), place.moved(place.dim - dims + tensor.dim())
         if isinstance(label, Mixed):
             return False
-        if isinstance(label, Place) and not label.constant:
-            if not here.same(label):
-                return False
-        elif label not in (Public.FILL, Public.RANDOM) and not call.uniform(tensor, here):
+        if isinstance(label, Place) and (
+            not here.same(label) if not label.constant else here.dim != label.dim
+        ):
+            return False
+        if is_fixed(label) and not call.uniform(tensor, here):
             return False
     return True
 
@@ -279,7 +290,7 @@ def _index_put(call: Call) -> Label:
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -> Label:
     """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
-    if call.label(tensor) is not Public.FILL or written.constant:
+    if call.label(tensor) is not Public.FILL or written.constant or isinstance(call.label(mask), Mixed):
         return call.mixed(_ELSEWHERE)
     chosen, dims = mask.nonzero(), tensor.dim() - mask.dim() + 1
     for at in range(mask.dim()):
@@ -324,6 +335,8 @@ def _gather(call: Call) -> Label:
     place = rows[0]
     if isinstance(own, Place) and own.dim == dim:
         return call.mixed(_ELSEWHERE)
+    if any(other.dim != place.dim for other in places):
+        return call.mixed(LONG)
     beside = [index] if place.dim == dim else [tensor, index]
     whole = index.shape[place.dim] == cast("Tensor", call.outputs[0]).shape[place.dim]
     return (

@@ -106,38 +106,36 @@ class Call:
     def joined(self, tensors: Sequence[Tensor | None], dims: int) -> Label:
         """Of a result with ``dims`` dimensions whose every entry is made from those that broadcasting puts there."""
         found: list[tuple[Tensor, Label]] = [(t, self.label(t)) for t in tensors if t is not None]
-        place: Place | None = None
         mixed = next((label for _, label in found if isinstance(label, Mixed)), None)
         if mixed is not None:
             return self.mixed(mixed.why) if mixed.public else mixed
-        for tensor, label in found:
-            if isinstance(label, Place):
-                here = label.moved(label.dim + dims - tensor.dim())
-                if place is None or (place.constant and not here.constant):
-                    place = here
-                elif here.constant and not place.constant:
-                    continue
-                elif not here.same(place):
-                    return self.mixed("examples that do not lie at the same places are put together")
-                elif here.owners is None:
-                    place = here
-        if place is None:
+        places = [label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, Place)]
+        fixed = [(tensor, label) for tensor, label in found if is_fixed(label)]
+        if not places:
             kinds = {label for _, label in found}
-            if Public.ANY in kinds:
-                return Public.ANY
-            return Public.RANDOM if Public.RANDOM in kinds else Public.FILL
-        if place.constant:
+            return Public.ANY if fixed else Public.RANDOM if Public.RANDOM in kinds else Public.FILL
+        rows = [place for place in places if not place.constant] or places
+        place = next((place for place in rows if place.owners is None), rows[0])
+        if not all(map(place.same, rows)):
+            return self.mixed("examples that do not lie at the same places are put together")
+        if any(other.dim != place.dim for other in places):
+            return self.mixed(LONG)
+        if place.constant and all(is_fixed(label) or label is Public.FILL for _, label in found):
             return place
-        for tensor, label in found:
-            constant = label is Public.ANY or (isinstance(label, Place) and label.constant)
-            if constant and not self.uniform(tensor, place.moved(place.dim - dims + tensor.dim())):
-                return self.mixed(LAID_ALONG)
-        return place
+        uniform = all(self.uniform(t, place.moved(place.dim - dims + t.dim())) for t, _ in fixed)
+        if place.constant:
+            return place._replace(random=uniform)
+        return place if uniform else self.mixed(LAID_ALONG)
 
 
 def is_data(label: Label) -> bool:
     """Whether an example reaches what has this label."""
     return not label.public if isinstance(label, Mixed) else isinstance(label, Place) and not label.constant
+
+
+def is_fixed(label: Label) -> bool:
+    """Whether these are known numbers, which tell examples by their place where they differ along them."""
+    return label is Public.ANY or (isinstance(label, Place) and label.constant and not label.random)
 
 
 def counted_of(label: Label) -> Owners | None:
@@ -154,3 +152,4 @@ LAID_ALONG = (
     "a constant that is not the same for all examples is laid along them, by their place in the batch"
 )
 SUMMED = "several examples are put together"
+LONG = "a constant depends on the number of examples"

@@ -2,7 +2,8 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
@@ -41,6 +42,9 @@ class Looks:
     asked: list[str] = field(default_factory=list[str])
     truths: list[bool] = field(default_factory=list[bool])
     poisoned: str = ""
+    # Lengths that a function of torch's read from tensors that are each example's own; whether one is running.
+    lengths: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
+    owned: bool = False
 
     def look(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
@@ -129,15 +133,35 @@ class Looks:
     def check_lengths(self, values: Iterable[object]) -> None:
         """Refuse lengths of sequences that are not each example's own: the CTC loss reads them by itself."""
         for value in values:
-            if isinstance(value, (list, tuple)) and len(set(cast("list[object]", value))) > 1:
-                self.refuse(
-                    "no example's loss may depend on its place, got a CTC loss with other lengths for each place "
-                    "in the batch. Give the lengths as a tensor that is part of the batch"
-                )
             label = self.label(value) if isinstance(value, Tensor) else Public.FILL
             if isinstance(label, Mixed):
                 self.refuse(
                     f"no example's loss may depend on another example, got a CTC loss of which {label.why}"
+                )
+
+    @contextmanager
+    def reading(self, lengths: Iterable[object]) -> Generator[None]:
+        """Inside, torch reads lengths of sequences by itself: those in tensors are each example's own."""
+        given = list(lengths)
+        self.check_lengths(given)
+        self.owned = not any(isinstance(value, (list, tuple)) for value in given)
+        try:
+            yield
+        finally:
+            self.owned = False
+
+    def check_lists(self, values: Iterable[object]) -> None:
+        """Refuse lengths that are other ones for each place in the batch."""
+        for value in values:
+            if not isinstance(value, (list, tuple)):
+                continue
+            listed = tuple(cast("list[int]", value))
+            if self.owned:
+                self.lengths.add(listed)
+            elif len(set(listed)) > 1 and listed not in self.lengths:
+                self.refuse(
+                    "no example's loss may depend on its place, got a CTC loss with other lengths for each place "
+                    "in the batch. Give the lengths as a tensor that is part of the batch"
                 )
 
 

@@ -12,7 +12,17 @@ from typing import Any, TypeAlias, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, counted_of, is_data
+from decrescendo.clipping.proof.labels import (
+    LAID_ALONG,
+    LONG,
+    Label,
+    Mixed,
+    Place,
+    Public,
+    counted_of,
+    is_data,
+    is_fixed,
+)
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
 from decrescendo.clipping.proof.script import PACKED, Script
 from decrescendo.clipping.proof.storage import is_whole, key_of, kind_of, paused, storage_key, tensors_of
@@ -23,7 +33,6 @@ Mark: TypeAlias = Public | Mixed | Span
 _STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
 _SOME = replace(_PARTS, counted=True)
-_LONG = "a constant depends on the number of examples"
 # Storages that one operation writes, at most, so that each has a number of its own.
 _MANY = 2**20
 _STORAGE = cast("Any", torch.UntypedStorage)
@@ -101,7 +110,7 @@ class Labels:
         size, step = source.shape[label.dim], source.stride(label.dim)
         for tensor in made:
             dims = [d for d in range(tensor.dim()) if (tensor.shape[d], tensor.stride(d)) == (size, step)]
-            found = label.moved(dims[0]) if len(dims) == 1 else Mixed(_LONG, public=True)
+            found = label.moved(dims[0]) if len(dims) == 1 else Mixed(LONG, public=True)
             place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
             self.slices.setdefault(place, found)
 
@@ -122,7 +131,7 @@ class Labels:
         if place is None:
             return parts, form
         if span.owners is not None or span.constant:
-            place = Place(place.dim, place.inner, place.outer, span.owners, span.constant)
+            place = Place(*place[:3], *span[3:])
         return place, form
 
     def units(self, place: Place) -> int:
@@ -273,19 +282,27 @@ class Labels:
             return label if isinstance(label, Mixed) else cast("Mixed", old)
         if isinstance(label, Place):
             made = self.mark(target, label)
-            if not isinstance(made, Span) or (isinstance(old, Span) and not old.constant):
-                same = isinstance(made, Span) and isinstance(old, Span) and _same(made, old)
-                return made if same else Mixed("rows of the examples are written over others' rows")
-            uniform = old in (Public.FILL, Public.RANDOM) or key_of(target) in self.filled
+            if not isinstance(made, Span) or (isinstance(old, Span) and not _same(made, old)):
+                return Mixed("rows of the examples are written over others' rows")
+            if made.constant:
+                return self._among(target, label, old)
+            if isinstance(old, Span) and not old.constant:
+                return made
+            random = old.random if isinstance(old, Span) else old is Public.RANDOM
+            uniform = random or old is Public.FILL or key_of(target) in self.filled
             return made if uniform else Mixed(LAID_ALONG)
+        return self._among(target, label, old) if isinstance(old, Span) else Public.ANY
+
+    def _among(self, target: Tensor, label: Public | Place, old: Mark) -> Mark:
+        """What a storage is after public numbers were written to a part of it."""
         if not isinstance(old, Span):
-            return Public.ANY
-        place = self.view(target, old)[0]
+            return self.mark(target, cast("Place", label)._replace(random=False))
         if old.constant:
-            return old
+            return old._replace(random=old.random and not is_fixed(label))
+        place = self.view(target, old)[0]
         if not isinstance(place, Place):
             return Mixed("rows of some examples are written, by their place in the batch")
-        uniform = label in (Public.FILL, Public.RANDOM) or is_uniform(target, place, self.units(place))
+        uniform = not is_fixed(label) or is_uniform(target, place, self.units(place))
         return old if uniform else Mixed(LAID_ALONG)
 
     def end(self) -> None:

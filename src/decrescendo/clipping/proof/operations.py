@@ -12,25 +12,15 @@ from decrescendo.clipping.proof.tables import BY_VALUE, DECLARED, RULES, drawn, 
 _SILENT = frozenset(
     {"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"}
 )
-# Their numbers are sizes: for another number of examples they may be others, in proportion.
-_SIZED_NAMES = """
-view _unsafe_view reshape _reshape_alias expand zeros ones full empty rand randn randint arange new_zeros new_ones
-new_full new_empty new_empty_strided empty_strided as_strided slice slice_backward select_backward split
-split_with_sizes unsafe_split zeros_like repeat randperm expand_copy slice_scatter _pack_padded_sequence_backward
-native_group_norm native_group_norm_backward linspace eye unfold_backward diagonal_backward
-value_selecting_reduction_backward constant_pad_nd resize_ affine_grid_generator affine_grid_generator_backward
-unflatten chunk upsample_nearest2d_backward upsample_bilinear2d_backward upsample_bicubic2d_backward
-upsample_nearest1d_backward upsample_linear1d_backward upsample_nearest3d_backward upsample_trilinear3d_backward
-col2im _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa_backward normal uniform tensor_split convolution
-convolution_backward
-"""
-_SIZED = frozenset(_SIZED_NAMES.split())
-# Of those, numbers that are none: what is filled in, starts, steps, bounds; from the end where some may be missing.
-_EXACT = {
-    "full": (1,), "new_full": (1,), "arange.start": (0,), "arange.start_step": (0, 2), "linspace": (0, 1),
-    "as_strided": (1, 2), "constant_pad_nd": (1,), "randint": (0,), "randint.low": (0, 1),
-    "native_group_norm": (-1, -2), "convolution": (-2, -3, -4, -5, -6), "convolution_backward": (-3, -4, -5, -6, -7),
-    "normal": (0, 1), "uniform": (0, 1),
+# Arguments that are sizes, which the shape of the result shows: for another number of examples they may be others, in
+# proportion. All other numbers have to be the same.
+_SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "output_size", "bias_sizes"})
+_SIZES_OF: dict[str, tuple[str, ...]] = {
+    "repeat": ("repeats",), "eye": ("n", "m"), "randperm": ("n",), "arange": ("end",), "linspace": ("steps",),
+    "slice": ("start", "end"), "slice_backward": ("start", "end"), "split": ("split_size", "split_sizes"),
+    "split_with_sizes": ("split_sizes",), "unsafe_split": ("split_size",), "native_group_norm": ("N",),
+    "native_group_norm_backward": ("N",), "convolution": ("groups",), "convolution_backward": ("groups",),
+    "empty_strided": ("stride",), "new_empty_strided": ("stride",), "_reshape_alias": ("stride",),
 }  # fmt: skip
 # Their numbers were read from lengths that are looked at elsewhere.
 _UNREAD = frozenset({"_ctc_loss", "_ctc_loss_backward"})
@@ -59,8 +49,8 @@ class Operation:
     overwritten: frozenset[str]
     moves: bool
     reads: bool
-    # ``None`` where its numbers are no sizes; else the positions of those that are none, among numbers that are.
-    sized: tuple[int, ...] | None
+    # The positions of the arguments that are sizes.
+    sized: frozenset[int]
     seeded: bool
     # The argument that is the probability of drawing anything, where it has one.
     chance: int
@@ -121,9 +111,8 @@ def _describe(func: Any) -> Operation:
         "foreach": name.startswith("_foreach"),
         "hides": name in _HIDES,
     }
-    grows = torch.Tag.dynamic_output_shape in func.tags and name not in (*_SELECTS, "linalg_lstsq")
-    is_sized = name in _SIZED or name.removesuffix("_") in _SIZED
-    exact = _EXACT.get(f"{name}.{func._overloadname}", _EXACT.get(name, ()))
+    grows = torch.Tag.dynamic_output_shape in func.tags and name not in _SELECTS
+    sizes = _SIZES.union(_SIZES_OF.get(name, ()))
     special = any(known.values()) or full in DECLARED
     return Operation(
         namespace=namespace,
@@ -135,7 +124,7 @@ def _describe(func: Any) -> Operation:
         written=written,
         overwritten=overwritten,
         moves=name != "resize_" and (torch.Tag.inplace_view in func.tags or name in _MOVES),
-        sized=exact if is_sized else None,
+        sized=frozenset(at for at, a in enumerate(schema.arguments) if a.name in sizes),
         chance=next((at for at, a in enumerate(schema.arguments) if a.name == "dropout_p"), -1),
         selects=name in _SELECTS,
         grows=grows,

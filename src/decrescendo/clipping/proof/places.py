@@ -22,6 +22,8 @@ class Place(NamedTuple):
     owners: "Owners | None" = None
     # Of public numbers in a tensor as long as the batch (an `arange`): they may depend on the place.
     constant: bool = False
+    # Of those: independent random numbers of one law, which no place tells apart.
+    random: bool = False
 
     def moved(self, dim: int) -> "Place":
         """The same along another dimension."""
@@ -59,6 +61,7 @@ class Span(NamedTuple):
     units: int
     owners: Owners | None = None
     constant: bool = False
+    random: bool = False
 
 
 class View(NamedTuple):
@@ -80,12 +83,12 @@ def view_of(
         width: bytes of an element.
         span: step, base and count of the memory's label.
 
-    >>> view_of((6, 4), (4, 1), 0, 4, (16, 0, 6)).place  # rows
-    Place(dim=0, inner=1, outer=1, owners=None, constant=False)
-    >>> view_of((12, 2), (2, 1), 0, 4, (16, 0, 6)).place  # two places an example, folded into one dimension
-    Place(dim=0, inner=2, outer=1, owners=None, constant=False)
-    >>> view_of((2, 6), (1, 2), 0, 4, (8, 0, 6)).place  # transposed
-    Place(dim=1, inner=1, outer=1, owners=None, constant=False)
+    >>> view_of((6, 4), (4, 1), 0, 4, (16, 0, 6)).place[:3]  # rows
+    (0, 1, 1)
+    >>> view_of((12, 2), (2, 1), 0, 4, (16, 0, 6)).place[:3]  # two places an example, folded into one dimension
+    (0, 2, 1)
+    >>> view_of((2, 6), (1, 2), 0, 4, (8, 0, 6)).place[:3]  # transposed
+    (1, 1, 1)
     >>> view_of((3, 2, 4), (8, 4, 1), 0, 4, (16, 0, 6)).place is None  # neighbours in pairs
     True
     """
@@ -121,10 +124,10 @@ def view_of(
 def span_of(tensor: Tensor, place: Place, count: int) -> Span | None:
     """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
     if count == 1:
-        return Span(1, 0, 1, place.owners, place.constant) if place.dim == 0 else None
+        return Span(1, 0, 1, *place[3:]) if place.dim == 0 else None
     start, width = tensor.storage_offset(), tensor.element_size()
     found = _step_of(tensor.shape, tensor.stride(), start * width, width, place[:3], count)
-    return found and Span(*found, count, place.owners, place.constant)
+    return found and Span(*found, count, *place[3:])
 
 
 @functools.lru_cache(maxsize=65536)
@@ -147,12 +150,15 @@ def _step_of(
 
 
 def is_uniform(tensor: Tensor, place: Place, count: int) -> bool:
-    """Whether a constant laid along the examples is the same for each of them.
+    """Whether a constant laid along the examples is the same for each of them, in every bit.
 
     >>> is_uniform(torch.ones(3, 2), Place(0), 3), is_uniform(torch.arange(3), Place(0), 3)
     (True, False)
+    >>> is_uniform(torch.tensor([0.0, -0.0]), Place(0), 2)
+    False
     """
     if tensor.stride(place.dim) == 0:
         return True
-    rows = tensor.detach().unflatten(place.dim, (place.outer, count, place.inner))
+    whole = tensor.detach().resolve_conj().resolve_neg().contiguous().unsqueeze(-1).view(torch.uint8)
+    rows = whole.unflatten(place.dim, (place.outer, count, place.inner))
     return torch.equal(rows, rows.narrow(place.dim + 1, 0, 1).expand_as(rows))

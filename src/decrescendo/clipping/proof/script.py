@@ -22,14 +22,13 @@ PACKED: tuple[object, ...] = ("packed",)
 class Event(NamedTuple):
     """One operation: its numbers (all arguments that are no tensors), and which tensors it was given.
 
-    ``sized``: its numbers are sizes, which may grow with the number of examples, but for those at these positions;
-    ``None`` where none of them are.
+    ``sized``: the numbers at these positions are sizes, which may grow with the number of examples.
     """
 
     func: Any
     numbers: tuple[object, ...]
     wires: tuple[object, ...]
-    sized: tuple[int, ...] | None = None
+    sized: tuple[int, ...] = ()
 
 
 class Given(NamedTuple):
@@ -61,7 +60,7 @@ class Recipe(NamedTuple):
         arguments: the same one by one, tensors and all else.
         names: of the arguments given by name.
         labels: of its outputs; ``None`` for a view, which has its memory's.
-        shapes: of outputs that no data reach.
+        public: whether there are outputs that no data reach.
         noted: whether outputs have numbers of their own, by which they are known again.
     """
 
@@ -69,7 +68,7 @@ class Recipe(NamedTuple):
     arguments: tuple[object, ...]
     names: tuple[str, ...]
     labels: tuple[Label | None, ...]
-    shapes: tuple[torch.Size, ...] | None
+    public: bool
     noted: bool
 
 
@@ -102,8 +101,12 @@ class Script:
                 return f"{names[0]} with {self.count} examples and {names[1]} with {other.count}"
             if mine.numbers is NOTHING or its.numbers is NOTHING:
                 continue
-            if mine.numbers != its.numbers and not self._alike(
-                mine.numbers, its.numbers, other, sized=mine.sized is not None, exact=mine.sized or ()
+            if mine.numbers != its.numbers and not (
+                len(mine.numbers) == len(its.numbers)
+                and all(
+                    self._alike(one, two, other, sized=at in mine.sized)
+                    for at, (one, two) in enumerate(zip(mine.numbers, its.numbers, strict=True))
+                )
             ):
                 return (
                     f"the numbers {mine.numbers} with {self.count} examples and {its.numbers} with {other.count} "
@@ -113,14 +116,11 @@ class Script:
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
 
-    def _alike(
-        self, mine: object, its: object, other: "Script", *, sized: bool, exact: tuple[int, ...] = ()
-    ) -> bool:
+    def _alike(self, mine: object, its: object, other: "Script", *, sized: bool) -> bool:
         if isinstance(mine, tuple) and isinstance(its, tuple):
             pair = cast("tuple[Sequence[object], Sequence[object]]", (mine, its))
             return len(pair[0]) == len(pair[1]) and all(
-                self._alike(one, two, other, sized=sized and not {at, at - len(pair[0])} & set(exact))
-                for at, (one, two) in enumerate(zip(*pair, strict=True))
+                self._alike(one, two, other, sized=sized) for one, two in zip(*pair, strict=True)
             )
         if type(mine) is int and type(its) is int:
             if mine == its or not sized:

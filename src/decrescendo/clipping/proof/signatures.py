@@ -6,7 +6,17 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.labels import (
+    LAID_ALONG,
+    LONG,
+    SUMMED,
+    Call,
+    Label,
+    Mixed,
+    Place,
+    Public,
+    is_fixed,
+)
 
 # The labels of the outputs: one for all of them, or one each.
 Rule: TypeAlias = Callable[[Call], Label | Sequence[Label]]
@@ -62,7 +72,7 @@ def signature(text: str) -> Rule:
             dims = dims[len(dims) - tensor.dim() :]
             if isinstance(label, Place):
                 rows.append((label, dims[label.dim]))
-            if not isinstance(label, Place) or label.constant:
+            if is_fixed(label):
                 named.append((tensor, dims))
         real = [pair for pair in rows if not pair[0].constant] or rows
         if not real:
@@ -72,6 +82,8 @@ def signature(text: str) -> Rule:
             return [call.mixed(SUMMED)] * known
         if any(at != symbol or not label.like(place) for label, at in real):
             return [call.mixed("examples meet examples")] * known
+        if any(at != symbol for _, at in rows):
+            return [call.mixed(LONG)] * known  # it is as long as the batch, and no output shows it
         for tensor, dims in () if place.constant else named:
             if symbol in dims and not call.uniform(tensor, place.moved(dims.index(symbol))):
                 return [call.mixed(LAID_ALONG)] * known

@@ -53,11 +53,22 @@ def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_whole(target: Tensor) -> bool:
-    """Whether a tensor has every number of its storage, each once."""
-    return target.layout is not torch.strided or (
-        target.numel() * target.element_size() == target.untyped_storage().nbytes()
-        and 0 not in target.stride()
-    )
+    """Whether a tensor has every number of its storage, each once.
+
+    >>> whole = torch.zeros(2, 3)
+    >>> is_whole(whole.t()), is_whole(whole[:1]), is_whole(whole.as_strided((2, 3), (1, 1)))
+    (True, False, False)
+    """
+    if target.layout is not torch.strided or not target.numel():
+        return True
+    if target.numel() * target.element_size() != target.untyped_storage().nbytes():
+        return False
+    dense = 1
+    for step, size in sorted(zip(target.stride(), target.shape, strict=True)):
+        if size > 1 and step != dense:
+            return False
+        dense *= size
+    return True
 
 
 def key_of(tensor: Tensor) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof import indexing, packed
-from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public
+from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public, is_fixed
 from decrescendo.clipping.proof.signatures import Rule, signature
 from decrescendo.errors import InvalidValue
 
@@ -137,10 +137,11 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
     found, after = call.label(weight), Place(1, inner, 1, label.owners)
     if isinstance(found, Mixed) or (isinstance(found, Place) and not filters.same(found)):
         return call.mixed("its filters are not each example's own")
-    for constant, place in ((weight, filters), (call.args.get("bias"), Place(0, inner, 1, label.owners))):
-        is_constant = constant is not None and not isinstance(call.label(constant), Place)
-        if constant is not None and is_constant and not call.uniform(constant, place):
-            return call.mixed(LAID_ALONG)
+    bias = call.args.get("bias")
+    if not indexing.fits(call, [weight], filters, weight.dim()) or (
+        bias is not None and not indexing.fits(call, [bias], Place(0, inner, 1, label.owners), 1)
+    ):
+        return call.mixed(LAID_ALONG)
     if not backward:
         return after
     arrived = call.label(call.args["grad_output"])
@@ -182,6 +183,29 @@ def _ctc(call: Call) -> Label | Sequence[Label]:
     return signature(f"n,TnC,n*{lengths},n,n*->TnC" if backward else f"TnC,n*{lengths}->n,n*")(call)
 
 
+_QUERIES = "bhle,bhse,bhsv,bhls->bhlv,bhl"
+_ATTENTIONS = {
+    "flash_attention_for_cpu": (_QUERIES, "bhlv,bhle,bhse,bhsv,bhlv,bhl,bhls->bhle,bhse,bhsv"),
+    "flash_attention": ("bhle,bhse,bhsv->bhlv,bhl", "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,_,_->bhle,bhse,bhsv"),
+    "efficient_attention": (_QUERIES, "bhlv,bhle,bhse,bhsv,bhls,bhlv,bhl,_,_->bhle,bhse,bhsv,bhls"),
+    "cudnn_attention": (_QUERIES, "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,bhls,_,_->bhle,bhse,bhsv"),
+}  # fmt: skip
+
+
+def _attention(text: str) -> Rule:
+    """Queries are apart, but not where which keys each of them sees follows from its place."""
+    return lambda call: signature(text.replace("l", "L") if call.args.get("is_causal") else text)(call)
+
+
+def _least_squares(call: Call) -> Label | Sequence[Label]:
+    """Of solutions; whether there are residuals at all depends on every matrix, but for the drivers that make none."""
+    if call.args.get("driver") in ("gelss", "gelsd"):
+        return call.mixed("the shape of the residuals depends on the ranks of all matrices")
+    found = cast("Sequence[Label]", signature(".AB,.Ck->.Bk,.k,.,.A")(call))
+    made = zip(found, cast("Sequence[Tensor]", call.outputs), strict=True)
+    return [label if tensor.numel() else Public.FILL for label, tensor in made]
+
+
 def _concatenated(call: Call) -> Label:
     tensors = [t for t in cast("list[Tensor]", call.args["tensors"]) if t.numel()]
     dims = call.dims
@@ -210,13 +234,12 @@ def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]
         return Public.RANDOM if kinds == {Public.RANDOM} else Public.ANY
     if not all(map(rows[0].same, rows)):
         return call.mixed("examples that do not lie at the same places are put together")
-    for tensor, label in zip(tensors, labels, strict=True):
-        constant = label is Public.ANY or (
-            isinstance(label, Place) and label.constant and not rows[0].constant
-        )
-        if constant and not rows[0].constant and not call.uniform(tensor, rows[0]):
-            return call.mixed(LAID_ALONG)
-    return rows[0]
+    if rows[0].constant:
+        return rows[0]._replace(random=not any(map(is_fixed, labels)))
+    uniform = all(
+        call.uniform(t, rows[0]) for t, label in zip(tensors, labels, strict=True) if is_fixed(label)
+    )
+    return rows[0] if uniform else call.mixed(LAID_ALONG)
 
 
 def _repeated(call: Call) -> Label:
@@ -225,7 +248,7 @@ def _repeated(call: Call) -> Label:
         return label
     repeats = cast("list[int]", call.args["repeats"])
     dim = label.dim + len(repeats) - call.args["self"].dim()
-    return Place(dim, label.inner, label.outer * repeats[dim], label.owners, label.constant)
+    return label._replace(dim=dim, outer=label.outer * repeats[dim])
 
 
 def _padded(call: Call) -> Label:
@@ -247,9 +270,16 @@ def _set_back(view: Callable[..., Tensor]) -> Rule:
         label = call.label(given)
         if not isinstance(label, Place):
             return _widened(label)
-        shown = view(whole, *(value for value in call.args.values() if isinstance(value, int)))
+        numbers = [value for value in call.args.values() if isinstance(value, int)]
+        shown = view(whole, *numbers)
         if shown.shape != given.shape:
             return call.mixed("a gradient is spread over several places")
+        period = label.inner * call.units(label)
+        if call.name == "slice_backward" and numbers[0] % whole.dim() == label.dim and numbers[3] == 1:
+            rounds, rest = divmod(whole.shape[label.dim], period)  # some rounds over all examples, of several
+            start = numbers[1] % whole.shape[label.dim] if numbers[1] < whole.shape[label.dim] else 0
+            if not rest and start % period == 0:
+                return label._replace(outer=rounds)
         seen = shown.shape[label.dim], shown.stride(label.dim)
         there = (label.moved(d) for d in range(whole.dim()) if seen == (whole.shape[d], whole.stride(d)))
         return next(there, call.mixed("a part of the batch is taken"))
@@ -336,7 +366,7 @@ native_dropout_backward
 normal poisson binomial _conj_physical mvlgamma special_zeta fused_dropout lift lift_fresh_copy detach_copy
 fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward
 _fake_quantize_learnable_per_tensor_affine _unsafe_view alias _test_check_tensor isclose
-_conj resolve_conj _neg_view zero clamp_min clamp_max
+_conj resolve_conj _neg_view zero clamp_min clamp_max rrelu_with_noise rrelu_with_noise_backward _standard_gamma
 """
 _FILLS = """
 zeros ones full empty zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty new_empty_strided
@@ -378,19 +408,8 @@ _SIGNATURES = {
     "affine_grid_generator": "n*->n*", "affine_grid_generator_backward": "n*->n*",
     "multi_margin_loss": "nC,n,C->n", "multi_margin_loss_backward": "n,nC,n,C->nC",
     "multilabel_margin_loss_forward": "nC,nC->n,nC", "multilabel_margin_loss_backward": "n,nC,nC,nC->nC",
-    "_scaled_dot_product_flash_attention_for_cpu": "bhle,bhse,bhsv,bhls->bhlv,bhl",
-    "_scaled_dot_product_flash_attention_for_cpu_backward": "bhlv,bhle,bhse,bhsv,bhlv,bhl,bhls->bhle,bhse,bhsv",
-    "_scaled_dot_product_flash_attention": "bhle,bhse,bhsv->bhlv,bhl",
-    "_scaled_dot_product_flash_attention_backward": "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,_,_->bhle,bhse,bhsv",
-    "_scaled_dot_product_efficient_attention": "bhle,bhse,bhsv,bhls->bhlv,bhl",
-    "_scaled_dot_product_efficient_attention_backward":
-        "bhlv,bhle,bhse,bhsv,bhls,bhlv,bhl,_,_->bhle,bhse,bhsv,bhls",
-    "_scaled_dot_product_cudnn_attention": "bhle,bhse,bhsv,bhls->bhlv,bhl",
-    "_scaled_dot_product_cudnn_attention_backward":
-        "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,bhls,_,_->bhle,bhse,bhsv",
     "linalg_inv_ex": ".AB->.AB,.", "linalg_cholesky_ex": ".AB->.AB,.", "_linalg_det": ".AB->.,.AB,.A",
     "_linalg_slogdet": ".AB->.,.,.AB,.A", "_linalg_eigh": ".AB->.A,.AB", "linalg_eig": ".AB->.A,.AB",
-    "linalg_lstsq": ".AB,.Ck->.Bk,.k,.,.A",
     "_linalg_svd": ".AB->.AB,.A,.AB", "linalg_qr": ".AB->.AB,.AB", "linalg_lu_factor_ex": ".AB->.AB,.A,.",
     "linalg_householder_product": ".AB,.A->.AB", "linalg_matrix_exp": ".AB->.AB", "linalg_pinv": ".AB->.BA",
     "linalg_lu": ".AB->.AB,.AB,.AB",
@@ -424,7 +443,12 @@ RULES: dict[str, Rule] = {
     "select_backward": _set_back(torch.select), "slice_backward": _set_back(torch.ops.aten.slice.Tensor),
     "diagonal_backward": _set_back(torch.diagonal), "unfold_backward": _set_back(Tensor.unfold),
     "_embedding_bag_per_sample_weights_backward": _bag_weights,
-    "diag_embed": _diag_embed, "_ctc_loss": _ctc, "_ctc_loss_backward": _ctc,
+    **{
+        f"_scaled_dot_product_{name}{tail}": _attention(text)
+        for name, texts in _ATTENTIONS.items()
+        for tail, text in zip(("", "_backward"), texts, strict=True)
+    },
+    "linalg_lstsq": _least_squares, "diag_embed": _diag_embed, "_ctc_loss": _ctc, "_ctc_loss_backward": _ctc,
     "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",

@@ -9,6 +9,7 @@ Longer than most files: what happens to the labels at one operation is one walk.
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from decrescendo.clipping.proof.counts import Counts
-from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import LONG, SUMMED, Call, Label, Mixed, Place, Public, is_data
 from decrescendo.clipping.proof.looks import Looks, line
 from decrescendo.clipping.proof.memory import Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
@@ -29,6 +30,7 @@ from decrescendo.clipping.proof.storage import (
     Pausable,
     content_of,
     exactly,
+    is_whole,
     key_of,
     kind_of,
     slots_of,
@@ -36,6 +38,7 @@ from decrescendo.clipping.proof.storage import (
     storage_key,
     tensors_of,
 )
+from decrescendo.clipping.proof.stream import Stream
 from decrescendo.clipping.proof.surroundings import CHANGED, is_flushing
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.errors import UnsupportedModel
@@ -77,7 +80,8 @@ class Watch(Pausable):
         poison: float = math.nan,
     ) -> None:
         super().__init__()
-        self.count, self.memory, self.seed, self.expected = count, memory, seed, expected
+        self.count, self.memory, self.expected = count, memory, expected
+        self.stream = Stream(seed, self.refuse)
         self.recipes: Mapping[int, Recipe] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.script = Script(count)
@@ -163,8 +167,8 @@ class Watch(Pausable):
             output = self._call(func, args, kwargs)
             self.script.events.append(recipe.event)
             self.script.recipes[at] = recipe
-            if recipe.shapes is not None:
-                self.script.shapes[at] = recipe.shapes
+            if recipe.public:
+                self.script.shapes[at] = _shapes(tensors_of((output,)))
             if not operation(func).views:
                 views = None in recipe.labels
                 inputs = {storage_key(t) for t in tensors_of(args)} if views else self.labels.marks
@@ -187,10 +191,14 @@ class Watch(Pausable):
         op = operation(func)
         tensors: list[Tensor] = []
         numbers: list[object] = []
-        for value in (*args, *kwargs.values()) if kwargs else args:
+        sized: list[int] = []
+        for position, value in enumerate((*args, *kwargs.values()) if kwargs else args):
             if isinstance(value, Tensor):
                 tensors.append(value)
-            elif isinstance(value, (list, tuple)):
+                continue
+            if position in op.sized and position < len(args):
+                sized.append(len(numbers))
+            if isinstance(value, (list, tuple)):
                 items = cast("list[Any]", value)
                 inside = [item for item in items if isinstance(item, Tensor)]
                 tensors += inside
@@ -231,12 +239,15 @@ class Watch(Pausable):
         arguments = (
             arguments_of(self.labels, args, kwargs) if op.structural and self.expected is None else None
         )
+        drawing = False
         if op.special:
             if op.reads and data:
                 return self.looks.look(func, args, kwargs or {}, tensors)
             if op.reads and Public.RANDOM in labels:
                 return self.looks.draw(func, args, kwargs or {})
-            self._check_special(op, args, kwargs or {}, data)
+            drawing = self._check_special(op, args, kwargs or {}, data)
+        if drawing:
+            self.stream.begin((func, given, _shapes(tensors)))
         known = {id(tensor): label for tensor, label in zip(tensors, labels, strict=True)}
         before = args, kwargs or {}
         if op.written and not op.moves:
@@ -245,6 +256,8 @@ class Watch(Pausable):
                 before = self._as_they_were(op, before, inputs, known)
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
+        if drawing:
+            self.stream.end()
         if op.special:
             if op.empties:
                 for tensor in made:
@@ -253,7 +266,7 @@ class Watch(Pausable):
                 given, wired = (*given, content_of(made[0])), ()
             if op.unread:
                 given = ()
-        event = Event(func, given, wired, self._sized(op, data, labels))
+        event = Event(func, given, wired, _sizes(op, sized, given, labels if data else ()))
         self.script.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, known, before if data else None)
@@ -284,8 +297,10 @@ class Watch(Pausable):
             self.labels.view_slices(tensors[0], labels[0], made)
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
-            names, shapes = tuple(kwargs or ()), self.script.shapes.get(at)
-            self.script.recipes[at] = Recipe(event, arguments, names, tuple(found), shapes, noted)
+            public = at in self.script.shapes
+            self.script.recipes[at] = Recipe(
+                event, arguments, tuple(kwargs or ()), tuple(found), public, noted
+            )
         return output
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
@@ -299,16 +314,6 @@ class Watch(Pausable):
                         storage_key(made), made.shape, made.stride(), made.storage_offset()
                     ] = along
 
-    def _sized(self, op: Operation, data: bool, labels: Sequence[Label]) -> tuple[int, ...] | None:
-        """Which numbers of an operation may grow with the number of examples; see `Event`."""
-        if op.name.startswith("convolution") and all(
-            label.dim == 0 for label in labels if isinstance(label, Place) and not label.constant
-        ):
-            return None  # groups follow the number of examples only where these lie in the channels
-        if op.name == "slice" and not data:
-            return (1, 3)  # a constant is sliced from the same place in the same steps
-        return op.sized
-
     def _label_data(
         self,
         op: Operation,
@@ -321,9 +326,9 @@ class Watch(Pausable):
         """Labels of what is made from data, and whether values were looked at for them."""
         slots = [output] if isinstance(output, Tensor) else slots_of(output)
         every, looked = self._labels(op, args, kwargs, slots, tensors, known)
-        found: list[Label | None] = [
-            label for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)
-        ]
+        made = [(slot, label) for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)]
+        found: list[Label | None] = [*self._compared(made)]
+        self.labels.filled.update(key_of(tensor) for tensor, label in made if label is Public.FILL)
         if op.name == "unique_consecutive" and type(found[0]) is Mixed:
             self.looks.merge(tensors_of((output,)))
         elif op.grows and any(type(label) is Mixed for label in found):
@@ -333,19 +338,30 @@ class Watch(Pausable):
             )
         return found, looked
 
+    def _compared(self, made: Sequence[tuple[Tensor, Label]]) -> list[Label]:
+        """The labels of what an operation made or wrote; public ones by whether they are as long as the batch."""
+        at = len(self.script.events) - 1
+        if any(isinstance(label, Public) for _, label in made):
+            self.script.shapes[at] = _shapes([tensor for tensor, _ in made])
+        return [
+            (isinstance(label, Public) and self._as_long_as_the_batch(at, number, tensor, label)) or label
+            for number, (tensor, label) in enumerate(made)
+        ]
+
     def _check_special(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
-    ) -> None:
+    ) -> bool:
+        """Refuse what hides data; whether an operation draws from the run's stream."""
         if op.hides and data:
             bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
             if bound.get("training") and bound.get("running_mean") is not None:
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
                 )
-        if op.seeded and kwargs.get("generator") is None:
-            chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
-            if op.chance < 0 or chance:
-                self._check_seed()
+        if op.unread:
+            self.looks.check_lists(args)
+        chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
+        return op.seeded and kwargs.get("generator") is None and bool(op.chance < 0 or chance)
 
     def _label_constants(
         self,
@@ -358,15 +374,16 @@ class Watch(Pausable):
         """What is made from no example."""
         if op.name == "_shape_as_tensor":
             self.script.events[at] = Event(op.name, (content_of(made[0]),), ())
-        self.script.shapes[at] = tuple(tensor.shape for tensor in made)
-        label: Label = self._constant(op, kwargs, inputs.values())
+        self.script.shapes[at] = _shapes(made)
+        public = self._constant(op, kwargs, inputs.values())
+        label: Label = public
         if op.rule is None and op.namespace not in _OWN:
             label = Mixed(f"the proof has no rule for {op.name}", op.name, public=True)
         found: list[Label | None] = []
         for number, tensor in enumerate(made):
             long = self._random(at, tensor) if label is Public.RANDOM and op.rule is drawn else None
-            if self.expected is not None and label is not Public.RANDOM:
-                long = self._as_long_as_the_batch(at, number, tensor)
+            if long is None or isinstance(long, Public):
+                long = self._as_long_as_the_batch(at, number, tensor, public)
             key = key_of(tensor)
             if key in inputs and not op.lifts:
                 if long is not None:
@@ -400,8 +417,9 @@ class Watch(Pausable):
                 return Place(axis)
         return Public.RANDOM
 
-    def _as_long_as_the_batch(self, at: int, number: int, tensor: Tensor) -> Label | None:
+    def _as_long_as_the_batch(self, at: int, number: int, tensor: Tensor, label: Public) -> Label | None:
         """Of a constant that has another shape with another number of examples."""
+        random = label is Public.RANDOM
         shapes = () if self.expected is None else self.expected.shapes.get(at, ())
         if self.expected is None or number >= len(shapes) or shapes[number] == tensor.shape:
             return None
@@ -418,9 +436,9 @@ class Watch(Pausable):
                     divmod(its[moved[0]], two) if two else divmod(tensor.shape[moved[0]], max(one, 1))
                 )
                 if not rest and tensor.shape[moved[0]] * two == its[moved[0]] * one:
-                    return Place(moved[0], times, 1, place.owners, constant=True)  # as long as packed data
-            return Mixed("a constant depends on the number of examples", public=True)
-        return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, constant=True)
+                    return Place(moved[0], times, 1, place.owners, True, random)  # as long as packed data
+            return Mixed(LONG, public=True)
+        return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, True, random)
 
     def _labels(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor | None],
@@ -458,6 +476,8 @@ class Watch(Pausable):
         call = Call(op.name, bind, tensors, made, label, self.units, self.owners)
         found = op.rule(call)
         labels = [found] * len(made) if isinstance(found, (Place, Public, Mixed)) else list(found)
+        if op.seeded:
+            labels = [_drawn(label) for label in labels]
         missing = Mixed(f"the proof has no rule for this output of {op.name}")
         return labels + [missing] * (len(made) - len(labels)), call.looked
 
@@ -525,13 +545,17 @@ class Watch(Pausable):
             labels = [self._constant(op, kwargs, left)] * len(outputs)
         if op.name == "resize_":
             labels = [Mixed("memory that was never written")] * len(outputs)
+        # A list of places within examples is none any more where it is written to.
+        labels = [replace(label, within=None) if isinstance(label, Mixed) else label for label in labels]
+        filled = [label is Public.FILL for label in labels]
+        labels = self._compared(list(zip(outputs, labels, strict=True)))
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
                 self.assign(tensor, label)
             kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
             labels = [kept] * len(targets)
-        for target, label in zip(targets, labels, strict=False):
-            self._store(target, label, op)
+        for target, label, alike in zip(targets, labels, filled, strict=False):
+            self._store(target, label, op, alike=alike)
 
     def _check_targets(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
@@ -551,7 +575,7 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
 
-    def _store(self, target: Tensor, label: Label, op: Operation) -> None:
+    def _store(self, target: Tensor, label: Label, op: Operation, *, alike: bool) -> None:
         key = key_of(target)
         old = self.labels.mark_of(key)[0]
         if key not in self.labels.marks and old is Public.ANY:
@@ -562,18 +586,29 @@ class Watch(Pausable):
             return
         if target.numel():
             self.labels.keep(target, key, self.labels.after(target, label, old), len(self.script.events) - 1)
-            self.labels.filled.discard(key)
+            (self.labels.filled.add if alike and is_whole(target) else self.labels.filled.discard)(key)
 
-    def _check_seed(self) -> None:
-        if self.seed < 0:
-            self.refuse(
-                "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
-                "Give Engine(seeds=...), as Trainer does, or turn dropout off"
-            )
-        if torch.initial_seed() != self.seed or (
-            torch.cuda.is_available() and torch.cuda.initial_seed() != self.seed
-        ):
-            self.refuse(
-                "random numbers in a pass must come from the run's own stream, but torch's global generator was seeded "
-                "in it: numbers that are known for each place tell examples by their place. Leave out manual_seed"
-            )
+
+def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
+    return tuple(tensor.shape for tensor in made)
+
+
+def _sizes(
+    op: Operation, sized: list[int], given: tuple[object, ...], labels: Sequence[Label]
+) -> tuple[int, ...]:
+    """Which numbers of an operation may grow with the number of examples; ``labels``: of the data among them."""
+    along = {label.dim for label in labels if isinstance(label, Place) and not label.constant}
+    if op.name.startswith("convolution") and along <= {0}:
+        return ()  # groups follow the number of examples only where these lie in the channels
+    # A slice begins at the same place, but along the examples.
+    start = -1
+    if op.name == "slice_backward" and given[1] not in along:
+        start = 2
+    elif op.name == "slice" and not labels:
+        start = 1
+    return tuple(at for at in sized if at != start)
+
+
+def _drawn(label: Label) -> Label:
+    """Of what is drawn for each entry by the numbers in an argument."""
+    return label._replace(random=True) if isinstance(label, Place) and label.constant else label

@@ -1,0 +1,214 @@
+"""Programs that a second adversary got past the proof, each refused now; and plain ones that it saw refused.
+
+Each of the first moved the sum by 2 to 8 C when one example was left away, most of them by a number that says how many
+examples there are: a constant as long as the batch, of which an operation gives no more than its sum, its end or its
+greatest entry.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as fn
+
+from decrescendo.clipping import Engine, Reference
+from decrescendo.errors import DecrescendoError
+
+ZEROS = torch.zeros(100)
+ZEROS[0] = -0.0
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).squeeze(1)
+
+
+def turned(by: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
+    """Each loss once as it is and once with its sign turned, by a number that is odd or even."""
+    return lambda m, x: m(x) * torch.cos(torch.pi * by(x))
+
+
+def _padded(x: Tensor) -> Tensor:
+    row = (x * 0)[:, :1] + torch.cat([torch.zeros(29), torch.ones(1)])
+    return (fn.pad(row, (-len(x), len(x))) * torch.arange(30.0)).sum(1)
+
+
+def _attention(m: Any, x: Tensor) -> Tensor:
+    keys = torch.full((1, 1, 6, 6), 1e-9)
+    values = torch.tensor([1.0, -3, 5, -7, 9, -11])[None, None, :, None].expand(1, 1, 6, 6).contiguous()
+    seen = fn.scaled_dot_product_attention(x[None, None], keys, values, is_causal=True)
+    return m(x) * seen[0, 0, :, 0].sign()
+
+
+def _attention_over_constants(m: Any, x: Tensor) -> Tensor:
+    values = torch.arange(float(len(x)))[None, None, :, None].expand(len(x), 1, -1, 6)
+    seen = fn.scaled_dot_product_attention(x[:, None, None], torch.zeros_like(values), values)
+    return m(x) * torch.cos(2 * torch.pi * seen[:, 0, 0, 0])
+
+
+def _lengths_by_place(m: Any, x: Tensor) -> Tensor:
+    n = len(x)
+    scores = torch.stack([x * m(x)[:, None], -x, x * 0], 2).transpose(0, 1).log_softmax(2)
+    targets = (torch.arange(1)[None] + torch.ones(n, 1)).long()
+    return torch.ops.aten._ctc_loss(scores, targets, [1] + [6] * (n - 1), [1] * n)[0]
+
+
+def _least_squares(m: Any, x: Tensor) -> Tensor:
+    matrices = torch.eye(3)[:, :2].expand(len(x), 3, 2) * (x[:, :1, None].abs() > 0.5)
+    residuals = torch.linalg.lstsq(matrices, x[:, :3, None], driver="gelsd").residuals
+    return m(x) * (-1.0 if residuals.numel() == 0 else 1.0)
+
+
+def _places_overwritten(m: Any, x: Tensor) -> Tensor:
+    places = (x.abs() >= 0).nonzero()
+    places[:, 1].copy_(places[:, 0])
+    chosen = x[places[:, 0], places[:, 1]]
+    return m(x) * torch.zeros(len(x)).index_add(0, places[:, 0], chosen)
+
+
+def _drawn_twice(m: Any, x: Tensor) -> Tensor:
+    with torch.random.fork_rng():
+        first = torch.rand(len(x))
+    return m(x) * (first - torch.rand(len(x), 2)[:, 0])
+
+
+def _drawn_from_the_middle(m: Any, x: Tensor) -> Tensor:
+    before = torch.get_rng_state()
+    own = torch.Generator().manual_seed(0)
+    own.set_state(before)
+    torch.rand(1, generator=own)
+    first = torch.rand(len(x))
+    torch.set_rng_state(own.get_state())
+    return m(x) * (first - torch.rand(len(x)))
+
+
+def _mixed_bias(m: Any, x: Tensor) -> Tensor:
+    n = len(x)
+    found = fn.conv1d((x * 0)[None], torch.ones(n, 1, 6), bias=x.sum().expand(n), groups=n)
+    return m(x) * found[0, :, 0].sign()
+
+
+def _hidden_in_a_view(m: Any, x: Tensor) -> Tensor:
+    kept = x.clone()
+    kept.as_strided((len(x), 2, 3), (6, 1, 1)).zero_()  # as many numbers as there are, but not all of them
+    return m(x) * kept.sum(0, keepdim=True).sign()[:, 5]
+
+
+HOSTILE: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
+    "new ones": turned(lambda x: x.new_ones(len(x)).sum()),
+    "ones like rows of others": turned(lambda x: torch.ones_like(x.flip(0)).sum() / 6),
+    "filled": turned(lambda x: x[:, 0].clone().fill_(1.0).sum()),
+    "copied": turned(lambda x: x[:, 0].clone().copy_(torch.ones(1)).sum()),
+    "rows of others filled": turned(lambda x: x[:, 0].flip(0).fill_(1.0).sum()),
+    "how many random numbers": turned(lambda x: (torch.rand(2 * len(x)) * 0 + 0.5).sum()),
+    "random like": turned(lambda x: (torch.rand_like(x) * 0 + 1).norm() ** 2 / 6),
+    "drawn in place": turned(lambda x: (torch.empty_like(x).exponential_() * 0 + 1).sum() / 6),
+    "drawn into new": turned(lambda x: (x.new_empty(len(x), 1).bernoulli_(0.5) * 0 + 1).sum()),
+    "boundaries": turned(lambda x: torch.bucketize(x[:, 0].abs() * 100 + 50, torch.arange(len(x)).float())),
+    "sorted": turned(lambda x: torch.searchsorted(torch.arange(len(x)).float(), x[:, 0].abs() * 100 + 50)),
+    "scattered": turned(
+        lambda x: torch.ones(20).expand(len(x), 20).scatter(1, torch.arange(len(x)).expand(len(x), -1), 0.0).sum(1)
+        + (x * 0)[:, 0]
+    ),
+    "a table": turned(
+        lambda x: 1 / fn.embedding((x[:, 0] * 0).long() + 1, torch.linspace(0, 1, len(x))[:, None])[:, 0]
+    ),
+    "a line at one place": turned(lambda x: 1 / torch.linspace(0, 1, len(x))[torch.tensor([1])]),
+    "the last of a range": turned(lambda x: torch.arange(2 * len(x))[torch.tensor([-1])] * 0.5 + 0.5),
+    "gathered": turned(
+        lambda x: 1
+        / torch.linspace(0, 1, len(x))[None].expand(3, -1).contiguous().gather(0, (x[:, :2] * 0).long())[:, 1]
+    ),
+    "a kernel": turned(
+        lambda x: fn.conv1d(torch.cat([x * 0 + 1] * 3, 1)[:, None], torch.ones(1, 1, len(x)), stride=100)[:, 0, 0]
+    ),
+    "a bound of random numbers": turned(
+        lambda x: torch.randint(0, 5 * len(x), (1,), generator=torch.Generator().manual_seed(3))
+    ),
+    "padding that moves": turned(_padded),
+    "a place that grows": turned(
+        lambda x: (
+            torch.ops.aten.select_backward(x[:, 0] * 0 + 1, [len(x), 40], 1, 2 * len(x)) * torch.arange(40.0)
+        ).sum(1)
+        * 0.5
+    ),
+    "a slice that grows": turned(
+        lambda x: (
+            torch.ops.aten.slice_backward(x[:, :1] * 0 + 1, [len(x), 40], 1, len(x), 2 * len(x), len(x))
+            * torch.arange(40.0)
+        ).sum(1)
+    ),
+    "attention by place": _attention,
+    "attention over constants": _attention_over_constants,
+    "lengths by place, past the function": _lengths_by_place,
+    "a shape by all ranks": _least_squares,
+    "places overwritten": _places_overwritten,
+    "random numbers drawn twice": _drawn_twice,
+    "random numbers drawn from the middle": _drawn_from_the_middle,
+    "a bias of all": _mixed_bias,
+    "a part of what is hidden": _hidden_in_a_view,
+    "minus zero at one place": lambda m, x: torch.copysign(m(x) + 10, ZEROS[: len(x)]) * m(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_program_that_was_taken_is_refused(name: str) -> None:
+    torch.manual_seed(0)
+    engine = Engine(Small(), HOSTILE[name], seeds=lambda: 3)
+    batch = torch.randn(6, 6) * 3
+    batch[0, 0] = 0.1
+    with pytest.raises(DecrescendoError):
+        engine.clipped_sum(batch, 0.1)
+
+
+def _pairs(m: Any, x: Tensor) -> Tensor:
+    n = len(x)
+    h = m.layer(torch.cat([x, x.roll(1, 1)]).tanh())
+    return (h[:n] - h[n:]).square().sum(1)
+
+
+def _least_squares_of_each(m: Any, x: Tensor) -> Tensor:
+    return torch.linalg.lstsq(x.view(-1, 3, 2), (x[:, :3] * m(x)[:, None])[:, :, None]).solution.sum((1, 2))
+
+
+EXACT: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
+    "pairs put side by side and cut": _pairs,
+    "least squares of each": _least_squares_of_each,
+    "a column of random numbers that are none": lambda m, x: m(x * x.new_empty(len(x), 1).bernoulli_(1.0)),
+}
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+@pytest.mark.parametrize("name", EXACT)
+def test_a_plain_program_is_exact(name: str, rows: int) -> None:
+    torch.manual_seed(0)
+    model, batch = Small(), torch.randn(rows, 6)
+    found = Engine(model, EXACT[name], seeds=lambda: 3).clipped_sum(batch, 0.1).gradients
+    expected = Reference(model, EXACT[name]).clipped_sum(batch, 0.1).gradients
+    for key, gradient in expected.items():
+        torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-6)
+
+
+RANDOM: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
+    "a mask of one probability": lambda m, x: m(
+        x.masked_fill(torch.bernoulli(torch.full(x.shape, 0.5)).bool(), 0)
+    ),
+    "dropped rows": lambda m, x: m(x * fn.dropout(torch.ones(len(x), 1), 0.5)),
+    "leaky by chance": lambda m, x: m(fn.rrelu(x, training=True)),
+}
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_random_numbers_of_each_row_are_taken(name: str) -> None:
+    torch.manual_seed(0)
+    seeds = iter(range(100))
+    engine = Engine(Small(), RANDOM[name], seeds=lambda: next(seeds))
+    batch = torch.randn(5, 6)
+    sums = [engine.clipped_sum(batch, 1e6).gradients["layer.weight"] for _ in range(2)]
+    assert not torch.equal(*sums)
