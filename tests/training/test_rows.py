@@ -1,5 +1,6 @@
 """Facts: a batch is exactly the rows that were drawn, in the shape the data came in."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
+from decrescendo.clipping.batches import map_rows
 from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.data import rows
 
@@ -80,3 +82,30 @@ def test_a_batch_is_a_copy() -> None:
 def test_what_is_not_rows_is_refused(data: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         rows(data)
+
+
+class Record(Mapping[str, Any]):
+    """A row of columns; made from its number, not from what is in it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def __getitem__(self, key: str) -> Any:
+        return {"x": X, "y": Y}[key][self.index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("xy")
+
+    def __len__(self) -> int:
+        return 2
+
+
+def test_mappings_of_a_kind_of_ones_own_are_rows() -> None:
+    found: Any = rows([Record(i) for i in range(6)]).take(CHOSEN)
+    assert torch.equal(found["x"], X[CHOSEN])
+    assert torch.equal(found["y"], Y[CHOSEN])
+
+
+def test_a_batch_of_a_kind_that_is_not_made_from_its_items_is_refused() -> None:
+    with pytest.raises(InvalidType, match=r"made from its items alone, got Record \("):
+        map_rows(lambda column: column[None], Record(0))

@@ -112,13 +112,18 @@ def map_rows(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
 
 
 def _rebuilt(kind: type, content: Any) -> Batch:
+    items = list(content.items()) if isinstance(content, dict) else list(enumerate(content))
+    why = "it has others then"
     try:
-        return kind(content)
-    except TypeError as error:
-        raise InvalidType(
-            f"a container in a batch must be made from its items alone, got {kind.__name__} ({error}). "
-            "Use a dict, list or tuple"
-        ) from None
+        made = kind(content)
+        if len(made) == len(items) and all(made[key] is value for key, value in items):
+            return made
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+    raise InvalidType(
+        f"a container in a batch must be made from its items alone, got {kind.__name__} ({why}). "
+        "Use a dict, list or tuple"
+    )
 
 
 def count_rows(batch: Batch) -> int:

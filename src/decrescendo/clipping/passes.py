@@ -15,7 +15,7 @@ from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainabl
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
-from decrescendo.clipping.proof.labels import Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of, is_data
 from decrescendo.clipping.proof.reading import Reading
 from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
@@ -116,7 +116,7 @@ def check_apart(watch: Watch, losses: Tensor) -> None:
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
     check_raised(watch)
-    if label is not Public.FILL and not (is_data(label) and Place(0).same(label)):
+    if constant_of(label) is not Public.FILL and not (is_data(label) and Place(0).same(label)):
         raise UnsupportedModel(refusal(label, "loss"))
 
 

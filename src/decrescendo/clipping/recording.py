@@ -4,6 +4,7 @@ Longer than most files: one interception sees every form in which a parameter is
 """
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
@@ -19,7 +20,7 @@ from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.graph import leaf_of, walk
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
-from decrescendo.clipping.proof.labels import Public, is_data
+from decrescendo.clipping.proof.labels import Public, constant_of, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
 from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS, Reading
 from decrescendo.clipping.proof.storage import is_whole, paused, tensors_of
@@ -422,13 +423,19 @@ class Recorder(TorchFunctionMode):
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
         """The arguments with constants that have one row an example (first states, types of tokens) as rows."""
         laid: list[Tensor] = []
+        numbers = itertools.count()
 
-        def lay(number: int, value: Any) -> Any:
+        def lay(value: Any) -> Any:
+            if isinstance(value, (list, tuple)) and any(
+                isinstance(v, Tensor) for v in cast("list[Any]", value)
+            ):
+                return [lay(item) for item in cast("list[Any]", value)]
+            number = next(numbers)
             if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
                 return value
-            for place in self._likely(value, several=not value.is_floating_point()):
+            for place in self._likely(value):
                 with paused():
-                    filled = self.watch.label(value) is Public.FILL
+                    filled = constant_of(self.watch.label(value)) is Public.FILL
                     uniform = filled or is_uniform(value, place, self.batch)
                 if uniform and self.watch.guess(self.calls, number, place):
                     # What is written to stays the same tensor; only one that the pass made has a label.
@@ -439,14 +446,17 @@ class Recorder(TorchFunctionMode):
                     return laid[-1]
             return value
 
-        args = tuple(lay(number, value) for number, value in enumerate(args))
-        return args, {key: lay(-1 - at, value) for at, (key, value) in enumerate(kwargs.items())}, laid
+        return tuple(map(lay, args)), {key: lay(value) for key, value in kwargs.items()}, laid
 
-    def _likely(self, value: Tensor, *, several: bool) -> list[Place]:
-        """Where examples may lie in a constant, perhaps ``several`` rows of each (the texts of a choice)."""
-        found = [Place(axis) for axis in range(min(2, value.dim())) if value.shape[axis] == self.batch]
-        inner, rest = divmod(value.shape[0], self.batch) if value.dim() > 1 else (0, 0)
-        return [*found, Place(0, inner)] if several and inner > 1 and not rest else found
+    def _likely(self, value: Tensor) -> list[Place]:
+        """Where examples may lie in a constant, perhaps several rows of each (the texts of a choice)."""
+        places = [Place(axis, value.shape[axis] // self.batch) for axis in range(min(2, value.dim()))]
+        whole = [
+            p
+            for p in places
+            if p.inner * self.batch == value.shape[p.dim] and (p.inner == 1 or value.dim() > 1)
+        ]
+        return sorted((p for p in whole if p.inner), key=lambda place: place.inner)
 
     def _copied(self, name: str, source: Tensor, output: Tensor) -> tuple[Tensor, Layout, Kernel] | None:
         """One copy of a parameter for each example (a class token, an initial state)."""
@@ -456,7 +466,7 @@ class Recorder(TorchFunctionMode):
             places.append(Place(0, source.shape[0]))  # one copy after another along a dimension it had
         shape = (*[1] * (output.dim() - source.dim()), *source.shape)
         if all(size in (1, wide) for size, wide in zip(shape, output.shape, strict=True)):
-            places += [place for place in self._likely(output, several=True) if shape[place.dim] == 1]
+            places += [place for place in self._likely(output) if shape[place.dim] == 1]
         for place in places:
             if self.watch.guess(self.calls, 0, place):
                 output = output.clone(memory_format=torch.contiguous_format)

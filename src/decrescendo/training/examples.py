@@ -3,7 +3,7 @@
 import hashlib
 import random
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
@@ -163,12 +163,19 @@ def bits(batch: Batch) -> list[object]:
 def _stacked(items: list[Any]) -> Batch:
     """By torch's ``default_collate``, which stacks rows: those of one kind together."""
     groups: dict[object, list[Any]] = {}
-    for item in items:
+    for item in map(_unfrozen, items):
         groups.setdefault(_kind(item), []).append(item)
     parts = tuple(default_collate(group) for group in groups.values())
     for part in parts:
         count_rows(part)
     return parts[0] if len(parts) == 1 else Ragged(parts)
+
+
+def _unfrozen(item: object) -> object:
+    """Mappings that cannot be written to as dicts: only who wrote such a class knows how one of it is made."""
+    if type(item) is dict or (isinstance(item, Mapping) and not isinstance(item, MutableMapping)):
+        return {key: _unfrozen(value) for key, value in cast("Mapping[Any, object]", item).items()}
+    return item
 
 
 def _kind(item: object) -> object:

@@ -232,7 +232,7 @@ class Counts:
         place = Place(dim, count.times, 1, count.owners)
         label: Label = self.labels.label(output)
         if name in _MADE:
-            self.labels.assign(output, place._replace(constant=name == "arange"))
+            self.labels.assign(output, place._replace(constant=Public.ANY if name == "arange" else None))
             return output
         one = output.shape[dim] < 2 or output.stride(dim) == 0
         if not is_data(label) and not output.requires_grad and one:

@@ -22,6 +22,7 @@ from decrescendo.clipping.proof.labels import (
     Mixed,
     Place,
     Public,
+    constant_of,
     is_fixed,
 )
 from decrescendo.clipping.proof.signatures import Rule
@@ -278,7 +279,7 @@ def _index_put(call: Call) -> Label:
             there = found.moved(found.dim + start)
             if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
                 return target
-    if len(given) == 1 and own is Public.FILL and isinstance(written, Place) and len(shape) == 1:
+    if len(given) == 1 and constant_of(own) is Public.FILL and isinstance(written, Place) and len(shape) == 1:
         index, size = given[0], tensor.shape[_indexed(indices)]
         if written.dim == start and torch.equal(index.sort()[0], torch.arange(size, device=index.device)):
             own_of = call.examples(written, len(index), index)
@@ -290,7 +291,11 @@ def _index_put(call: Call) -> Label:
 def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -> Label:
     """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
-    if call.label(tensor) is not Public.FILL or written.constant or isinstance(call.label(mask), Mixed):
+    if (
+        constant_of(call.label(tensor)) is not Public.FILL
+        or written.constant
+        or isinstance(call.label(mask), Mixed)
+    ):
         return call.mixed(_ELSEWHERE)
     chosen, dims = mask.nonzero(), tensor.dim() - mask.dim() + 1
     for at in range(mask.dim()):
@@ -379,31 +384,34 @@ def _gathered(call: Call) -> Label:
     tensor, index = call.args["self"], call.args["index"]
     source = call.args.get("source", call.args.get("src"))
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
-    target = Place(dim)
     if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
         return constant(call)
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
-    if call.label(tensor) is Public.FILL and torch.equal(
+    if constant_of(call.label(tensor)) is Public.FILL and torch.equal(
         flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)
     ):
         return call.owners(
             dim, torch.empty_like(own).index_copy_(0, flat, own), counted=_is_counted(label)
         )  # all of them, in another order
-    inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
-    if rest or not inner:
+    count = int(call.units(Place(dim)))
+    width, rest = divmod(tensor.shape[dim], count)
+    if rest or not width:
         return constant(call)
-    target = Place(dim, inner)
-    within = flat - own * inner  # where in its own example each is added
+    # An example's numbers lie side by side, or in several rounds (where memory has the batch in another dimension).
+    inners = (inner for inner in range(width, 0, -1) if width % inner == 0)
+    inner = next((i for i in inners if torch.equal(flat // i % count, own)), 0)
+    if not inner:
+        return call.mixed(_ELSEWHERE)
+    target = Place(dim, inner, width // inner)
+    within = flat // (inner * count) * inner + flat % inner  # where in its own example each is added
     chosen = call.label(index)
     public = chosen is Public.ANY or (isinstance(chosen, Place) and chosen.constant)
     alike = (
-        inner == 1
+        width == 1
         or (public and label.owners is None and call.uniform(within, label.moved(0)))
         or (chosen == label.moved(0) and index.dim() == 1)
     )
-    inside = bool(((within >= 0) & (within < inner)).all())
-    apart = alike and inside and fits(call, [tensor], target, tensor.dim())
-    return target if apart else call.mixed(_ELSEWHERE)
+    return target if alike and fits(call, [tensor], target, tensor.dim()) else call.mixed(_ELSEWHERE)
 
 
 def _index_fill(call: Call) -> Label:
@@ -411,7 +419,7 @@ def _index_fill(call: Call) -> Label:
     label = call.joined([t for t in (tensor, call.args["value"]) if isinstance(t, Tensor)], tensor.dim())
     index = call.label(call.args["index"])
     numbers = index.numbers if isinstance(index, Mixed) else None
-    if numbers is not None and label in (Public.FILL, Place(dim)):
+    if numbers is not None and (constant_of(label) is Public.FILL or label == Place(dim)):
         own = call.examples(numbers, call.args["index"].numel(), call.args["index"])
         if tensor.shape[dim] == call.units(Place(dim)) and torch.equal(call.args["index"].flatten(), own):
             return Place(dim)

@@ -2,24 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.places import Owners, Place, is_uniform
-
-
-class Public(Enum):
-    """Depends on no example: the same for every batch."""
-
-    # Anything: parameters, buffers, constants.
-    ANY = "any"
-    # One number everywhere, so that it cannot depend on the place either.
-    FILL = "fill"
-    # Independent random numbers of one law, from the pass's own stream.
-    RANDOM = "random"
+from decrescendo.clipping.proof.places import Owners, Place, Public, is_uniform
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,8 +99,8 @@ class Call:
             return self.mixed(mixed.why) if mixed.public else mixed
         places = [label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, Place)]
         fixed = [(tensor, label) for tensor, label in found if is_fixed(label)]
+        kinds = {constant_of(label) for _, label in found}
         if not places:
-            kinds = {label for _, label in found}
             return Public.ANY if fixed else Public.RANDOM if Public.RANDOM in kinds else Public.FILL
         rows = [place for place in places if not place.constant] or places
         place = next((place for place in rows if place.owners is None), rows[0])
@@ -120,11 +108,11 @@ class Call:
             return self.mixed("examples that do not lie at the same places are put together")
         if any(other.dim != place.dim for other in places):
             return self.mixed(LONG)
-        if place.constant and all(is_fixed(label) or label is Public.FILL for _, label in found):
-            return place
+        if place.constant and Public.RANDOM not in kinds:
+            return place._replace(constant=Public.ANY if fixed else Public.FILL)
         uniform = all(self.uniform(t, place.moved(place.dim - dims + t.dim())) for t, _ in fixed)
         if place.constant:
-            return place._replace(random=uniform)
+            return place._replace(constant=Public.RANDOM if uniform else Public.ANY)
         return place if uniform else self.mixed(LAID_ALONG)
 
 
@@ -133,9 +121,14 @@ def is_data(label: Label) -> bool:
     return not label.public if isinstance(label, Mixed) else isinstance(label, Place) and not label.constant
 
 
+def constant_of(label: Label) -> Public | None:
+    """Of what kind a constant is, also one as long as the batch."""
+    return label.constant if isinstance(label, Place) else label if isinstance(label, Public) else None
+
+
 def is_fixed(label: Label) -> bool:
     """Whether these are known numbers, which tell examples by their place where they differ along them."""
-    return label is Public.ANY or (isinstance(label, Place) and label.constant and not label.random)
+    return constant_of(label) is Public.ANY
 
 
 def counted_of(label: Label) -> Owners | None:

@@ -79,8 +79,6 @@ class Labels:
         default_factory=dict[int, dict[tuple[object, ...], frozenset[int]]]
     )
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
-    # Storages of one number everywhere, also those as long as the batch.
-    filled: set[int] = field(default_factory=set[int])
     known: list[Place] = field(default_factory=list[Place])
     held: list[Tensor] = field(default_factory=list[Tensor])
     # Whether data selected rows in this pass.
@@ -244,8 +242,6 @@ class Labels:
             if label is None:
                 label = Mixed("an operation gives a view in one pass and a copy in another")
             self.keep(tensor, key, self.mark(tensor, label), at)
-            if label is Public.FILL:
-                self.filled.add(key)
 
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
         """Which constant this is: the operations of the pass that gave it, or what it was before."""
@@ -282,23 +278,23 @@ class Labels:
             return label if isinstance(label, Mixed) else cast("Mixed", old)
         if isinstance(label, Place):
             made = self.mark(target, label)
-            if not isinstance(made, Span) or (isinstance(old, Span) and not _same(made, old)):
+            rows = old if isinstance(old, Span) and not old.constant else None
+            if not isinstance(made, Span) or (rows is not None and not _same(made, rows)):
                 return Mixed("rows of the examples are written over others' rows")
             if made.constant:
                 return self._among(target, label, old)
-            if isinstance(old, Span) and not old.constant:
+            if rows is not None:
                 return made
-            random = old.random if isinstance(old, Span) else old is Public.RANDOM
-            uniform = random or old is Public.FILL or key_of(target) in self.filled
-            return made if uniform else Mixed(LAID_ALONG)
+            kind = old.constant if isinstance(old, Span) else old
+            return made if kind in (Public.FILL, Public.RANDOM) else Mixed(LAID_ALONG)
         return self._among(target, label, old) if isinstance(old, Span) else Public.ANY
 
     def _among(self, target: Tensor, label: Public | Place, old: Mark) -> Mark:
         """What a storage is after public numbers were written to a part of it."""
         if not isinstance(old, Span):
-            return self.mark(target, cast("Place", label)._replace(random=False))
+            return self.mark(target, cast("Place", label)._replace(constant=Public.ANY))
         if old.constant:
-            return old._replace(random=old.random and not is_fixed(label))
+            return old._replace(constant=Public.ANY)
         place = self.view(target, old)[0]
         if not isinstance(place, Place):
             return Mixed("rows of some examples are written, by their place in the batch")

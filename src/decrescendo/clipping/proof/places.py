@@ -2,11 +2,23 @@
 
 import functools
 from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
+
+
+class Public(Enum):
+    """Depends on no example: the same for every batch."""
+
+    # Anything: parameters, buffers, constants.
+    ANY = "any"
+    # One number everywhere, so that it cannot depend on the place either.
+    FILL = "fill"
+    # Independent random numbers of one law, from the pass's own stream.
+    RANDOM = "random"
 
 
 class Place(NamedTuple):
@@ -21,9 +33,7 @@ class Place(NamedTuple):
     outer: int = 1
     owners: "Owners | None" = None
     # Of public numbers in a tensor as long as the batch (an `arange`): they may depend on the place.
-    constant: bool = False
-    # Of those: independent random numbers of one law, which no place tells apart.
-    random: bool = False
+    constant: Public | None = None
 
     def moved(self, dim: int) -> "Place":
         """The same along another dimension."""
@@ -60,8 +70,7 @@ class Span(NamedTuple):
     base: int
     units: int
     owners: Owners | None = None
-    constant: bool = False
-    random: bool = False
+    constant: Public | None = None
 
 
 class View(NamedTuple):

@@ -10,7 +10,17 @@ import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof import indexing, packed
-from decrescendo.clipping.proof.labels import LAID_ALONG, SUMMED, Call, Label, Mixed, Place, Public, is_fixed
+from decrescendo.clipping.proof.labels import (
+    LAID_ALONG,
+    SUMMED,
+    Call,
+    Label,
+    Mixed,
+    Place,
+    Public,
+    constant_of,
+    is_fixed,
+)
 from decrescendo.clipping.proof.signatures import Rule, signature
 from decrescendo.errors import InvalidValue
 
@@ -235,7 +245,7 @@ def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]
     if not all(map(rows[0].same, rows)):
         return call.mixed("examples that do not lie at the same places are put together")
     if rows[0].constant:
-        return rows[0]._replace(random=not any(map(is_fixed, labels)))
+        return rows[0]
     uniform = all(
         call.uniform(t, rows[0]) for t, label in zip(tensors, labels, strict=True) if is_fixed(label)
     )
@@ -289,7 +299,7 @@ def _set_back(view: Callable[..., Tensor]) -> Rule:
 
 def _widened(label: Label) -> Label:
     """Of numbers set into zeros: not the same everywhere any more."""
-    return Public.ANY if label in (Public.FILL, Public.RANDOM) else label
+    return Public.ANY if isinstance(label, Public) else label
 
 
 def _chosen_loss(inner: Rule) -> Rule:
@@ -346,7 +356,9 @@ def _bag_weights(call: Call) -> Label:
     if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), Place | Mixed):
         return label if isinstance(label, Mixed) else call.mixed(SUMMED)
     return (
-        own if label is Public.FILL or (isinstance(label, Place) and label.dim == 0) else call.mixed(SUMMED)
+        own
+        if constant_of(label) is Public.FILL or (isinstance(label, Place) and label.dim == 0)
+        else call.mixed(SUMMED)
     )
 
 

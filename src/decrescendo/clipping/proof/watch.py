@@ -17,7 +17,17 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from decrescendo.clipping.proof.counts import Counts
-from decrescendo.clipping.proof.labels import LONG, SUMMED, Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import (
+    LONG,
+    SUMMED,
+    Call,
+    Label,
+    Mixed,
+    Place,
+    Public,
+    constant_of,
+    is_data,
+)
 from decrescendo.clipping.proof.looks import Looks, line
 from decrescendo.clipping.proof.memory import Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
@@ -30,7 +40,6 @@ from decrescendo.clipping.proof.storage import (
     Pausable,
     content_of,
     exactly,
-    is_whole,
     key_of,
     kind_of,
     slots_of,
@@ -328,7 +337,6 @@ class Watch(Pausable):
         every, looked = self._labels(op, args, kwargs, slots, tensors, known)
         made = [(slot, label) for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)]
         found: list[Label | None] = [*self._compared(made)]
-        self.labels.filled.update(key_of(tensor) for tensor, label in made if label is Public.FILL)
         if op.name == "unique_consecutive" and type(found[0]) is Mixed:
             self.looks.merge(tensors_of((output,)))
         elif op.grows and any(type(label) is Mixed for label in found):
@@ -393,8 +401,6 @@ class Watch(Pausable):
                 continue
             found.append(label if long is None else long)
             self.labels.keep(tensor, key, self.labels.mark(tensor, label if long is None else long), at)
-            if label is Public.FILL:
-                self.labels.filled.add(key)
         return found
 
     def _constant(self, op: Operation, kwargs: Mapping[str, Any] | None, kinds: Iterable[object]) -> Public:
@@ -419,7 +425,6 @@ class Watch(Pausable):
 
     def _as_long_as_the_batch(self, at: int, number: int, tensor: Tensor, label: Public) -> Label | None:
         """Of a constant that has another shape with another number of examples."""
-        random = label is Public.RANDOM
         shapes = () if self.expected is None else self.expected.shapes.get(at, ())
         if self.expected is None or number >= len(shapes) or shapes[number] == tensor.shape:
             return None
@@ -436,9 +441,9 @@ class Watch(Pausable):
                     divmod(its[moved[0]], two) if two else divmod(tensor.shape[moved[0]], max(one, 1))
                 )
                 if not rest and tensor.shape[moved[0]] * two == its[moved[0]] * one:
-                    return Place(moved[0], times, 1, place.owners, True, random)  # as long as packed data
+                    return Place(moved[0], times, 1, place.owners, label)  # as long as packed data
             return Mixed(LONG, public=True)
-        return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, True, random)
+        return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, label)
 
     def _labels(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor | None],
@@ -476,8 +481,8 @@ class Watch(Pausable):
         call = Call(op.name, bind, tensors, made, label, self.units, self.owners)
         found = op.rule(call)
         labels = [found] * len(made) if isinstance(found, (Place, Public, Mixed)) else list(found)
-        if op.seeded:
-            labels = [_drawn(label) for label in labels]
+        if op.rule not in (fill, drawn) and any(constant_of(label) for label in labels):
+            labels = [_computed(label, op) for label in labels]
         missing = Mixed(f"the proof has no rule for this output of {op.name}")
         return labels + [missing] * (len(made) - len(labels)), call.looked
 
@@ -547,15 +552,14 @@ class Watch(Pausable):
             labels = [Mixed("memory that was never written")] * len(outputs)
         # A list of places within examples is none any more where it is written to.
         labels = [replace(label, within=None) if isinstance(label, Mixed) else label for label in labels]
-        filled = [label is Public.FILL for label in labels]
         labels = self._compared(list(zip(outputs, labels, strict=True)))
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
                 self.assign(tensor, label)
             kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
             labels = [kept] * len(targets)
-        for target, label, alike in zip(targets, labels, filled, strict=False):
-            self._store(target, label, op, alike=alike)
+        for target, label in zip(targets, labels, strict=False):
+            self._store(target, label, op)
 
     def _check_targets(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
@@ -575,7 +579,7 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
 
-    def _store(self, target: Tensor, label: Label, op: Operation, *, alike: bool) -> None:
+    def _store(self, target: Tensor, label: Label, op: Operation) -> None:
         key = key_of(target)
         old = self.labels.mark_of(key)[0]
         if key not in self.labels.marks and old is Public.ANY:
@@ -586,7 +590,6 @@ class Watch(Pausable):
             return
         if target.numel():
             self.labels.keep(target, key, self.labels.after(target, label, old), len(self.script.events) - 1)
-            (self.labels.filled.add if alike and is_whole(target) else self.labels.filled.discard)(key)
 
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
@@ -609,6 +612,9 @@ def _sizes(
     return tuple(at for at in sized if at != start)
 
 
-def _drawn(label: Label) -> Label:
-    """Of what is drawn for each entry by the numbers in an argument."""
-    return label._replace(random=True) if isinstance(label, Place) and label.constant else label
+def _computed(label: Label, op: Operation) -> Label:
+    """Of constants as long as the batch: of which kind they are when an operation is through with them."""
+    if not isinstance(label, Place) or label.constant in (None, Public.ANY):
+        return label
+    kind = Public.ANY if op.rule is not pointwise else Public.RANDOM if op.seeded else label.constant
+    return label._replace(constant=kind)

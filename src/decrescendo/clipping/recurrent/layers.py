@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data, is_fixed
 from decrescendo.clipping.proof.places import Owners, is_uniform
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused, unseen
 from decrescendo.clipping.proof.watch import Watch
@@ -94,8 +94,7 @@ class Recurrence:
             if own and not (isinstance(expected, Place) and expected.same(label)):
                 wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
                 return wrong, wrong
-            constant = not own and label not in (Public.FILL, Public.RANDOM)
-            if tensor is not None and constant and isinstance(expected, Place):
+            if tensor is not None and is_fixed(label) and isinstance(expected, Place):
                 with paused():
                     uniform = is_uniform(tensor, expected, self.watch.units(expected))
                 if not uniform:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, constant_of, is_data
 from decrescendo.clipping.proof.storage import paused, unseen
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packing import in_order, make_packing
@@ -54,7 +54,7 @@ class _Moved(torch.autograd.Function):
         watch.consume("the gradient of packed or padded data", gradient)
         with paused():
             found = move.into(gradient, 0) if move.packs else move.out_of(gradient)
-        if label is Public.FILL or (
+        if constant_of(label) is Public.FILL or (
             is_data(label) and isinstance(move.made, Place) and move.made.same(label)
         ):
             label = move.given
