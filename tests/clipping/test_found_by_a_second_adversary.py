@@ -107,7 +107,7 @@ HOSTILE: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "copied": turned(lambda x: x[:, 0].clone().copy_(torch.ones(1)).sum()),
     "rows of others filled": turned(lambda x: x[:, 0].flip(0).fill_(1.0).sum()),
     "how many random numbers": turned(lambda x: (torch.rand(2 * len(x)) * 0 + 0.5).sum()),
-    "random like": turned(lambda x: (torch.rand_like(x) * 0 + 1).norm() ** 2 / 6),
+    "random like": turned(lambda x: (torch.rand_like(x) * 0 + 1).square().sum() / 6),
     "drawn in place": turned(lambda x: (torch.empty_like(x).exponential_() * 0 + 1).sum() / 6),
     "drawn into new": turned(lambda x: (x.new_empty(len(x), 1).bernoulli_(0.5) * 0 + 1).sum()),
     "boundaries": turned(lambda x: torch.bucketize(x[:, 0].abs() * 100 + 50, torch.arange(len(x)).float())),
@@ -120,6 +120,23 @@ HOSTILE: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
         lambda x: 1 / fn.embedding((x[:, 0] * 0).long() + 1, torch.linspace(0, 1, len(x))[:, None])[:, 0]
     ),
     "a line at one place": turned(lambda x: 1 / torch.linspace(0, 1, len(x))[torch.tensor([1])]),
+    "a line over its places": turned(
+        lambda x: (1 / (torch.linspace(0, 1, 2 * len(x)).view(-1, 2)[:, 1] / (2 * torch.arange(len(x)) + 1))).round()
+        / 2
+        + 0.5
+    ),
+    "a line that is interpolated": turned(
+        lambda x: (
+            1
+            / (
+                fn.interpolate(torch.tensor([[[0.0, 1.0]]]), size=2 * len(x), mode="linear", align_corners=True)
+                .view(-1, 2)[:, 1]
+                .div(2 * torch.arange(len(x)) + 1)
+            )
+        ).round()
+        / 2
+        + 0.5
+    ),
     "the last of a range": turned(lambda x: torch.arange(2 * len(x))[torch.tensor([-1])] * 0.5 + 0.5),
     "gathered": turned(
         lambda x: 1

@@ -384,6 +384,7 @@ def _gathered(call: Call) -> Label:
     tensor, index = call.args["self"], call.args["index"]
     source = call.args.get("source", call.args.get("src"))
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
+    target = Place(dim)
     if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
         return constant(call)
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
@@ -393,25 +394,21 @@ def _gathered(call: Call) -> Label:
         return call.owners(
             dim, torch.empty_like(own).index_copy_(0, flat, own), counted=_is_counted(label)
         )  # all of them, in another order
-    count = int(call.units(Place(dim)))
-    width, rest = divmod(tensor.shape[dim], count)
-    if rest or not width:
+    inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
+    if rest or not inner:
         return constant(call)
-    # An example's numbers lie side by side, or in several rounds (where memory has the batch in another dimension).
-    inners = (inner for inner in range(width, 0, -1) if width % inner == 0)
-    inner = next((i for i in inners if torch.equal(flat // i % count, own)), 0)
-    if not inner:
-        return call.mixed(_ELSEWHERE)
-    target = Place(dim, inner, width // inner)
-    within = flat // (inner * count) * inner + flat % inner  # where in its own example each is added
+    target = Place(dim, inner)
+    within = flat - own * inner  # where in its own example each is added
     chosen = call.label(index)
     public = chosen is Public.ANY or (isinstance(chosen, Place) and chosen.constant)
     alike = (
-        width == 1
+        inner == 1
         or (public and label.owners is None and call.uniform(within, label.moved(0)))
         or (chosen == label.moved(0) and index.dim() == 1)
     )
-    return target if alike and fits(call, [tensor], target, tensor.dim()) else call.mixed(_ELSEWHERE)
+    inside = bool(((within >= 0) & (within < inner)).all())
+    apart = alike and inside and fits(call, [tensor], target, tensor.dim())
+    return target if apart else call.mixed(_ELSEWHERE)
 
 
 def _index_fill(call: Call) -> Label:

@@ -12,11 +12,11 @@ from decrescendo.clipping.proof.tables import BY_VALUE, DECLARED, RULES, drawn, 
 _SILENT = frozenset(
     {"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"}
 )
-# Arguments that are sizes, which the shape of the result shows: for another number of examples they may be others, in
-# proportion. All other numbers have to be the same.
-_SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "output_size", "bias_sizes"})
+# Arguments that are sizes, which the shape of the result shows, and nothing else of it: for another number of examples
+# they may be others, in proportion. All other numbers have to be the same (`linspace` hides its length in its entries).
+_SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "bias_sizes"})
 _SIZES_OF: dict[str, tuple[str, ...]] = {
-    "repeat": ("repeats",), "eye": ("n", "m"), "randperm": ("n",), "arange": ("end",), "linspace": ("steps",),
+    "repeat": ("repeats",), "eye": ("n", "m"), "randperm": ("n",), "arange": ("end",),
     "slice": ("start", "end"), "slice_backward": ("start", "end"), "split": ("split_size", "split_sizes"),
     "split_with_sizes": ("split_sizes",), "unsafe_split": ("split_size",), "native_group_norm": ("N",),
     "native_group_norm_backward": ("N",), "convolution": ("groups",), "convolution_backward": ("groups",),

@@ -603,6 +603,8 @@ def _sizes(
     along = {label.dim for label in labels if isinstance(label, Place) and not label.constant}
     if op.name.startswith("convolution") and along <= {0}:
         return ()  # groups follow the number of examples only where these lie in the channels
+    if op.name.startswith("affine_grid") and not along:
+        return ()  # a grid's entries say how many there are
     # A slice begins at the same place, but along the examples.
     start = -1
     if op.name == "slice_backward" and given[1] not in along:
