@@ -48,13 +48,11 @@ WAYS = (
 ARGUED = [
     "",
     "- **JetMoe** sorts the tokens of the whole batch by expert and reads in Python how many each expert got",
-    "  (`expert_size.tolist()`): a token's place among the sorted ones depends on the other examples, so the refusal is",
-    "  right about what it sees. The class has no `batched_mm`. Way out: a mixture that has it (Mixtral, OLMoE, Qwen3-MoE,",
-    "  above).",
-    "- **Longformer** cuts overlapping windows by `as_strided`, and torch sums their gradient over the memory of the whole",
-    "  batch by an index. Each example's part stays apart for a batch that is known, but the index is as long as the batch,",
-    "  and the proof does not follow such an index where memory has the batch inside other dimensions. Way out: BigBird or",
-    "  LongT5 (above), which cut windows by `view`; or freeze Longformer's body and train the head.",
+    "  (`expert_size.tolist()`): where a token comes among the sorted ones depends on the other examples. The class",
+    "  has no `batched_mm`. Way out: a mixture that has it (Mixtral, OLMoE, Qwen3-MoE, above).",
+    "- **Longformer** cuts overlapping windows by `as_strided`, and torch sums their gradient over the memory of the",
+    "  whole batch by an index as long as the batch, which the proof does not follow where the batch lies inside other",
+    "  dimensions. Way out: BigBird or LongT5 (above); or freeze Longformer's body and train the head.",
     "- **ViTMAE** draws which patches it hides in evaluation mode too: `Engine(seeds=..)`, as `Trainer` gives, takes it.",
 ]
 
