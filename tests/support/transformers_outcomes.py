@@ -53,7 +53,7 @@ ARGUED = [
     "- **Longformer** cuts overlapping windows by `as_strided`, and torch sums their gradient over the memory of the",
     "  whole batch by an index as long as the batch, which the proof does not follow where the batch lies inside other",
     "  dimensions. Way out: BigBird or LongT5 (above); or freeze Longformer's body and train the head.",
-    "- **ViTMAE** draws which patches it hides in evaluation mode too: `Engine(seeds=..)`, as `Trainer` gives, takes it.",
+    "- **ViTMAE** draws which patches it hides in evaluation mode too: `Engine(seeds=..)`, as in `Trainer`, takes it.",
 ]
 
 
