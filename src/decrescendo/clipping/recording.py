@@ -423,30 +423,28 @@ class Recorder(TorchFunctionMode):
     ) -> tuple[tuple[Any, ...], dict[str, Any], list[Tensor]]:
         """The arguments with constants that have one row an example (first states, types of tokens) as rows."""
         laid: list[Tensor] = []
-        numbers = itertools.count()
-
-        def lay(value: Any) -> Any:
-            if isinstance(value, (list, tuple)) and any(
-                isinstance(v, Tensor) for v in cast("list[Any]", value)
-            ):
-                return [lay(item) for item in cast("list[Any]", value)]
-            number = next(numbers)
-            if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
-                return value
-            for place in self._likely(value):
-                with paused():
-                    filled = constant_of(self.watch.label(value)) is Public.FILL
-                    uniform = filled or is_uniform(value, place, self.batch)
-                if uniform and self.watch.guess(self.calls, number, place):
-                    # What is written to stays the same tensor; only one that the pass made has a label.
-                    own = number == 0 and is_in_place(name) and is_whole(value) and self.watch.made(value)
-                    with paused():
-                        laid.append(value if own else value.clone(memory_format=torch.contiguous_format))
-                    self.watch.assign(laid[-1], place)
-                    return laid[-1]
-            return value
-
+        lay = functools.partial(self._lay, name, itertools.count(), laid)
         return tuple(map(lay, args)), {key: lay(value) for key, value in kwargs.items()}, laid
+
+    def _lay(self, name: str, numbers: Iterator[int], laid: list[Tensor], value: Any) -> Any:
+        """One argument, by its number among all; what was laid out comes to ``laid``."""
+        if isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) for v in cast("list[Any]", value)):
+            return [self._lay(name, numbers, laid, item) for item in cast("list[Any]", value)]
+        number = next(numbers)
+        if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
+            return value
+        for place in self._likely(value):
+            with paused():
+                filled = constant_of(self.watch.label(value)) is Public.FILL
+                uniform = filled or is_uniform(value, place, self.batch)
+            if uniform and self.watch.guess(self.calls, number, place):
+                # What is written to stays the same tensor; only one that the pass made has a label.
+                own = number == 0 and is_in_place(name) and is_whole(value) and self.watch.made(value)
+                with paused():
+                    laid.append(value if own else value.clone(memory_format=torch.contiguous_format))
+                self.watch.assign(laid[-1], place)
+                return laid[-1]
+        return value
 
     def _likely(self, value: Tensor) -> list[Place]:
         """Where examples may lie in a constant, perhaps several rows of each (the texts of a choice)."""
