@@ -149,4 +149,4 @@ def test_a_value_that_was_the_same_for_all_and_is_no_more_is_seen() -> None:
 
 def test_places_are_compared_by_what_they_say() -> None:
     assert Place(0, 2, 1) != Place(0, 1, 2)
-    assert Place(0) == Place(0, 1, 1, None, False)
+    assert Place(0) == Place(0, 1, 1, None, None)
