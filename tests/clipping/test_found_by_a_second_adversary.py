@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine, Reference
+from decrescendo.clipping.proof import looks
 from decrescendo.errors import DecrescendoError
 
 ZEROS = torch.zeros(100)
@@ -202,3 +203,9 @@ def test_random_numbers_of_each_row_are_taken(name: str) -> None:
     batch = torch.randn(5, 6)
     sums = [engine.clipped_sum(batch, 1e6).gradients["layer.weight"] for _ in range(2)]
     assert not torch.equal(*sums)
+
+
+def test_a_folder_named_like_torch_is_a_users() -> None:
+    assert looks._is_ours(torch.nn.__file__)
+    assert not looks._is_ours("/home/somebody/torch/model.py")
+    assert not looks._is_ours("/home/somebody/decrescendo/clipping/model.py")

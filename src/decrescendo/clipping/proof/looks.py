@@ -1,10 +1,12 @@
 """What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, NoReturn, cast
 
 import torch
@@ -165,11 +167,17 @@ class Looks:
                 )
 
 
+# Folders of torch, of what checks types, and of the engine; a user's folder may be named alike.
+_LIBRARIES = tuple(
+    os.path.join(os.path.dirname(found.origin), "")
+    for found in map(find_spec, ("torch", "jaxtyping", "beartype", "decrescendo.clipping"))
+    if found is not None and found.origin is not None
+)
+
+
 @functools.cache
 def _is_ours(filename: str) -> bool:
-    parts = filename.replace("\\", "/")
-    library = any(f"/{name}/" in parts for name in ("torch", "jaxtyping", "beartype"))
-    return library or "decrescendo/clipping" in parts or filename.startswith("<")
+    return filename.startswith(("<", *_LIBRARIES))
 
 
 def line() -> str:
