@@ -71,6 +71,7 @@ def own_network(within: float = 600) -> Generator[list[str]]:
         try:
             yield ["nsenter", "--net", "--target", str(holder.pid)]
         finally:
+            holder.stdout.close()
             holder.kill()
             holder.wait()
         return
