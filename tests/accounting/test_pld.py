@@ -146,7 +146,7 @@ def test_different_steps_against_an_independent_library_step_by_step(ledger: Led
 
 
 def at_effort(ledger: Ledger, delta: float, effort: _Effort, near: float) -> tuple[float, float]:
-    bounds = _Steps.of(ledger.distinct(), delta, effort).bounds(
+    bounds = _Steps.of(ledger.distinct(), delta, effort, 1).bounds(
         near, delta, effort.smoothing * near, lower=True
     )
     return bounds.epsilons(delta, near)

@@ -11,6 +11,7 @@ from scipy.special import ndtr
 from decrescendo.accounting.gaussian import delta_of
 from decrescendo.accounting.pld.discretisation import (
     LossGrid,
+    OneRecord,
     excess,
     losses,
     masses_above,
@@ -42,6 +43,7 @@ def between(loss_grid: LossGrid) -> np.ndarray:
     return np.sort(np.r_[inner, loss_grid.e[0] - 1, loss_grid.e[-1], loss_grid.e[-1] + 1])
 
 
+ONE = OneRecord(1.0)
 # Sums of masses in the checker itself are only this exact, absolutely.
 NOISE = 5e-15
 
@@ -52,8 +54,8 @@ def test_one_step_lies_between_its_two_discrete_mechanisms(
     log_mu: float, spread: float, kappa: float, tail: float
 ) -> None:
     mu = 10**log_mu * np.array([1.0, 1 + spread])
-    loss_grid = place_grid(mu[0], mu[1], kappa=kappa, left=tail + 0.6, right=tail + 0.6)
-    above, below = masses_above(loss_grid, mu), masses_below(loss_grid, mu, tail=tail)
+    loss_grid = place_grid(mu[0], kappa=kappa, ends=ONE.ends(mu[1], tail + 0.6, tail + 0.6))
+    above, below = masses_above(loss_grid, mu, ONE), masses_below(loss_grid, mu, ONE, tail=tail)
     e = between(loss_grid)
     for row in range(2):
         exact = excess(e, mu[row : row + 1])[0]
@@ -73,8 +75,8 @@ def test_one_step_lies_between_its_two_discrete_mechanisms(
 def test_lower_masses_are_not_just_upper_masses() -> None:
     # The check above has power: joining grid points without lowering mu lies above the true curve.
     mu = np.array([0.5])
-    loss_grid = place_grid(0.5, 0.5, kappa=0.05, left=8, right=8)
-    above = masses_above(loss_grid, mu)
+    loss_grid = place_grid(0.5, kappa=0.05, ends=ONE.ends(0.5, 8, 8))
+    above = masses_above(loss_grid, mu, ONE)
     e = between(loss_grid)
     assert np.any(curve_of(loss_grid, above.q[0], 0.0, e) > excess(e, mu)[0] * (1 + 1e-5) + NOISE)
 
@@ -100,7 +102,7 @@ def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: fl
     rng = np.random.default_rng(seed)
     mu = np.sort(10**log_mu * (1 + spread * rng.random(300)))
     count = rng.integers(1, 5, 300)
-    nodes = build_nodes(mu, count, nodes=16, kappa=0.05, left=7.5, right=7.5)
+    nodes = build_nodes(ONE, mu, count, nodes=16, kappa=0.05, left=7.5, right=7.5)
     e = between(nodes.loss_grid)
     group_above = np.clip(np.searchsorted(nodes.mu, mu) - 1, 0, nodes.mu.size - 2)
     group_below = np.clip(np.searchsorted(nodes.mu, mu, side="right") - 2, 0, nodes.mu.size - 2)
@@ -172,7 +174,7 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
     rng = np.random.default_rng(1)
     mu = np.sort(0.3 + 0.5 * rng.random(200))
     count = rng.integers(1, 4, 200)
-    nodes = build_nodes(mu, count, nodes=12, kappa=0.06, left=7, right=7)
+    nodes = build_nodes(ONE, mu, count, nodes=12, kappa=0.06, left=7, right=7)
     mixtures = mixtures_above(nodes, mu, count)
     loss = losses(nodes.loss_grid, rate)
     v = np.array([0.0, 0.5, 3.0, 20.0, 200.0]) / (rate * 0.5)
@@ -202,9 +204,8 @@ def test_transform_is_the_product_of_plain_sums_within_its_own_error(direction: 
 @pytest.mark.parametrize(("rate", "mu", "steps"), [(0.3, 0.4, 3), (0.02, 1.2, 2), (0.9, 0.2, 5)])
 def test_inversion_brackets_the_plain_convolution(direction: str, rate: float, mu: float, steps: int) -> None:
     """A coarse mechanism, convolved by brute force: the bracket is of *its* curve, so no grid points are lost."""
-    loss_grid = place_grid(mu, mu, kappa=0.45, left=7.6, right=7.6)
     place, counts = np.array([mu]), np.array([steps])
-    nodes = build_nodes(place, counts, nodes=4, kappa=0.45, left=7, right=7)
+    nodes = build_nodes(ONE, place, counts, nodes=4, kappa=0.45, left=7, right=7)
     mixtures = mixtures_above(nodes, place, counts)
     loss_grid = nodes.loss_grid
     loss = losses(loss_grid, rate)
@@ -241,4 +242,4 @@ def test_inversion_brackets_the_plain_convolution(direction: str, rate: float, m
 
 def test_noise_below_the_range_is_refused() -> None:
     with pytest.raises(AccountingError, match=r"noise multipliers from 0\.0833 up"):
-        place_grid(1.0, 30.0, kappa=0.02, left=7, right=7)
+        ONE.ends(30.0, 7, 7)

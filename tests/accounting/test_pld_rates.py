@@ -13,7 +13,7 @@ from tests.accounting.test_pld import composed_elsewhere, two_steps_exactly
 from decrescendo.accounting import Pld
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import accountant
-from decrescendo.accounting.pld.discretisation import losses
+from decrescendo.accounting.pld.discretisation import OneRecord, losses
 from decrescendo.accounting.pld.interpolation import Mixtures, build_nodes, mixtures_above, mixtures_below
 from decrescendo.accounting.pld.inversion import Inversion
 from decrescendo.accounting.pld.rates import Cell
@@ -71,7 +71,7 @@ def test_a_cells_product_and_gap_are_plain_sums_within_their_own_errors(
 ) -> None:
     """Chords and tangents of every member, one after the other, in the place of sums of x^a w^b."""
     cell, mu, totals = cell_of(middle, low, high)
-    nodes = build_nodes(mu, totals, nodes=12, kappa=0.06, left=7, right=7)
+    nodes = build_nodes(OneRecord(1.0), mu, totals, nodes=12, kappa=0.06, left=7, right=7)
     mixtures = side(nodes, mu, totals)
     spread, centre = cell.spread(nodes.loss_grid, mixtures), losses(nodes.loss_grid, cell.middle)
     part = Part(centre, mixtures, cell.middle, spread, tangent=True)
@@ -160,7 +160,7 @@ def test_a_bound_from_below_without_its_gap_would_be_too_high() -> None:
     ledger = run_of(rate, np.ones(60)).distinct()
     wide = accountant._Effort(nodes=16, rates=2, kappa=0.01, smoothing=1e-5)
     near = Pld().bracket(ledger, DELTA)
-    steps = accountant._Steps.of(ledger, DELTA, wide)
+    steps = accountant._Steps.of(ledger, DELTA, wide, 1)
     bounds = steps.bounds(near[1], DELTA, 1e-5 * near[1], lower=True)
     lower, upper = bounds.epsilons(DELTA, near[1])
     assert lower <= near[0] <= near[1] <= upper
@@ -174,7 +174,7 @@ def test_infinite_losses_are_counted_at_every_steps_own_rate(direction: Directio
     rng = np.random.default_rng(3)
     mu = np.sort(rng.uniform(0.5, 1.0, 40))
     rate, count = rng.uniform(0.01, 0.014, 40), rng.integers(1, 5, 40)
-    nodes = build_nodes(mu, count, nodes=8, kappa=0.06, left=3, right=3)
+    nodes = build_nodes(OneRecord(1.0), mu, count, nodes=8, kappa=0.06, left=3, right=3)
     mixtures = mixtures_above(nodes, mu, count)
     cell = Cell(rate, np.arange(40), count)
     spread = cell.spread(nodes.loss_grid, mixtures)
@@ -319,7 +319,7 @@ class TestManyRates:
     def test_five_thousand_rates_are_no_more_parts_than_cells(self) -> None:
         rate = np.geomspace(0.002, 0.02, self.STEPS)
         effort = Pld()._effort()
-        steps = accountant._Steps.of(run_of(rate, np.linspace(2, 1, self.STEPS)), DELTA, effort)
+        steps = accountant._Steps.of(run_of(rate, np.linspace(2, 1, self.STEPS)), DELTA, effort, 1)
         assert 8 < len(steps.groups) <= effort.rates
         total = sum(float(part.mixtures.counts.sum()) for part in steps.above)
         assert total == self.STEPS

@@ -98,7 +98,7 @@ def test_a_plan_for_clients_counts_clients_and_no_other_command_takes_it_for_exa
     for command in (["train", "digits"], ["audit"], ["audit", "--attack", "opposed"]):
         refused = invoke(*command, "--plan", "clients.json", "--seed", 1)
         assert refused.exit_code == 2
-        assert "must protect examples, got unit=client in clients.json" in refused.stderr
+        assert "must protect examples or people, got unit=client in clients.json" in refused.stderr
     # Of the same numbers a plan for examples has the same noise, and another promise.
     rows = facts(
         invoke("plan", "--epsilon", 2, "--dataset-size", 1000, "--batch", 100, "--steps", 3, "--json")

@@ -105,7 +105,7 @@ def test_one_record_clients_and_one_gradient_are_central_training() -> None:
 
 def test_central_training_refuses_a_plan_for_clients_and_the_server_one_for_examples() -> None:
     model = make_model()
-    with pytest.raises(InvalidValue, match="must protect examples, got unit=client"):
+    with pytest.raises(InvalidValue, match="must protect examples or people, got unit=client"):
         Trainer(model, loss, make_plan(), sgd(model), seed=0)
     with pytest.raises(InvalidValue, match="must protect clients, got unit=example"):
         Server(model, make_plan(unit=Unit.EXAMPLE), sgd(model), seed=0, placement=Placement.CENTRAL)

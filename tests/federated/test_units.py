@@ -42,7 +42,7 @@ def test_one_release_is_the_integral_of_the_mixture(m: int, p: float, z: float) 
 def test_one_client_is_the_plan_and_all_drawn_is_a_gaussian() -> None:
     ledger = Ledger.of(np.linspace(2.0, 1.5, 30), 0.05)
     lower, upper = Pld().bracket(ledger, 1e-5)
-    assert lower <= group_epsilon(ledger, 1e-5, 1, values=30).value <= upper * 1.02
+    assert lower <= group_epsilon(ledger, 1e-5, 1).value <= upper
     # Everybody takes part: m clients are one of sensitivity m.
     whole = group_epsilon(Ledger.of([4.0] * 5, 1.0), 1e-5, 3).value
     truth = epsilon_of(1e-5, 3 * math.sqrt(5) / 4.0)
@@ -63,12 +63,12 @@ def test_it_grows_with_the_group_and_when_clients_stay() -> None:
 def test_edges() -> None:
     assert group_epsilon(Ledger(), 1e-5, 3).value == 0
     assert group_epsilon(Ledger.of([1.0, 0.0], 0.1), 1e-5, 3).value == math.inf
-    with pytest.raises(AccountingError, match="one sample rate"):
-        group_epsilon(Ledger.of([1.0], 0.1) + Ledger.of([1.0], 0.2), 1e-5, 3)
-    with pytest.raises(InvalidValue, match="delta must be >= 1e-11"):
-        group_epsilon(Ledger.of([1.0], 0.1), 1e-12, 3)
-    # So little noise that nothing is left to promise when updates are replaced.
-    assert group_epsilon(Ledger.of([0.2] * 2, 0.1), 1e-5, 2, replaced=True).value == math.inf
+    two = Ledger.of([1.0], 0.1) + Ledger.of([1.0], 0.2)
+    assert group_epsilon(two, 1e-5, 3) == Pld(group=3).epsilon(two, 1e-5)
+    with pytest.raises(InvalidValue, match="clients must be >= 1"):
+        group_epsilon(two, 1e-5, 0)
+    with pytest.raises(AccountingError, match="for a group of 40"):
+        group_epsilon(Ledger.of([0.5] * 2, 0.9), 1e-5, 40, replaced=True)
 
 
 def test_replaced_updates_are_two_halves_with_their_deltas() -> None:

@@ -6,6 +6,7 @@ Accountant      Kind       For
 `Pld`           upper      anything: thousands of different sampled Gaussian steps, a certified bracket
 `Gaussian`      exact      releases that everybody takes part in (sample_rate 1)
 `Selection`     upper      the best of a random number of trials: what a search on private data costs
+`Allocated`     upper      batches in which each record takes part once an epoch, by a bin of its own
 `Truncated`     any        Poisson batches that are cut to a largest size, judged by any of the others
 `Rdp`           upper      Renyi; looser; the field's older default
 `Zcdp`          upper      rho-zCDP without amplification; Hong et al.'s budgets, Yu et al.'s baseline
@@ -31,7 +32,7 @@ from decrescendo.accounting.filters import (
 from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
 from decrescendo.accounting.gdp import GdpClt, clt_mu, constant_mu
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.pld import Allocated, Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp
 from decrescendo.accounting.selection import Selection, Trials
@@ -42,5 +43,5 @@ __all__ = [
     "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "EpsilonCurve", "Accountant", "Pld",
     "Gaussian", "Rdp", "Zcdp", "Tcdp", "GdpClt", "Selection", "Trials", "Filter", "Granted", "Refused", "RenyiFilter",
     "GdpFilter", "ZcdpFilter", "best_order", "clt_mu", "constant_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
-    "trade_off", "Truncated", "smallest_cap",
+    "trade_off", "Allocated", "Truncated", "smallest_cap",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
 from typing import Literal
 
-from decrescendo.errors import InvalidValue, check_instance, check_real
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
 Kind = Literal["upper", "lower", "exact", "estimate"]
 KINDS: tuple[Kind, ...] = ("upper", "lower", "exact", "estimate")
@@ -21,6 +21,7 @@ class Unit(StrEnum):
 
     EXAMPLE = "example"
     CLIENT = "client"
+    PERSON = "person"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +32,35 @@ class Budget:
         epsilon: > 0, finite.
         delta: in (0, 1); usually well below one over the number of units.
         unit: whose presence is hidden.
+        examples_per_person: of `Unit.PERSON`, the most examples that one person has, >= 1: a person comes and goes with
+            all of them. A public, declared number, which training holds its data against.
 
     Raises:
-        InvalidValue: a number outside its range.
+        InvalidValue: a number outside its range; several examples of anything but a person.
 
     >>> Budget(epsilon=1.2, delta=1e-6)
-    Budget(epsilon=1.2, delta=1e-06, unit=<Unit.EXAMPLE: 'example'>)
+    Budget(epsilon=1.2, delta=1e-06, unit=<Unit.EXAMPLE: 'example'>, examples_per_person=1)
     """
 
     epsilon: float
     delta: float
     unit: Unit = Unit.EXAMPLE
+    examples_per_person: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", check_real("epsilon", self.epsilon, above=0))
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         object.__setattr__(self, "unit", check_unit(self.unit))
+        object.__setattr__(self, "examples_per_person", _examples(self.examples_per_person, self.unit))
+
+    @property
+    def protected(self) -> str:
+        """Whose presence is hidden, in words.
+
+        >>> Budget(1.0, 1e-5, Unit.PERSON, 3).protected
+        'person with at most 3 examples'
+        """
+        return _protected(self.unit, self.examples_per_person)
 
     @classmethod
     def unlimited(cls, delta: float, unit: Unit = Unit.EXAMPLE) -> "Budget":
@@ -74,6 +88,20 @@ def check_budget(budget: object) -> None:
             "see Plan.without_privacy"
         )
     check_instance("budget", budget, Budget)
+
+
+def check_one_example(budget: Budget, what: str) -> None:
+    """``budget`` is not for people with several examples, or a refusal by ``what``, which accounts one.
+
+    >>> check_one_example(Budget(1.0, 1e-5, Unit.PERSON, 3), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must protect one example, got a person with at most 3 examples. ...
+    """
+    if budget.examples_per_person > 1:
+        raise InvalidValue(
+            f"{what} must protect one example, got a {budget.protected}. Calibrate a plan by Pld, or make each row "
+            "one person with all that they have"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +154,12 @@ class Guarantee:
         kind: "upper", "exact" or "estimate".
         epsilon_lower: the certified lower end where the accountant gives one: the true epsilon lies in
             [epsilon_lower, epsilon]. ``None`` where it does not.
+        examples_per_person: as the budget's.
 
     >>> print(Guarantee(1.199, 1e-6, Unit.EXAMPLE, "Pld", "upper", 1.1985))
     (1.199, 1e-06)-DP an example, Pld upper bound (true epsilon >= 1.198)
+    >>> print(Guarantee(1.199, 1e-6, Unit.PERSON, "Pld", "upper", None, 3))
+    (1.199, 1e-06)-DP a person with at most 3 examples, Pld upper bound
     >>> print(Guarantee(math.inf, 1e-6, Unit.EXAMPLE, "Pld", "upper"))
     NO PRIVACY for an example: epsilon is infinite at delta 1e-06, says Pld
     """
@@ -139,6 +170,7 @@ class Guarantee:
     accountant: str
     kind: Kind
     epsilon_lower: float | None = None
+    examples_per_person: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epsilon", _spent("epsilon", self.epsilon))
@@ -152,15 +184,12 @@ class Guarantee:
         if self.epsilon_lower is not None:
             lower = _spent("epsilon_lower", self.epsilon_lower, at_most=self.epsilon)
             object.__setattr__(self, "epsilon_lower", lower)
+        object.__setattr__(self, "examples_per_person", _examples(self.examples_per_person, self.unit))
 
-    @classmethod
-    def of(cls, bound: Bound, budget: Budget, accountant: str) -> "Guarantee":
-        """What ``accountant`` proved, ``bound``, at the delta and for the unit of ``budget``.
-
-        >>> print(Guarantee.of(Bound(0.5, "exact"), Budget(1.0, 1e-6), "Gaussian"))
-        (0.5, 1e-06)-DP an example, Gaussian exact
-        """
-        return cls(bound.value, budget.delta, budget.unit, accountant, bound.kind)
+    @property
+    def protected(self) -> str:
+        """Whose presence is hidden, in words."""
+        return _protected(self.unit, self.examples_per_person)
 
     @property
     def promise(self) -> str:
@@ -168,12 +197,12 @@ class Guarantee:
         if math.isinf(self.epsilon):
             article = "an" if self.unit is Unit.EXAMPLE else "a"
             return (
-                f"NO PRIVACY for {article} {self.unit}: epsilon is infinite at delta {self.delta:.4g}, "
+                f"NO PRIVACY for {article} {self.protected}: epsilon is infinite at delta {self.delta:.4g}, "
                 f"says {self.accountant}"
             )
         words = {"upper": "upper bound", "exact": "exact", "estimate": "estimate, NOT a bound"}[self.kind]
         article = "an" if self.unit is Unit.EXAMPLE else "a"
-        spent = f"({rounded(self.epsilon, 'up')}, {self.delta:.4g})-DP {article} {self.unit}"
+        spent = f"({rounded(self.epsilon, 'up')}, {self.delta:.4g})-DP {article} {self.protected}"
         return f"{spent}, {self.accountant} {words}"
 
     def __str__(self) -> str:
@@ -210,3 +239,17 @@ def check_unit(value: object) -> Unit:
     except ValueError:
         names = ", ".join(unit.value for unit in Unit)
         raise InvalidValue(f"unit must be one of {names}, got unit={value!r}") from None
+
+
+def _examples(value: object, unit: Unit) -> int:
+    count = check_integer("examples_per_person", value, at_least=1)
+    if count > 1 and unit is not Unit.PERSON:
+        raise InvalidValue(
+            f"examples_per_person must be 1 unless the unit is a person, got {count} for unit={unit}. "
+            "Say Unit.PERSON"
+        )
+    return count
+
+
+def _protected(unit: Unit, examples: int) -> str:
+    return f"{unit} with at most {examples} examples" if examples > 1 else str(unit)

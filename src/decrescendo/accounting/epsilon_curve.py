@@ -24,6 +24,7 @@ class EpsilonCurve:
         ledger: the releases in order, one row a step.
         delta: in (0, 1).
         checkpoints: how many, evenly spaced, the last at the end; >= 1.
+        group: how many records come and go together; see `Pld`.
 
     Raises:
         InvalidValue: a number outside its range.
@@ -38,11 +39,12 @@ class EpsilonCurve:
     True
     """
 
-    __slots__ = ("_delta", "_known", "_ledger", "_steps")
+    __slots__ = ("_delta", "_group", "_known", "_ledger", "_steps")
 
-    def __init__(self, ledger: Ledger, delta: float, *, checkpoints: int = 20) -> None:
+    def __init__(self, ledger: Ledger, delta: float, *, checkpoints: int = 20, group: int = 1) -> None:
         wanted = check_integer("checkpoints", checkpoints, at_least=1)
         self._ledger, self._delta = ledger, check_real("delta", delta, above=0, below=1)
+        self._group = check_integer("group", group, at_least=1)
         points = np.ceil(np.linspace(0, len(ledger), min(wanted, len(ledger)) + 1)).astype(np.int64)
         self._steps = np.unique(points[points > 0])
         self._known: dict[int, float] = {}
@@ -61,7 +63,7 @@ class EpsilonCurve:
         at = int(self._steps[np.searchsorted(self._steps, min(wanted, len(self._ledger)))])
         if at not in self._known:
             end = int(self._steps[-1])
-            judge = Truncated(Pld() if at == end else Pld(rtol=QUICK))
+            judge = Truncated(Pld(group=self._group) if at == end else Pld(QUICK, self._group))
             own = judge.epsilon(self._ledger.first(at), self._delta).value
             # Fewer releases never cost more: the sharper value of the end bounds the quick ones.
             self._known[at] = own if at == end else min(own, self.at_step(end))

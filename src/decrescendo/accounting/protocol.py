@@ -2,7 +2,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from decrescendo.accounting.budget import Bound, Budget, Guarantee
+from decrescendo.accounting.budget import Bound, Budget, Guarantee, check_one_example
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.errors import AccountingError, check_instance
 
@@ -30,10 +30,20 @@ class Accountant(Protocol):
         """Delta of the whole ledger at ``epsilon`` >= 0, and what kind of number it is."""
         ...
 
+    def protecting(self, budget: Budget) -> "Accountant":
+        """This accountant for whom ``budget`` protects: itself for one example.
+
+        Raises:
+            InvalidValue: people with several examples, of whom it says nothing.
+        """
+        check_one_example(budget, self.name)
+        return self
+
     def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
         """What may be promised for the whole ledger at the delta and for the unit of ``budget``: `epsilon`, and its
         lower end where this accountant has one. Whether that is within ``budget.epsilon`` is for the caller to ask."""
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
+        bound = self.protecting(budget).epsilon(ledger, budget.delta)
+        return Guarantee(bound.value, budget.delta, budget.unit, self.name, bound.kind)
 
 
 def check_uncut(ledger: Ledger, accountant: str) -> None:

@@ -14,7 +14,7 @@ from decrescendo.errors import InvalidValue, check_array, check_instance
 _SHARES = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.26, 0.33, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0)
 
 
-def trade_off(ledger: Ledger, false_positive_rates: object) -> Float[np.ndarray, " n"]:
+def trade_off(ledger: Ledger, false_positive_rates: object, *, group: int = 1) -> Float[np.ndarray, " n"]:
     """The least share of members that any test misses, at each share of others that it takes for members.
 
     f(a) = max over e of 0, 1 - delta(e) - e^e a, e^-e (1 - delta(e) - a), with delta(e) from `Pld` at 14 values of e.
@@ -23,6 +23,7 @@ def trade_off(ledger: Ledger, false_positive_rates: object) -> Float[np.ndarray,
     Args:
         ledger: releases of known noise.
         false_positive_rates: a, each in [0, 1].
+        group: how many records come and go together; see `Pld`.
 
     Returns:
         Lower bounds on the false negative rate, one for each a. One minus it is the most power a test has.
@@ -45,7 +46,7 @@ def trade_off(ledger: Ledger, false_positive_rates: object) -> Float[np.ndarray,
         raise InvalidValue(
             f"false_positive_rates must be at most 1, got {float(rates.max()):g}. They are shares of all others"
         )
-    pld = Truncated(Pld(rtol=1e-2))
+    pld = Truncated(Pld(rtol=1e-2, group=group))
     scale = pld.estimate(ledger, 1e-6)
     if scale == 0 or math.isinf(scale):
         scale = 1.0

@@ -15,7 +15,7 @@ that one in total variation:
 import math
 from dataclasses import dataclass, field
 
-from decrescendo.accounting.budget import Bound, Budget, Guarantee, Kind
+from decrescendo.accounting.budget import Bound, Budget, Guarantee, Kind, check_one_example
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant, estimate
@@ -100,7 +100,13 @@ class Truncated(Accountant):
         """The judge's own certificate where no batch is cut."""
         if not ledger.is_cut:
             return self.judge.certify(ledger, budget)
-        return Guarantee.of(self.epsilon(ledger, budget.delta), budget, self.name)
+        check_one_example(budget, self.name)
+        bound = self.epsilon(ledger, budget.delta)
+        return Guarantee(bound.value, budget.delta, budget.unit, self.name, bound.kind)
+
+    def protecting(self, budget: Budget) -> "Truncated":
+        """The judge for whom ``budget`` protects."""
+        return Truncated(self.judge.protecting(budget))
 
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon to search with."""
@@ -119,6 +125,11 @@ class Truncated(Accountant):
         check_instance("ledger", ledger, Ledger)
         if not ledger.is_cut:
             return ledger
+        if isinstance(self.judge, Pld) and self.judge.group > 1:
+            raise AccountingError(
+                f"people with several examples must have batches that are not cut, got {ledger}: what one of them "
+                "pushes out is not proven here. Leave max_batch_size out"
+            )
         if isinstance(self.judge, Selection):
             raise AccountingError(
                 f"{self.name} accounts batches of any size only: what the cut of each trial costs the search is not "

@@ -8,6 +8,7 @@ from jaxtyping import Float
 
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.mixture import BinomialMixture, composed
 from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.accounting.truncated import left_of
 from decrescendo.errors import check_integer
@@ -59,13 +60,13 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
         return Verification(0.0, 0.0, guarantee)
     if (ledger.noise_multiplier == 0).any():
         return Verification(math.inf, math.inf, guarantee)
-    delta = left_of(ledger, guarantee.delta, guarantee.epsilon)
+    delta, size = left_of(ledger, guarantee.delta, guarantee.epsilon), guarantee.examples_per_person
     if delta <= 0:
         return Verification(math.inf, math.inf, guarantee)
-    grid = max(guarantee.epsilon, 1e-3) * _GRID_SHARE
-    upper = _compose(_rounded(ledger, values, up=False), grid, delta)
+    grid = max(guarantee.epsilon, 1e-3) * _GRID_SHARE * (4 if size > 1 else 1)  # mixtures take longer
+    upper = _compose(_rounded(ledger, values, up=False), grid, delta, size)
     quieter = _rounded(ledger, values, up=True)
-    fine, coarse = _compose(quieter, grid, delta), _compose(quieter, 2 * grid, delta)
+    fine, coarse = (_compose(quieter, step, delta, size) for step in (grid, 2 * grid))
     return Verification(max(0.0, fine - max(coarse - fine, 0.0)), upper, guarantee)
 
 
@@ -84,15 +85,20 @@ def _rounded(ledger: Ledger, values: int, *, up: bool) -> Ledger:
     return result.distinct()
 
 
-def _compose(ledger: Ledger, grid: float, delta: float) -> float:
+def _compose(ledger: Ledger, grid: float, delta: float, size: int) -> float:
+    """Of a group of ``size`` records, each release as a mixture over how many of them were drawn."""
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     total = None
     for release in ledger:
-        step = pld.from_gaussian_mechanism(
-            standard_deviation=release.noise_multiplier,
-            sampling_prob=release.sample_rate,
-            value_discretization_interval=grid,
-        ).self_compose(release.count)
+        if size > 1:
+            mixture = BinomialMixture(size, release.sample_rate, release.noise_multiplier)
+            step = composed(mixture, grid, release.count)
+        else:
+            step = pld.from_gaussian_mechanism(
+                standard_deviation=release.noise_multiplier,
+                sampling_prob=release.sample_rate,
+                value_discretization_interval=grid,
+            ).self_compose(release.count)
         total = step if total is None else total.compose(step)
     return float(total.get_epsilon_for_delta(delta)) if total is not None else 0.0

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
+from decrescendo.accounting import Unit
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, Loss
@@ -25,6 +26,8 @@ Sums: TypeAlias = Float[np.ndarray, "steps coordinates"]
 @dataclass(frozen=True, slots=True)
 class Attack:
     """A record, the other records, a model, and the evidence.
+
+    Under a plan for people with several examples it is about a person: the last k rows are theirs.
 
     Args:
         name: as it is reported.
@@ -69,7 +72,8 @@ class Attack:
         Without the record the data have one row less, at the same sample rate: B = p N is public, and is that of the
         data that are trained on.
         """
-        plan = self.plan if present else _one_row_less(self.plan)
+        away = self.plan.budget.examples_per_person
+        plan = self.plan if present else _without(self.plan, away)
         model = self.build()
         watched = model.get_parameter("probe")
         optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
@@ -81,16 +85,20 @@ class Attack:
         watch(optimizer, watched, plan, look)
         given = plan if self.follow is None else self.follow(plan)
         trainer = Trainer(model, self.loss, given, optimizer, seed=seed)
-        data = self.data if present else map_rows(lambda leaf: leaf[:-1], self.data)
-        for batch in trainer.batches(data):
+        data = self.data if present else map_rows(lambda leaf: leaf[:-away], self.data)
+        size = self.plan.sampling.dataset_size
+        # Everybody has one row, but for the person who has the last ones.
+        whose = np.minimum(np.arange(plan.sampling.dataset_size), size - away)
+        for batch in trainer.batches(data, people=whose if plan.budget.unit is Unit.PERSON else None):
             trainer.step(batch)
         if self.follow is not None:
             plan = replace(plan, schedule=Schedule(plan.noise_multiplier, trainer.finish().clip_norm))
         return self.evidence(seen, plan)
 
 
-def _one_row_less(plan: Plan) -> Plan:
+def _without(plan: Plan, rows: int) -> Plan:
+    """The plan of so many rows less, at the same rates."""
     sampling, size = plan.sampling, plan.sampling.dataset_size
     form = PoissonSampling if isinstance(sampling, PoissonSampling) else BatchSchedule
-    fewer: Any = sampling.expected_batch_size / size * (size - 1)
-    return replace(plan, sampling=form(size - 1, fewer, sampling.max_batch_size))
+    fewer: Any = sampling.expected_batch_size / size * (size - rows)
+    return replace(plan, sampling=form(size - rows, fewer, sampling.max_batch_size))

@@ -12,7 +12,7 @@ family: it says how much noise must be missing if what is wrong is the noise.
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from decrescendo.accounting import Ledger, Pld, Truncated
@@ -29,14 +29,14 @@ _REFINEMENTS = 5
 
 
 @functools.lru_cache(maxsize=4096)
-def _delta(ledger: Ledger, epsilon: float) -> float:
-    return Truncated(_ACCOUNTANT).delta(ledger, epsilon).value
+def _delta(ledger: Ledger, group: int, epsilon: float) -> float:
+    return Truncated(replace(_ACCOUNTANT, group=group)).delta(ledger, epsilon).value
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PrivacyCurve:
-    """delta(e) of ``ledger`` by `accounting.Pld`, an upper end at every e.
+    """delta(e) of ``ledger`` by `accounting.Pld`, an upper end at every e; of a ``group`` of records.
 
     >>> PrivacyCurve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(0, 1000, 10, 1000), confidence=0.95)
     True
@@ -45,10 +45,11 @@ class PrivacyCurve:
     """
 
     ledger: Ledger
+    group: int = 1
 
     def excess(self, positive: float, negative: float) -> float:
         """By how much error rates of (FPR, FNR) go beyond the curve, in delta; below or at 0 where they do not."""
-        return max(margin - _delta(self.ledger, e) for e, margin in _points(positive, negative))
+        return max(margin - _delta(self.ledger, self.group, e) for e, margin in _points(positive, negative))
 
     def contradicted(self, rates: ErrorRates, confidence: float) -> bool:
         """Whether releases of this ledger, or of less loss, are refuted with ``confidence``."""
@@ -57,7 +58,7 @@ class PrivacyCurve:
     def _beyond(self, positive: float, negative: float) -> bool:
         # The widest margins first: most often they decide.
         points = sorted(_points(positive, negative), key=lambda point: -point[1])
-        return any(margin > 0 and margin > _delta(self.ledger, e) for e, margin in points)
+        return any(margin > 0 and margin > _delta(self.ledger, self.group, e) for e, margin in points)
 
     def epsilon(self, rates: ErrorRates, delta: float, confidence: float) -> float:
         """The epsilon of the least noise, in multiples of the ledger's, that is refuted with ``confidence``; or 0.
@@ -104,11 +105,11 @@ class PrivacyCurve:
             spent = Truncated(_ACCOUNTANT).epsilon(self.ledger, delta).value
             left = left_of(self.ledger, delta, spent)
             delta = left if left > 0 else delta
-        return _ACCOUNTANT.bracket(self.ledger.cut(1, None), delta)[0]
+        return replace(_ACCOUNTANT, group=self.group).bracket(self.ledger.cut(1, None), delta)[0]
 
     def scaled(self, factor: float) -> "PrivacyCurve":
         """The curve of ``factor`` times the noise."""
-        return PrivacyCurve(self.ledger.with_noise(lambda z: z * factor))
+        return PrivacyCurve(self.ledger.with_noise(lambda z: z * factor), self.group)
 
 
 def _points(positive: float, negative: float) -> list[tuple[float, float]]:

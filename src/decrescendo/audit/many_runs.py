@@ -51,7 +51,8 @@ def many_runs(
             one = seed if isinstance(seed, Secure) else Streams(seed).child(2 * run + is_present).seed
             column[run] = attack.play(present=is_present, seed=one)
     first = min(max(2, round(choosing * each)), each - 2)
-    curve, delta = PrivacyCurve(attack.plan.ledger), attack.plan.budget.delta
+    budget = attack.plan.budget
+    curve, delta = PrivacyCurve(attack.plan.ledger, budget.examples_per_person), budget.delta
     by_bound = choose_threshold(
         absent[:first], present[:first], lambda rates: errors_epsilon(rates, delta, _LIKELY)
     )

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
-from decrescendo.accounting.budget import check_budget
+from decrescendo.accounting.budget import check_budget, check_one_example
 from decrescendo.audit.curve import PrivacyCurve
 from decrescendo.audit.design import design
 from decrescendo.audit.likelihood import participation_evidence
@@ -80,6 +80,7 @@ def one_run(
     (True, 'nothing found')
     """
     check_budget(plan.budget)  # without a promise there is nothing to refute
+    check_one_example(plan.budget, "an audit in one run")
     slots = check_integer("canaries", canaries, at_least=2)
     share = 1 - (1 - check_real("confidence", confidence, above=0, below=1)) / _TESTS
     if isinstance(seed, Secure):

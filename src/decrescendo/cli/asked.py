@@ -11,7 +11,7 @@ from decrescendo.errors import InvalidValue, check_integer, check_real
 
 if TYPE_CHECKING:
     from decrescendo import accounting
-    from decrescendo.accounting import Budget
+    from decrescendo.accounting import Budget, Unit
     from decrescendo.plans import Curve, Plan, PoissonSampling
     from decrescendo.training import Task
 
@@ -50,6 +50,7 @@ class Asked:
     rho_c: float = RHO_C
     accountant: AccountantName | None = None
     unit: UnitName = UnitName.EXAMPLE
+    examples_per_person: int | None = None
 
     def given(self) -> list[str]:
         """The options that were given, of those without a default."""
@@ -85,14 +86,14 @@ class Asked:
 
     def setting(self, dataset_size: int) -> "tuple[Budget, PoissonSampling, int]":
         """Budget, sampling and number of steps that they describe."""
-        from decrescendo.accounting.budget import Budget, Unit
+        from decrescendo.accounting.budget import Budget
         from decrescendo.plans.sampling import PoissonSampling
 
         if self.epsilon is None or self.batch is None:
             raise InvalidValue("--epsilon and --batch must be given, got less. A budget has no default")
         sampling = PoissonSampling(dataset_size, self.batch)
         delta = 1 / (10 * dataset_size) if self.delta is None else self.delta
-        budget = Budget(self.epsilon, delta, Unit(self.unit.value))
+        budget = Budget(self.epsilon, delta, *whom(self.unit, self.examples_per_person))
         total = self._steps(sampling)
         cap = self._cap(budget, sampling, total)
         return budget, PoissonSampling(dataset_size, self.batch, cap), total
@@ -131,6 +132,25 @@ class Asked:
         raise InvalidValue(f"exactly one of --steps and --epochs must be given, got {given}")
 
 
+def whom(unit: UnitName, examples_per_person: int | None) -> "tuple[Unit, int]":
+    """Unit and number of examples of a budget; an example unless something else was said.
+
+    Raises:
+        InvalidValue: people without a number, or a number for clients.
+    """
+    from decrescendo.accounting.budget import Unit
+
+    if examples_per_person is None:
+        if unit is UnitName.PERSON:
+            raise InvalidValue(
+                "--unit person must come with --examples-per-person, got none. How many has one person, at most?"
+            )
+        return Unit(unit.value), 1
+    if unit is UnitName.CLIENT:
+        raise InvalidValue("--examples-per-person must come without --unit client, got both")
+    return Unit.PERSON, examples_per_person
+
+
 def population(
     unit: UnitName,
     dataset_size: int | None,
@@ -143,11 +163,12 @@ def population(
     Raises:
         InvalidValue: one is missing, or counts the other unit: a plan never is for another unit than was meant.
     """
+    rows = UnitName.EXAMPLE if unit is UnitName.PERSON else unit  # people have examples
     counts = {
         UnitName.EXAMPLE: {"--dataset-size": dataset_size, "--batch": batch},
         UnitName.CLIENT: {"--clients": clients, "--clients-per-round": clients_per_round},
     }
-    own, (meant, others) = counts.pop(unit), counts.popitem()
+    own, (meant, others) = counts.pop(rows), counts.popitem()
     names = " and ".join(own)
     if surplus := [name for name, value in others.items() if value is not None]:
         raise InvalidValue(
@@ -181,10 +202,10 @@ def agreed_plan(task: "Task | None", file: Path | None, asked: Asked) -> "Plan":
         )
     if file is not None:
         found = Plan.load(file)
-        if found.budget.unit is not Unit.EXAMPLE:
+        if found.budget.unit is Unit.CLIENT:
             raise InvalidValue(
-                f"a plan for training must protect examples, got unit={found.budget.unit} in {file}: here each row is "
-                "clipped, not each client. Use decrescendo.federated, or plan with --unit example"
+                f"a plan for training must protect examples or people, got unit={found.budget.unit} in {file}: here "
+                "each row is clipped, not each client. Use decrescendo.federated, or plan with --unit example"
             )
         return found
     if asked.epsilon is None or task is None:

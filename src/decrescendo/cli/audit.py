@@ -20,6 +20,7 @@ from decrescendo.cli.options import (
     Delta,
     Epochs,
     Epsilon,
+    ExamplesPerPerson,
     MaxBatchSize,
     PlanFile,
     RhoC,
@@ -55,6 +56,7 @@ def audit_command(
     batch: Batch = None,
     batch_end: BatchEnd = None,
     max_batch_size: MaxBatchSize = None,
+    examples_per_person: ExamplesPerPerson = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
@@ -109,6 +111,7 @@ def audit_command(
         epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, max_batch_size=max_batch_size,
         steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+        examples_per_person=examples_per_person,
     )  # fmt: skip
     agreed = agreed_plan(known, plan, asked)
     if threads is not None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.cli.app import one_line_errors, out, printable, say
-from decrescendo.cli.options import Delta, Epsilon, UnitName, UnitOf
+from decrescendo.cli.asked import whom
+from decrescendo.cli.options import Delta, Epsilon, ExamplesPerPerson, UnitName, UnitOf
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def ledger_command(
         int | None, typer.Option(help="With --create: number of records, or clients; public.")
     ] = None,
     unit: UnitOf = UnitName.EXAMPLE,
+    examples_per_person: ExamplesPerPerson = None,
     dataset: Annotated[str, typer.Option(help="With --create: name of the data set.")] = "",
     composition: Annotated[
         str, typer.Option(help="With --create: how runs add up: sum, renyi:ORDER, or declared.")
@@ -36,7 +38,7 @@ def ledger_command(
 
     Example: decrescendo ledger mnist.db --create --epsilon 3 --delta 1e-5 --rows 60000 --dataset mnist
     """
-    from decrescendo.accounting.budget import Budget, Unit
+    from decrescendo.accounting.budget import Budget
     from decrescendo.training.store import Store
 
     if create:
@@ -46,7 +48,7 @@ def ledger_command(
             )
         opened = Store.create(
             store,
-            Budget(epsilon, delta, Unit(unit.value)),
+            Budget(epsilon, delta, *whom(unit, examples_per_person)),
             dataset=dataset or printable(store.stem),
             rows=rows,
             composition=composition,
@@ -75,7 +77,7 @@ def _show(opened: "Store", as_json: bool) -> None:
             entry.id[:8], entry.label, entry.who, entry.started[:16],
             f"({budget.epsilon:g}, {budget.delta:g})", f"{entry.released.steps} of {entry.agreed.steps}", entry.state,
         )  # fmt: skip
-    say(f"{opened.dataset}: {opened.rows} rows, one {opened.budget.unit} protected")
+    say(f"{opened.dataset}: {opened.rows} rows, one {opened.budget.protected} protected")
     if table.row_count:
         out.print(table)
     say(opened.describe())

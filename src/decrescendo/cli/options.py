@@ -68,6 +68,7 @@ class UnitName(StrEnum):
 
     EXAMPLE = "example"
     CLIENT = "client"
+    PERSON = "person"
 
 
 # Some commands need what others have a default for.
@@ -111,7 +112,11 @@ Batch = Annotated[float | None, typer.Option(help="Expected batch size; Poisson 
 DatasetSize = Annotated[int | None, typer.Option(help="Number of examples N; public.")]
 UnitOf = Annotated[
     UnitName,
-    typer.Option("--unit", help="Who is protected: an example, or a client with all of its records."),
+    typer.Option("--unit", help="Who is protected: an example, a person, or a client, with all they have."),
+]
+ExamplesPerPerson = Annotated[
+    int | None,
+    typer.Option(help="The most examples that one person has: people are protected, with all of theirs."),
 ]
 Clients = Annotated[int | None, typer.Option(help="With --unit client: number of clients N; public.")]
 ClientsPerRound = Annotated[

@@ -25,6 +25,7 @@ from decrescendo.cli.options import (
     Delta,
     Epochs,
     EpsilonNeeded,
+    ExamplesPerPerson,
     Influence,
     InfluenceGrowth,
     Lr,
@@ -56,6 +57,7 @@ def plan_command(
     unit: UnitOf = UnitName.EXAMPLE,
     clients: Clients = None,
     clients_per_round: ClientsPerRound = None,
+    examples_per_person: ExamplesPerPerson = None,
     delta: Delta = None,
     steps: Steps = None,
     epochs: Epochs = None,
@@ -85,6 +87,9 @@ def plan_command(
 
     Over clients: decrescendo plan --epsilon 4 --delta 1e-4 --unit client --clients 2000 --clients-per-round 200
     --steps 30 --save plan.json
+
+    Of people with up to 5 examples each: decrescendo plan --epsilon 4 --delta 1e-6 --unit person
+    --examples-per-person 5 --dataset-size 60000 --batch 250 --epochs 10 --save plan.json
     """
     for option, path in (("--save", save), ("--plot", plot)):
         if path is not None and not path.parent.is_dir():  # asked before the work, not after it
@@ -106,6 +111,7 @@ def plan_command(
         epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, max_batch_size=max_batch_size,
         steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
+        examples_per_person=examples_per_person,
     )  # fmt: skip
     advice: Advice | None = None
     if known.anything and batch_end is not None:  # (never with --compute)
@@ -210,7 +216,8 @@ def account_command(
         raise InvalidValue(
             "--max-batch-size and --rows must be given together, got one of them. A plan says its rows itself"
         )
-    found = verdicts(ledger if rows is None else ledger.cut(rows, max_batch_size), at)
+    group = 1 if agreed is None else agreed.budget.examples_per_person
+    found = verdicts(ledger if rows is None else ledger.cut(rows, max_batch_size), at, group=group)
     if as_json:
         answers = [dataclasses.asdict(verdict) for verdict in found]
         facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": answers}
@@ -226,7 +233,7 @@ def account_command(
     if max_batch_size is not None:
         say(f"batches cut to at most {max_batch_size} of {rows} rows")
     if agreed is not None:
-        say(f"one {agreed.budget.unit} is protected")
+        say(f"one {agreed.budget.protected} is protected")
     if promised is not None:
         say(f"guarantee: {promised}")
         err.print(
@@ -262,7 +269,10 @@ def verify_command(
 
 def guarantee_facts(guarantee: Any) -> dict[str, Any]:
     """A guarantee for JSON."""
-    return dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
+    facts = dataclasses.asdict(guarantee) | {"unit": str(guarantee.unit)}
+    if guarantee.examples_per_person == 1:
+        del facts["examples_per_person"]
+    return facts
 
 
 def plan_facts(plan: "Plan") -> dict[str, Any]:
@@ -275,6 +285,7 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
             "epsilon": plan.budget.epsilon,
             "delta": plan.budget.delta,
             "unit": str(plan.budget.unit),
+            **({"examples_per_person": several} if (several := plan.budget.examples_per_person) > 1 else {}),
         },
         "dataset_size": plan.sampling.dataset_size,
         "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]

@@ -21,6 +21,7 @@ from decrescendo.cli.options import (
     Delta,
     Epochs,
     Epsilon,
+    ExamplesPerPerson,
     LrDecay,
     MaxBatchSize,
     MomentumOf,
@@ -64,6 +65,7 @@ def train_command(
     batch: Batch = None,
     batch_end: BatchEnd = None,
     max_batch_size: MaxBatchSize = None,
+    examples_per_person: ExamplesPerPerson = None,
     steps: Steps = None,
     epochs: Epochs = None,
     schedule: ScheduleName = None,
@@ -118,6 +120,7 @@ def train_command(
         epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, max_batch_size=max_batch_size,
         steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
+        examples_per_person=examples_per_person,
     )  # fmt: skip
     if clip_quantile is not None and plan is None and recipe is None and schedule is None:
         asked = dataclasses.replace(asked, schedule=Schedule.GROWING_MU)

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from decrescendo.accounting.budget import Budget, Guarantee, check_budget, check_unit
+from decrescendo.accounting.budget import Budget, Guarantee, check_budget, check_one_example, check_unit
 from decrescendo.accounting.filters import Filter, GdpFilter, RenyiFilter, ZcdpFilter
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.base import sealed
 from decrescendo.errors import (
@@ -53,6 +54,7 @@ class AdaptivePlan:
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
+        check_one_example(self.budget, "an adaptive plan")
         for name, kind in (
             ("sampling", PoissonSampling),
             ("filter", str),
@@ -137,6 +139,27 @@ class AdaptivePlan:
             )
         share = guard.spent / guard.limit
         yield f"{self.filter} again: {ledger.steps} releases granted, {share:.4%} of the budget spent"
+        if gap := self.gap(ledger):
+            yield gap
+
+    def gap(self, ledger: Ledger) -> str:
+        """The filter's budget beside what `Pld` certifies of the same releases, had they been fixed in advance.
+
+        >>> plan = AdaptivePlan(Budget(1.0, 1e-5), PoissonSampling(100, 10), "RenyiFilter(order=16)", 50, "fixed")
+        >>> plan.gap(Ledger.of([4.0] * 50, sample_rate=0.1))
+        'noise fixed in advance would have cost epsilon 0.6843 by Pld, 68.4 % of the budget; of noise decided on ...'
+        """
+        if not len(ledger):
+            return ""
+        try:
+            fixed = Pld().epsilon(ledger, self.budget.delta)
+        except AccountingError:
+            return ""
+        return (
+            f"noise fixed in advance would have cost epsilon {fixed.shown(4)} by Pld, "
+            f"{100 * fixed.value / self.budget.epsilon:.3g} % of the budget; of noise decided on the way that is no "
+            "guarantee"
+        )
 
     def __str__(self) -> str:
         return f"{self.guarantee} · noise decided on the way · at most {self.steps} steps"

@@ -93,6 +93,10 @@ class Agreement(Protocol):
         """Judge the run's ``ledger`` again, a line of words at a time; `AccountingError` where it contradicts."""
         ...
 
+    def gap(self, ledger: Ledger) -> str:
+        """What deciding on the way cost, in words; empty where nothing was decided so."""
+        ...
+
     @property
     def sha256(self) -> str:
         """SHA-256 of the file."""

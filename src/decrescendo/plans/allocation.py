@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting import Accountant, Gaussian, GdpClt, Pld, Zcdp, mu_of
-from decrescendo.accounting.budget import Budget, check_budget
+from decrescendo.accounting.budget import Budget, check_budget, check_one_example
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld.discretisation import LARGEST_MU
 from decrescendo.accounting.pld.marginal_costs import MarginalCosts
@@ -83,6 +83,7 @@ def allocate(
     array([1., 2., 3.])
     """
     check_budget(budget)
+    check_one_example(budget, "the best schedule")
     check_instance("sampling", sampling, PoissonSampling)
     count = check_steps(steps)
     judge: Accountant = Pld() if accountant is None else accountant

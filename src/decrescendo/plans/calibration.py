@@ -82,7 +82,9 @@ def calibrate(
     count = check_steps(steps)
     given: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", given, Accountant, "Try accounting.Pld()")
-    judge = given if isinstance(given, Truncated) else Truncated(given)
+    if budget.examples_per_person > 1:
+        uncut(sampling, "a plan for people with several examples")
+    judge = (given if isinstance(given, Truncated) else Truncated(given)).protecting(budget)
     relative = evaluate("privacy", privacy, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)

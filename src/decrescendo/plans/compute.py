@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import lambertw
 
 from decrescendo.accounting import Accountant, Pld, mu_of
-from decrescendo.accounting.budget import Budget, check_budget
+from decrescendo.accounting.budget import Budget, check_budget, check_one_example
 from decrescendo.errors import check_integer, check_real
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import CurveOrValues, evaluate
@@ -76,6 +76,7 @@ def allocate_compute(
     (True, 4000)
     """
     check_budget(budget)
+    check_one_example(budget, "the best schedule")
     size, count = check_integer("dataset_size", dataset_size, at_least=1), check_steps(steps)
     total = (
         check_real("compute", compute, above=0, at_most=count * size, hint="All examples at every step")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.accounting.budget import Budget, Guarantee, check_unit, rounded
+from decrescendo.accounting.budget import Budget, Guarantee, Unit, check_unit, rounded
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
@@ -39,6 +39,8 @@ FORMAT, VERSION = "decrescendo-plan", 1
 MOVING_VERSION = 3
 # Batches that are cut to a largest size, whether or not the expected one moves.
 CUT_VERSION = 4
+# People with several examples, whether or not the expected batch size moves.
+PERSON_VERSION = 5
 # A plan without privacy: no budget and no guarantee that a reader could take for one.
 BARE_VERSION = 2
 _BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
@@ -49,6 +51,7 @@ _KEYS = {
     "schedule": {"noise_multiplier", "clip_norm"},
     "guarantee": {"epsilon", "delta", "unit", "accountant", "kind", "epsilon_lower"},
 }
+_OF_PEOPLE = {"examples_per_person"}  # in a budget and a guarantee, besides
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +97,10 @@ class Plan:
                 f"a plan's guarantee must be within its budget, got epsilon={self.guarantee.epsilon:g} "
                 f"over budget.epsilon={self.budget.epsilon:g}. Make plans with calibrate"
             )
-        if self.guarantee.delta != self.budget.delta or self.guarantee.unit != self.budget.unit:
+        if self.guarantee.delta != self.budget.delta or self.guarantee.protected != self.budget.protected:
             raise InvalidValue(
                 "a plan's guarantee must have the delta and unit of its budget, got "
-                f"delta={self.guarantee.delta:g}, unit={self.guarantee.unit} for {self.budget}"
+                f"delta={self.guarantee.delta:g}, unit={self.guarantee.protected} for {self.budget}"
             )
         bare = bool((self.noise_multiplier == 0).all())
         if self.private and not np.isfinite(self.clip_norm).all():
@@ -238,6 +241,11 @@ class Plan:
                 f"got epsilon={self.guarantee.epsilon:.6g}. Calibrate again"
             )
 
+    def gap(self, ledger: Ledger) -> str:
+        """Nothing was decided on the way."""
+        del ledger
+        return ""
+
     @property
     def sha256(self) -> str:
         """SHA-256 of the plan's file, as ``sha256sum`` prints it: two plans with the same are the same."""
@@ -262,11 +270,12 @@ class Plan:
         Clipping   C_t 1 -> 0.5
         """
         sampling, noise = self.sampling, self.schedule.noise_std
-        unit = self.budget.unit
+        unit = row_of(self.budget)
         rows = [
             (
                 "Promise",
-                f"({self.budget.epsilon:g}, {self.budget.delta:g})-DP for adding or removing one {unit}"
+                f"({self.budget.epsilon:g}, {self.budget.delta:g})-DP for adding or removing one "
+                f"{self.budget.protected}"
                 if self.private
                 else "none: there is NO PRIVACY without noise",
             ),
@@ -338,10 +347,14 @@ class Plan:
         if not self.private:
             return self._bare_json()
         guarantee, budget = self.guarantee, self.budget
+        each = budget.examples_per_person
+        several = {"examples_per_person": each} if each > 1 else {}
         body: dict[str, Any] = {
             "format": FORMAT,
-            "version": _version(self.sampling),
-            "budget": {"epsilon": budget.epsilon, "delta": budget.delta, "unit": budget.unit.value},
+            "version": PERSON_VERSION if several else _version(self.sampling),
+            "budget": {
+                "epsilon": budget.epsilon, "delta": budget.delta, "unit": budget.unit.value, **several,
+            },
             "sampling": _written(self.sampling),
             "schedule": {
                 "noise_multiplier": self.noise_multiplier.tolist(),
@@ -354,8 +367,9 @@ class Plan:
                 "accountant": guarantee.accountant,
                 "kind": guarantee.kind,
                 "epsilon_lower": guarantee.epsilon_lower,
+                **several,
             },
-        }
+        }  # fmt: skip
         return sealed.seal(body) + "\n"
 
     def _bare_json(self) -> str:
@@ -382,7 +396,8 @@ class Plan:
     @classmethod
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
-        keys = dict.fromkeys((VERSION, MOVING_VERSION, CUT_VERSION), _KEYS[""]) | {BARE_VERSION: _BARE_KEYS}
+        versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION
+        keys = dict.fromkeys(versions, _KEYS[""]) | {BARE_VERSION: _BARE_KEYS}
         body = sealed.opened(text, source, FORMAT, *sorted(keys), keys=keys)
         if body["version"] == BARE_VERSION:
             try:
@@ -392,10 +407,12 @@ class Plan:
         for section in ("budget", "sampling", "schedule", "guarantee"):
             if not isinstance(body[section], dict):
                 raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')
-            _check_keys(body[section], section, source)
+            _check_keys(body[section], section, source, people=body["version"] == PERSON_VERSION)
         try:
             sampling = _read(body["sampling"])
-            if _version(sampling) != body["version"]:
+            if body["version"] == PERSON_VERSION:
+                _check_several(body["budget"]["examples_per_person"])
+            elif _version(sampling) != body["version"]:
                 raise InvalidValue(f"the sampling must be one of version {body['version']}, got {sampling}")
             return cls(
                 Budget(**_with_unit(body["budget"])),
@@ -411,9 +428,20 @@ def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:
     return {**section, "unit": check_unit(section["unit"])}
 
 
-def _check_keys(found: Mapping[str, Any], section: str, source: str) -> None:
+def _check_several(examples: object) -> None:
+    if examples == 1:
+        raise InvalidValue("examples_per_person must be >= 2 in a file of this version, got 1")
+
+
+def row_of(promise: Budget | Guarantee) -> Unit:
+    """What a row is, of those that are drawn and clipped: of people with several examples, an example."""
+    return Unit.EXAMPLE if promise.examples_per_person > 1 else promise.unit
+
+
+def _check_keys(found: Mapping[str, Any], section: str, source: str, *, people: bool) -> None:
     where = f' under "{section}"' if section else ""
-    unknown, missing = set(found) - _KEYS[section] - {"max_batch_size"}, _KEYS[section] - set(found)
+    keys = _KEYS[section] | (_OF_PEOPLE if people and section in ("budget", "guarantee") else set())
+    unknown, missing = set(found) - keys - {"max_batch_size"}, keys - set(found)
     if unknown or missing:
         what = f"unknown key {min(unknown)!r}" if unknown else f"no key {min(missing)!r}"
         raise FileRefused(f"{source} must have exactly the keys of a plan{where}, got {what}")

@@ -81,7 +81,9 @@ def draw_schedules(plans: Mapping[str, Plan], path: str | os.PathLike[str], *, c
         sums.plot(steps, plan.schedule.noise_multiplier * plan.schedule.clip_norm, **style)
         if moving:
             panels[4].plot(steps, plan.batch_size, **style)
-        spent = EpsilonCurve(plan.ledger, plan.budget.delta, checkpoints=checkpoints)
+        spent = EpsilonCurve(
+            plan.ledger, plan.budget.delta, checkpoints=checkpoints, group=plan.budget.examples_per_person
+        )
         spents.plot(np.r_[0, spent.steps], np.r_[0.0, spent.curve()], marker="o", markersize=2.5, **style)
     for epsilon, _ in sorted(budgets):
         spents.axhline(epsilon, color="0.45", linewidth=0.9)

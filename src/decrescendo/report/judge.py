@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from rich.table import Table
 
 from decrescendo import accounting
-from decrescendo.accounting import Bound, Budget, Ledger, rounded
-from decrescendo.errors import AccountingError
+from decrescendo.accounting import Bound, Budget, Ledger, Unit, rounded
+from decrescendo.errors import AccountingError, InvalidValue
 
 WORDS = {
     "upper": "upper bound",
@@ -33,16 +33,18 @@ class Verdict:
     reason: str = ""
 
 
-def verdicts(ledger: Ledger, delta: float) -> list[Verdict]:
+def verdicts(ledger: Ledger, delta: float, *, group: int = 1) -> list[Verdict]:
     """Every accountant's epsilon for ``ledger`` at ``delta``, the certified one first.
 
-    Where batches were cut, each with what that costs (`accounting.Truncated`).
+    Where batches were cut, each with what that costs (`accounting.Truncated`). With ``group``: for so many examples of
+    one person, of whom only `Pld` says something.
 
     >>> [verdict.accountant for verdict in verdicts(Ledger.of([2.0], 0.1), 1e-5)][0]
     'Pld'
     """
     pld = accounting.Pld()
-    first = accounting.Truncated(pld).certify(ledger, Budget(1.0, delta))
+    budget = Budget(1.0, delta, Unit.PERSON if group > 1 else Unit.EXAMPLE, group)
+    first = accounting.Truncated(pld).certify(ledger, budget)
     found = [Verdict(pld.name, Bound(first.epsilon, "upper"), first.epsilon_lower)]
     others = (
         accounting.Gaussian(),
@@ -53,8 +55,9 @@ def verdicts(ledger: Ledger, delta: float) -> list[Verdict]:
     )
     for accountant in others:
         try:
-            found.append(Verdict(accountant.name, accounting.Truncated(accountant).epsilon(ledger, delta)))
-        except AccountingError as error:
+            judge = accounting.Truncated(accountant.protecting(budget))
+            found.append(Verdict(accountant.name, judge.epsilon(ledger, delta)))
+        except (AccountingError, InvalidValue) as error:
             found.append(Verdict(accountant.name, None, reason=str(error)))
     return found
 

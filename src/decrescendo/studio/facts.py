@@ -10,6 +10,7 @@ import numpy as np
 from decrescendo.accounting import EpsilonCurve, Ledger, Unit, rounded, trade_off
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
+from decrescendo.plans.plan import row_of
 from decrescendo.report.judge import WORDS, verdicts
 from decrescendo.studio.settings import Settings
 from decrescendo.training.statement import state
@@ -40,6 +41,7 @@ class Subject:
         clip_norm: C_t, where known.
         settings: the controls' that made it, if they did.
         notes: lines to show with it.
+        group: of how many records one person has, at most.
     """
 
     title: str
@@ -50,6 +52,7 @@ class Subject:
     clip_norm: Sequence[float] = ()
     settings: Settings | None = None
     notes: tuple[str, ...] = field(default=())
+    group: int = 1
 
     @classmethod
     def of(
@@ -57,7 +60,8 @@ class Subject:
     ) -> "Subject":
         """A plan."""
         return cls(
-            title, plan.ledger, plan.budget.delta, str(plan.guarantee), plan, plan.clip_norm.tolist(), settings, notes
+            title, plan.ledger, plan.budget.delta, str(plan.guarantee), plan, plan.clip_norm.tolist(), settings, notes,
+            plan.budget.examples_per_person,
         )  # fmt: skip
 
 
@@ -98,17 +102,17 @@ def assess(subject: Subject, part: str) -> dict[str, Any]:
     parts = {"spent": _spent, "attack": _attack, "claims": _claims}
     if part not in parts:
         raise InvalidValue(f"part must be one of {', '.join(parts)}, got {part!r}")
-    return {part: parts[part](subject.ledger, subject.delta)}
+    return {part: parts[part](subject.ledger, subject.delta, subject.group)}
 
 
-def _spent(ledger: Ledger, delta: float) -> list[list[float]] | None:
-    spent = EpsilonCurve(ledger, delta)
+def _spent(ledger: Ledger, delta: float, group: int) -> list[list[float]] | None:
+    spent = EpsilonCurve(ledger, delta, group=group)
     epsilon = spent.curve()
     return [[0, *spent.steps.tolist()], [0.0, *epsilon.tolist()]] if np.isfinite(epsilon).all() else None
 
 
-def _attack(ledger: Ledger, delta: float) -> dict[str, Any]:  # noqa: ARG001 (as the others)
-    power = 1 - trade_off(ledger, np.concatenate([FALSE_ALARMS, SHOWN_ALARMS]))
+def _attack(ledger: Ledger, delta: float, group: int) -> dict[str, Any]:  # noqa: ARG001 (as the others)
+    power = 1 - trade_off(ledger, np.concatenate([FALSE_ALARMS, SHOWN_ALARMS]), group=group)
     least = [
         [f"{100 * alarms:g} %", f"{math.ceil(1e4 * found - 1e-6) / 100:.2f} %"]
         for alarms, found in zip(SHOWN_ALARMS, power[FALSE_ALARMS.size :].tolist(), strict=True)
@@ -116,9 +120,9 @@ def _attack(ledger: Ledger, delta: float) -> dict[str, Any]:  # noqa: ARG001 (as
     return {"alarms": FALSE_ALARMS.tolist(), "power": power[: FALSE_ALARMS.size].tolist(), "shown": least}
 
 
-def _claims(ledger: Ledger, delta: float) -> list[list[str]]:
+def _claims(ledger: Ledger, delta: float, group: int) -> list[list[str]]:
     claims: list[list[str]] = []
-    for verdict in verdicts(ledger, delta):
+    for verdict in verdicts(ledger, delta, group=group):
         name = NAMES[verdict.accountant]
         if verdict.bound is None:
             claims.append([name, "–", f"does not apply: {verdict.reason}"])
@@ -148,7 +152,9 @@ def text_of(subject: Subject, name: str) -> str:
 def _names(subject: Subject) -> list[str]:
     if subject.plan is None:
         return []
-    trains = subject.plan.budget.unit is Unit.EXAMPLE  # over clients one trains with `decrescendo.federated`
+    trains = (
+        row_of(subject.plan.budget) is Unit.EXAMPLE and subject.group == 1
+    )  # over clients one trains with `decrescendo.federated`
     return ["plan.json", *(["train.py"] if trains else []), "statement.md"]
 
 
@@ -170,7 +176,7 @@ def _span(values: Any) -> str:
 
 def _costs(plan: Plan) -> list[list[str]]:
     """What the plan costs, in examples: computed, and hidden behind."""
-    unit, examples = plan.budget.unit, plan.sampling.dataset_size
+    unit, examples = row_of(plan.budget), plan.sampling.dataset_size
     batch = plan.batch_size
     computed = float(batch.sum())
     return [

@@ -5,6 +5,7 @@ import math
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +106,7 @@ def _run(files: Mapping[str, bytes]) -> Subject:
         notes += [content["stopped"]] if content.get("stopped") else []
         if kind == "plan":
             plan = Plan.from_json(text, source="plan.json")
-            return Subject(
-                "run",
-                plan.ledger,
-                plan.budget.delta,
-                guarantee,
-                plan,
-                plan.clip_norm.tolist(),
-                notes=tuple(notes),
-            )
+            return replace(Subject.of("run", plan, notes=tuple(notes)), promise=guarantee)
         agreed = AdaptivePlan.from_json(text, source="adaptive_plan.json")
         notes.append(
             "Noise was decided on the way: the filter's budget is its price, whatever accountants say below."
@@ -144,7 +137,7 @@ def _store(path: Path) -> Opened:
             for entry in entries
         ]  # fmt: skip
         return subjects, {
-            "title": f"{store.dataset}: {store.rows:,} rows, one {store.budget.unit} protected",
+            "title": f"{store.dataset}: {store.rows:,} rows, one {store.budget.protected} protected",
             "words": store.describe(),
             "budget": store.budget.epsilon,
             "rows": rows,

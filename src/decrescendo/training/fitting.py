@@ -121,7 +121,7 @@ def train_task(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
         lr_decay=lr_decay, averaging=averaging, callback=callback, store=store, checkpoints=checkpoints, resume=resume,
-        progress=progress,
+        progress=progress, people=task.load_people(),
     )  # fmt: skip
     if averaging:
         run = replace(run, weights=cpu_weights(tested))
@@ -147,6 +147,7 @@ def fit(
     checkpoints: Path | None = None,
     resume: bool = False,
     progress: bool = False,
+    people: object = None,
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place on ``data`` by ``plan``, with an optimiser, a learning rate and an average by name.
 
@@ -167,6 +168,7 @@ def fit(
         checkpoints: folder to keep the run in, with the learning rate and the average.
         resume: go on with the run in ``checkpoints``.
         progress: draw a progress bar on standard error.
+        people: whose row each is, as `train` takes it.
 
     Returns:
         The run, and the model to test: the average where there is one.
@@ -187,6 +189,6 @@ def fit(
 
     run = train(
         model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
-        store=store, checkpoints=kept, progress=progress,
+        store=store, checkpoints=kept, progress=progress, people=people,
     )  # fmt: skip
     return run, model if average is None else average.module

@@ -28,6 +28,7 @@ def train(
     seed: int | Secure,
     collate_fn: Collate | None = None,
     num_workers: int = 0,
+    people: object = None,
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
@@ -53,6 +54,8 @@ def train(
         collate_fn: from a list of examples to a batch, as torch's `DataLoader` takes it, given one example at a time:
             see `Trainer.batches`.
         num_workers: processes that make batches ahead of their steps; the batches are the same.
+        people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
+            one. A person with more rows than the plan allows is refused before the first step.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
             scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
             on the diagnostics, which are private and noise-free.
@@ -83,7 +86,7 @@ def train(
             world=world,
         )  # fmt: skip
         with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
-            for batch in trainer.batches(data, collate_fn, num_workers):
+            for batch in trainer.batches(data, collate_fn, num_workers, people):
                 trainer.step(batch)
                 if show is not None:
                     show(trainer.progress())

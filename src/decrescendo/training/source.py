@@ -97,7 +97,7 @@ class Planned:
         # Before any data are touched: a plan that cannot be judged must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
-        self.spent = EpsilonCurve(plan.ledger, plan.budget.delta)
+        self.spent = EpsilonCurve(plan.ledger, plan.budget.delta, group=plan.budget.examples_per_person)
 
     def following(self, taken: int) -> Settings | None:
         """The schedule's next step."""

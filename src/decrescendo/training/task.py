@@ -31,6 +31,7 @@ class Task:
         model: a module; or what builds a fresh one from a seed, see `initialised`.
         loss: from a model and a batch to one loss an example.
         data: the private rows, as `train` takes them; or a function without arguments that loads them.
+        people: whose row each is, an id a row, or a function that loads them; for plans that protect people.
         rows: their number, a public fact; needed if ``data`` is a function, so that plans are made without loading.
         score: from a trained model to scores by name, on *public* data: they are printed and written into the run.
             The first is what a search compares.
@@ -54,6 +55,7 @@ class Task:
     loss: Loss
     data: Any
     rows: int | None = None
+    people: Any = None
     score: Callable[[nn.Module], Mapping[str, float]] | None = None
     batch: float | None = None
     epochs: float = 20.0
@@ -95,6 +97,10 @@ class Task:
     def load(self) -> Any:
         """The private rows."""
         return self.data() if self._loads else self.data
+
+    def load_people(self) -> Any:
+        """Whose row each is; ``None`` if the task does not say."""
+        return self.people() if callable(self.people) else self.people
 
     def fresh(self, seed: int) -> nn.Module:
         """A model of its own to train; of a module that was given, a copy."""

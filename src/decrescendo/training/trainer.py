@@ -37,6 +37,7 @@ from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
 from decrescendo.training.keeping import Keeper, Life
+from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
@@ -92,7 +93,8 @@ class Trainer:
 
     Guarantee:
         after n steps, the weights are as private as `ledger`, the first n releases of the plan (with an `Adaptive`:
-        as its filter's whole budget, and no less), for neighbours that differ in one row of ``data``. A step
+        as its filter's whole budget, and no less), for neighbours that differ in one row of ``data``; under a plan for
+        people, in all rows of one person, of whom ``people`` says which they are. A step
         takes exactly one batch that `batches` has drawn, the empty ones included: nothing else would be the
         Poisson sampling that the plan was judged for.
 
@@ -210,7 +212,11 @@ class Trainer:
         self.spent = self._source.spent
 
     def batches(
-        self, data: object, collate_fn: Collate | None = None, num_workers: int = 0
+        self,
+        data: object,
+        collate_fn: Collate | None = None,
+        num_workers: int = 0,
+        people: object = None,
     ) -> Iterator[Batch | None]:
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
@@ -224,12 +230,16 @@ class Trainer:
                 shapes are a `Ragged` batch.
             num_workers: processes that make batches ahead of their steps. What is drawn does not depend on it, nor do
                 the random numbers of transforms.
+            people: whose row each is, an id a row, for a plan that protects people: held against the number of
+                examples that it allows one of them, before anything is drawn.
         """
         with self._world.watched():
             check_integer("num_workers", num_workers, at_least=0)
-            return self._draw(self._table(data, collate_fn, num_workers), num_workers)
+            return self._draw(self._table(data, collate_fn, num_workers, people), num_workers)
 
-    def _table(self, data: object, collate_fn: Collate | None, workers: int) -> Rows | Examples:
+    def _table(
+        self, data: object, collate_fn: Collate | None, workers: int, people: object
+    ) -> Rows | Examples:
         table = table_of(data, collate_fn)
         size = self._source.sampling.dataset_size
         if table.count != size:
@@ -237,7 +247,8 @@ class Trainer:
                 f"data must have the plan's {size} rows, got {table.count}. "
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
-        self._world.agree(lambda: data_facts(table) | {"num_workers": str(workers)})
+        whose = check_people(people, self._source.agreed.budget, table.count)
+        self._world.agree(lambda: data_facts(table) | {"num_workers": str(workers), "people": whose})
         self._life.supposed = tuple(filter(None, {*self._life.supposed, assumption_of(table)}))
         return table
 
@@ -476,8 +487,8 @@ class Trainer:
 
 
 def _check_unit(budget: Budget) -> None:
-    if budget.unit is not Unit.EXAMPLE:
+    if budget.unit is Unit.CLIENT:
         raise InvalidValue(
-            f"a plan for training must protect examples, got unit={budget.unit}: here each row is clipped, not "
-            "each client. Use decrescendo.federated, or calibrate for examples"
+            f"a plan for training must protect examples or people, got unit={budget.unit}: here each row is clipped, "
+            "not each client. Use decrescendo.federated, or calibrate for examples"
         )

@@ -6,7 +6,7 @@ from fractions import Fraction
 from threading import Lock
 from typing import Any
 
-from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.budget import Budget, Guarantee, check_one_example
 from decrescendo.accounting.filters.protocol import Granted, Refused
 from decrescendo.accounting.ledger import Release
 from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance, check_integer, check_real
@@ -40,6 +40,7 @@ class MeteredFilter:
     def __init__(
         self, budget: Budget, name: str, limit: float, price: Callable[[float, float], float]
     ) -> None:
+        check_one_example(budget, "a filter")
         if not (limit > 0 and math.isfinite(limit)):
             raise ImpossibleBudget(
                 f"a budget must allow some release, got a limit of {limit:.3g} for epsilon={budget.epsilon:g}, "

@@ -5,8 +5,8 @@ Longer than most files: both ends, both directions and both questions (epsilon, 
 
 import math
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -16,7 +16,8 @@ from scipy.special import erf, ndtri
 from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import Gaussian, check_delta
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.accounting.pld.discretisation import losses
+from decrescendo.accounting.pld.discretisation import OneRecord, losses
+from decrescendo.accounting.pld.groups import Group
 from decrescendo.accounting.pld.interpolation import (
     Mixtures,
     Nodes,
@@ -29,7 +30,7 @@ from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
 from decrescendo.accounting.protocol import check_uncut
-from decrescendo.errors import AccountingError, check_real
+from decrescendo.errors import AccountingError, check_integer, check_real
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,15 @@ class _Effort:
 
 _PILOT = _Effort(nodes=24, rates=16, kappa=0.08, smoothing=2e-3)
 _REFINEMENTS = 3
+_SMOOTHING = 1.8e-4
 _SMALLEST_WIDTH = 1e-7
+_OF_RATES, _CELLS = 1e-2, 12  # of a group
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
     """All steps of one sample rate, or of one cell of rates: distinct mu, ascending, how often each, their nodes."""
 
-    rate: float
     mu: Float[np.ndarray, " n"]
     count: Int[np.ndarray, " n"]
     nodes: Nodes
@@ -75,7 +77,8 @@ class _Group:
 
     def _part(self, nodes: Nodes, mixtures: Mixtures, *, tangent: bool = False) -> Part:
         spread = None if self.cell is None else self.cell.spread(nodes.loss_grid, mixtures)
-        return Part(losses(nodes.loss_grid, self.rate), mixtures, self.rate, spread, tangent)
+        rate, error = nodes.curves.rate, nodes.curves.error
+        return Part(losses(nodes.loss_grid, rate), mixtures, rate, spread, tangent, error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,16 @@ class _Steps:
     above: tuple[Part, ...]
 
     @classmethod
-    def of(cls, ledger: Ledger, delta: float, effort: _Effort) -> "_Steps":
-        """The steps of a distinct ledger, grouped by rate; rates in `cells` where there are many."""
+    def of(cls, ledger: Ledger, delta: float, effort: _Effort, size: int) -> "_Steps":
+        """The steps of a distinct ledger, grouped by rate; rates in `cells` where there are many.
+
+        Of a group of several records (``size``) a cell's steps are all taken at its largest rate, and from below at its
+        smallest: its curves are not linear in the rate.
+        """
         # Cut tails go to infinite losses: a share p of those of P, all of those of Q. Together 1e-5 of delta.
         right, left = (
             float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300)))
-            for mass in (float(ledger.count @ ledger.sample_rate), float(ledger.steps))
+            for mass in (size * float(ledger.count @ ledger.sample_rate), float(ledger.steps))
         )
         rates = np.unique(ledger.sample_rate)
         cell: Int[np.ndarray, " n"] | None = None
@@ -99,27 +106,33 @@ class _Steps:
             sampled = ledger.sample_rate < 1  # whoever is always drawn is in no cell
             cell = np.full(len(ledger), -1)
             some = ledger.where(sampled)
-            cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, effort.rates)
+            number = effort.rates if size == 1 else _CELLS * effort.rates
+            cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, number)
         span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
         for rows in _split(ledger.sample_rate, rates, cell):
             mu, count, place = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1], None
             several = cell is not None and ledger.sample_rate[rows][0] != ledger.sample_rate[rows][-1]
             numbers = effort.nodes, effort.nodes
+            ends = float(ledger.sample_rate[rows].max()), float(ledger.sample_rate[rows].min())
             if several:
                 of_cell = count
-                mu, place = np.unique(mu, return_inverse=True)
-                count = np.bincount(place, weights=of_cell).astype(np.int64)
-                place = Cell(ledger.sample_rate[rows][::-1], place, of_cell)
+                mu, where = np.unique(mu, return_inverse=True)
+                count = np.bincount(where, weights=of_cell).astype(np.int64)
+                if size == 1:
+                    place = Cell(ledger.sample_rate[rows][::-1], where, of_cell)
+                    ends = place.middle, place.middle
                 # An extrapolation is some ten times further off than a mixture.
                 share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
                 numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in (0.5, 1.0))
             above, below = (
-                build_nodes(mu, count, nodes=number, kappa=effort.kappa, left=left, right=right)
-                for number in numbers
-            )
-            rate = float(ledger.sample_rate[rows][0]) if place is None else place.middle
-            groups.append(_Group(rate, mu, count, above, below, place))
+                build_nodes(
+                    OneRecord(end) if size == 1 or end == 1 else Group(size, end),
+                    mu, count, nodes=number, kappa=effort.kappa, left=left, right=right,
+                )
+                for number, end in zip(numbers, ends, strict=True)
+            )  # fmt: skip
+            groups.append(_Group(mu, count, above, below, place))
         return cls(tuple(groups), tuple(group.above() for group in groups))
 
     def saddles(self, *, delta: float | None = None, epsilon: float | None = None) -> list[Saddle]:
@@ -203,9 +216,11 @@ class Pld:
 
     Args:
         rtol: the bracket is at most ``rtol`` times epsilon wide (1e-7 where that is less); 1e-5 to 0.1.
+        group: how many records come and go together, at most: all that one person has (`groups`). Where it is above 1
+            and there are many sample rates, ``rtol`` is at least 0.01.
 
-    Guarantee: the true epsilon for adding or removing one record lies in the bracket, and the true delta in
-    `delta_bracket`, however small it is. Discretisation, truncated
+    Guarantee: the true epsilon for adding or removing at most ``group`` records lies in the bracket, and the true delta
+    in `delta_bracket`, however small it is. Discretisation, truncated
     tails, aliasing and floating point are all bounded on the safe side; the floating-point bounds assume that library
     functions (erfcx, exp, sin, cos) are accurate to a few units in the last place.
 
@@ -219,17 +234,21 @@ class Pld:
     >>> lower, upper = Pld().bracket(run, delta=1e-6)
     >>> print(f"{upper:.2f}", (upper - lower) / upper < 1e-3)
     1.26 True
+    >>> print(f"{Pld(group=3).epsilon(run, delta=1e-6).value:.2f}")
+    4.23
     """
 
     rtol: float = 1e-3
+    group: int = 1
 
     def __post_init__(self) -> None:
         check_real("rtol", self.rtol, at_least=1e-5, at_most=0.1)
+        object.__setattr__(self, "group", check_integer("group", self.group, at_least=1))
 
     @property
     def name(self) -> str:
         """Name in tables and guarantees."""
-        return "Pld"
+        return "Pld" if self.group == 1 else f"Pld(group={self.group})"
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """Upper end of epsilon at ``delta``."""
@@ -239,18 +258,23 @@ class Pld:
         """(lower, upper): the true epsilon at ``delta`` lies between them."""
         check_uncut(ledger, self.name)
         check_delta(delta)
-        noisy, exposed = _simplified(ledger)
+        noisy, exposed = _simplified(ledger, self.group)
         if exposed[1]:
             return (math.inf if delta < exposed[0] else self.bracket(noisy, delta)[0]), math.inf
-        if _total_variation(noisy) <= delta:
+        if _total_variation(noisy, self.group) <= delta:
             return 0.0, 0.0
-        if noisy.steps == 1:
+        if noisy.steps == 1 and self.group == 1:
             return epsilon_of_one(noisy, delta)
-        near = _pilot_epsilon(noisy, delta)
+        near = _pilot_epsilon(noisy, delta, self.group)
         effort = self._effort()
+        # Rates of a group enter rounded, so that the bracket narrows as slowly as their grid.
+        rtol = self.rtol
+        if self.group > 1 and np.unique(noisy.sample_rate).size > effort.rates:
+            rtol = max(rtol, _OF_RATES)
+            effort = replace(self, rtol=rtol)._effort()
         best = (0.0, math.inf)
         for _ in range(_REFINEMENTS + 1):
-            steps = _Steps.of(noisy, delta, effort)
+            steps = _Steps.of(noisy, delta, effort, self.group)
             lower, upper = steps.bounds(near, delta, effort.smoothing * near, lower=True).epsilons(
                 delta, near
             )
@@ -258,21 +282,25 @@ class Pld:
             best = (max(best[0], lower), min(best[1], upper))
             if best[0] > best[1]:
                 raise AccountingError(f"bounds must not cross, got {best}; this is a bug, please report it")
-            if best[1] - best[0] <= max(self.rtol * best[1], _SMALLEST_WIDTH):
+            if best[1] - best[0] <= max(rtol * best[1], _SMALLEST_WIDTH):
                 return best
             if best[1] - best[0] > 0.8 * before:  # not for lack of effort: rounding, or a grid at its largest
                 break
             near = best[1]
             effort = effort.refined()
         raise AccountingError(
-            f"the bracket of epsilon must be at most rtol={self.rtol:g} wide, got [{best[0]:.6g}, {best[1]:.6g}] "
+            f"the bracket of epsilon must be at most rtol={rtol:g} wide, got [{best[0]:.6g}, {best[1]:.6g}] "
             f"(relative width {(best[1] - best[0]) / best[1]:.2g}). Ask for a larger rtol"
         )
 
+    def protecting(self, budget: Budget) -> "Pld":
+        """This accountant for all examples of one of whom ``budget`` protects."""
+        return replace(self, group=budget.examples_per_person)
+
     def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
         """The upper end at the budget's delta as a guarantee, with the lower end beside it."""
-        lower, upper = self.bracket(ledger, budget.delta)
-        return Guarantee(upper, budget.delta, budget.unit, self.name, "upper", lower)
+        lower, upper = self.protecting(budget).bracket(ledger, budget.delta)
+        return Guarantee(upper, budget.delta, budget.unit, "Pld", "upper", lower, budget.examples_per_person)
 
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon within a few percent, some ten times faster: for steering searches and drawing, not for promising.
@@ -281,12 +309,14 @@ class Pld:
         0.0
         """
         check_uncut(ledger, self.name)
-        noisy, exposed = _simplified(ledger)
+        noisy, exposed = _simplified(ledger, self.group)
         if exposed[1]:
             return math.inf
-        if _total_variation(noisy) <= check_delta(delta):
+        if _total_variation(noisy, self.group) <= check_delta(delta):
             return 0.0
-        return epsilon_of_one(noisy, delta)[1] if noisy.steps == 1 else _pilot_epsilon(noisy, delta)
+        if noisy.steps == 1 and self.group == 1:
+            return epsilon_of_one(noisy, delta)[1]
+        return _pilot_epsilon(noisy, delta, self.group)
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Upper end of delta at ``epsilon``."""
@@ -303,14 +333,14 @@ class Pld:
         """
         check_uncut(ledger, self.name)
         near = check_real("epsilon", epsilon, at_least=0)
-        noisy, exposed = _simplified(ledger)
+        noisy, exposed = _simplified(ledger, self.group)
         if not len(noisy):
             return exposed
-        if noisy.steps == 1:
+        if noisy.steps == 1 and self.group == 1:
             return _exposed_too(exposed, *delta_of_one(noisy, near))
         lower, upper = 0.0, 1e-9
         for effort in (_PILOT, self._effort()):
-            steps = _Steps.of(noisy, upper, effort)
+            steps = _Steps.of(noisy, upper, effort, self.group)
             points = steps.saddles(epsilon=near)
             if effort is _PILOT:
                 upper = min(0.5, math.exp(max(-600.0, *(point.log_delta for point in points))))
@@ -329,30 +359,31 @@ class Pld:
             nodes=math.ceil(96 / scale),
             rates=math.ceil(40 / scale),
             kappa=min(0.018 * scale, 0.1),
-            smoothing=1.8e-4 * scale**2,
+            smoothing=_SMOOTHING * scale**2,
         )
 
 
-def _simplified(ledger: Ledger) -> tuple[Ledger, tuple[float, float]]:
+def _simplified(ledger: Ledger, group: int) -> tuple[Ledger, tuple[float, float]]:
     """The releases that have noise, and bounds on the probability that one that has none exposes a record.
 
-    Distinct and sorted; those that everybody takes part in become one, by exact composition.
+    Distinct and sorted; those that everybody takes part in become one, by exact composition, and a group in it one
+    record of ``group`` times the sensitivity.
     """
     distinct = ledger.distinct()
     bare = distinct.noise_multiplier == 0
     full = distinct.sample_rate == 1
     noisy = distinct.where(~bare & ~full)
     if (full & ~bare).any():
-        mu = Gaussian().mu(distinct.where(full & ~bare))
+        mu = group * Gaussian().mu(distinct.where(full & ~bare))
         noisy += Ledger([Release(1.0, min(1 / mu, sys.float_info.max))])
-    return noisy, _exposed(distinct.where(bare))
+    return noisy, _exposed(distinct.where(bare), group)
 
 
-def _exposed(bare: Ledger) -> tuple[float, float]:
-    """(lower, upper) of 1 - prod (1 - p)^count: the probability that some release without noise has a record."""
+def _exposed(bare: Ledger, group: int) -> tuple[float, float]:
+    """(lower, upper) of 1 - prod (1 - p)^(group count): the probability that one without noise has some record."""
     if not len(bare) or (bare.sample_rate == 1).any():
         return (1.0, 1.0) if len(bare) else (0.0, 0.0)
-    value = -math.expm1(float(bare.count @ np.log1p(-bare.sample_rate)))
+    value = -math.expm1(group * float(bare.count @ np.log1p(-bare.sample_rate)))
     # All terms have one sign: a sum of n is off by n units, relatively, and expm1 makes no relative error larger.
     slack = (len(bare) + 16) * 2.0**-52
     return value * (1 - slack), min(1.0, value * (1 + slack))
@@ -369,16 +400,19 @@ def _exposed_too(exposed: tuple[float, float], lower: float, upper: float) -> tu
     return max(exposed[0], lower), min(1.0, (exposed[1] + (1 - exposed[1]) * upper) * (1 + 2.0**-50))
 
 
-def _total_variation(ledger: Ledger) -> float:
-    """An upper bound on delta at epsilon 0: the sum of the steps' total variations."""
+def _total_variation(ledger: Ledger, group: int) -> float:
+    """An upper bound on delta at epsilon 0: the sum of the steps' total variations, for each record."""
     with np.errstate(divide="ignore", over="ignore"):
         variation = erf(1 / (math.sqrt(8) * ledger.noise_multiplier))
-    return float((1 + 1e-12) * np.sum(ledger.count * ledger.sample_rate * variation))
+    return float((1 + 1e-12) * group * np.sum(ledger.count * ledger.sample_rate * variation))
 
 
-def _pilot_epsilon(ledger: Ledger, delta: float) -> float:
+def _pilot_epsilon(ledger: Ledger, delta: float, group: int) -> float:
     """Epsilon within a few percent: the upper end of a coarse bracket; never below a thousandth of its scale."""
-    steps = _Steps.of(ledger, delta, _PILOT)
+    return _near(_Steps.of(ledger, delta, _PILOT, group), delta)
+
+
+def _near(steps: _Steps, delta: float) -> float:
     points = steps.saddles(delta=delta)
     smallest = 1e-3 / min(point.c for point in points)
     epsilon = max(smallest, *(point.epsilon for point in points))
@@ -390,3 +424,21 @@ def _pilot_epsilon(ledger: Ledger, delta: float) -> float:
             return max(found, smallest)
         epsilon = found
     return epsilon
+
+
+def upper_epsilon(parts: Sequence[Part], delta: float) -> float:
+    """Epsilon at ``delta`` of the composition of ``parts``, at most."""
+    steps = _Steps((), tuple(parts))
+    near = _near(steps, delta)
+    if not math.isfinite(near):
+        return math.inf
+    return steps.bounds(near, delta, _SMOOTHING * near, lower=False).epsilons(delta, near)[1]
+
+
+def upper_delta(parts: Sequence[Part], epsilon: float) -> float:
+    """Delta at ``epsilon`` of the composition of ``parts``, at most."""
+    steps = _Steps((), tuple(parts))
+    points = steps.saddles(epsilon=epsilon)
+    guess = min(0.5, math.exp(max(-600.0, *(point.log_delta for point in points))))
+    scale = max(epsilon, 0.1 / min(point.c for point in points))
+    return max(steps.bounds(epsilon, guess, _SMOOTHING * scale, lower=False).upper(epsilon), 1e-300)

@@ -19,6 +19,7 @@ the masses under Q (see `losses`). So nothing here depends on p, nor on which ne
 
 import math
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -29,6 +30,9 @@ from decrescendo.errors import AccountingError
 # Beyond this the laws P and Q are so far apart that masses between them drown in rounding (Phi(-mu/2) below 1e-9).
 LARGEST_MU = 12.0
 _WIDEST = 0.25
+
+# Relative error allowed for one value of a privacy curve (log_delta and exp; measured at most 1e-13 against mpmath).
+CURVE_ERROR = 2e-13
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +48,59 @@ class LossGrid:
         return np.r_[np.exp(self.e[0]), np.exp(self.e[:-1]) * np.expm1(np.diff(self.e))]
 
 
-def place_grid(
-    mu_low: float, mu_high: float, *, kappa: float, left: float, right: float, reach: float = 9.0
-) -> LossGrid:
-    """A grid for every mu in [mu_low, mu_high]: ``kappa mu`` apart within ``reach`` deviations, relatively so beyond.
+@runtime_checkable
+class Curves(Protocol):
+    """The privacy curves of steps before subsampling, by their mu: `OneRecord`'s, or those of a group (`groups`)."""
+
+    @property
+    def rate(self) -> float:
+        """The probability that the step has anything of whom it is about: Y = 1 - rate + rate y."""
+        ...
+
+    @property
+    def error(self) -> float:
+        """The relative error of `excess`, at most."""
+        ...
+
+    @property
+    def bend(self) -> float:
+        """b: curves are convex in the total variation of a Gaussian step of parameter b mu."""
+        ...
+
+    def excess(self, e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n"]:
+        """D(exp(e); mu)."""
+        ...
+
+    def ends(self, mu: float, left: float, right: float) -> tuple[float, float]:
+        """Losses -e and e beyond which there is no more than ``left`` deviations out under Q, ``right`` under P."""
+        ...
+
+    def lowered(self, loss_grid: LossGrid, mu: Float[np.ndarray, " k"], tail: float) -> "Lowered":
+        """What the module's inequality asks for, where D exceeds its cut about ``tail`` deviations out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """The mu' < mu of the module's inequality, the cut D - cut of a curve below, and the cells that were checked."""
+
+    mu: Float[np.ndarray, " k"]
+    cut: Float[np.ndarray, " k"]
+    checked: Bool[np.ndarray, "k cells"]
+
+
+def place_grid(mu_low: float, *, kappa: float, ends: tuple[float, float], reach: float = 9.0) -> LossGrid:
+    """A grid for every mu from ``mu_low`` on: ``kappa mu`` apart within ``reach`` deviations, relatively so beyond.
 
     Args:
-        mu_low, mu_high: range of the steps' mu, 0 < mu_low <= mu_high.
+        mu_low: the smallest of the steps' mu, > 0.
         kappa: distance of grid points over mu.
-        left, right: the outermost points lie that many standard deviations from the mean loss mu^2/2 of ``mu_high``
-            under the law they are in the tail of (Q on the left, P on the right).
+        ends: the outermost points are just beyond -ends[0] and ends[1]; see `Curves.ends`.
         reach: number of deviations over which points are evenly spaced for the smallest mu.
     """
-    if mu_high > LARGEST_MU:
-        raise AccountingError(
-            f"Pld accounts noise multipliers from {1 / LARGEST_MU:.4f} up, got noise_multiplier={1 / mu_high:.4g}. "
-            "Such a step alone has an epsilon around a hundred: add noise"
-        )
     # Never wider than _WIDEST: the step of y = exp(e) is what counts, and it grows without bound with that of e.
     step = min(kappa * mu_low, _WIDEST)
-    limit = mu_high * (mu_high / 2 + max(left, right))
+    limit = max(ends)
     half = np.arange(1, math.ceil(reach * mu_low / step) + 1) * step
     growing = min(limit, _WIDEST * reach / kappa)
     if half[-1] < growing:
@@ -71,13 +108,41 @@ def place_grid(
         half = np.r_[half, half[-1] * (1 + kappa / reach) ** np.arange(1, count + 1)]
     if half[-1] < limit:
         half = np.r_[half, half[-1] + _WIDEST * np.arange(1, math.ceil((limit - half[-1]) / _WIDEST) + 1)]
-    sides = [half[: int(np.searchsorted(half, mu_high * (mu_high / 2 + tail))) + 1] for tail in (left, right)]
+    sides = [half[: int(np.searchsorted(half, end)) + 1] for end in ends]
     return LossGrid(np.r_[-sides[0][::-1], 0.0, sides[1]], sides[0].size)
 
 
 def excess(e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n"]:
     """D(exp(e); mu) with small *relative* error in both tails, from D(-e) = exp(-e) D(e) for e > 0."""
     return np.exp(log_delta(np.abs(e)[None, :], mu[:, None]) + np.minimum(e, 0.0)[None, :])
+
+
+@dataclass(frozen=True, slots=True)
+class OneRecord:
+    """The curves of Gaussian steps themselves, for a record that is drawn at ``rate``."""
+
+    rate: float
+    error: float = CURVE_ERROR
+    bend: float = 1.0
+
+    def excess(self, e: Float[np.ndarray, " n"], mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n"]:
+        """`excess`."""
+        return excess(e, mu)
+
+    def ends(self, mu: float, left: float, right: float) -> tuple[float, float]:
+        """From the mean loss mu^2/2 under either law."""
+        if mu > LARGEST_MU:
+            raise AccountingError(
+                f"Pld accounts noise multipliers from {1 / LARGEST_MU:.4f} up, got noise_multiplier={1 / mu:.4g}. "
+                "Such a step alone has an epsilon around a hundred: add noise"
+            )
+        return mu * (mu / 2 + left), mu * (mu / 2 + right)
+
+    def lowered(self, loss_grid: LossGrid, mu: Float[np.ndarray, " k"], tail: float) -> Lowered:
+        """By the corners of each cell: phi falls from its peak."""
+        log_cut = log_delta(mu * (mu / 2 + tail), mu)
+        found, relevant = _lowered(loss_grid, mu, tail, log_cut)
+        return Lowered(found, np.exp(log_cut), relevant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +158,7 @@ class Masses:
     slope_scale: Float[np.ndarray, "k n"]
 
 
-def _masses(loss_grid: LossGrid, values: Float[np.ndarray, "k n"]) -> Masses:
+def masses_of(loss_grid: LossGrid, values: Float[np.ndarray, "k n"]) -> Masses:
     """The mechanism whose excess is ``values`` on the grid, 0 at y = 0 and linear in y between: its slopes' jumps."""
     steps = loss_grid.y_steps
     slopes = np.diff(values, axis=1, prepend=0.0) / steps
@@ -104,9 +169,9 @@ def _masses(loss_grid: LossGrid, values: Float[np.ndarray, "k n"]) -> Masses:
     return Masses(np.concatenate([slopes[:, :1], q], axis=1), values[:, -1], scale)
 
 
-def masses_above(loss_grid: LossGrid, mu: Float[np.ndarray, " k"]) -> Masses:
-    """Mechanisms that dominate the Gaussian mechanisms of parameters ``mu``."""
-    return _masses(loss_grid, excess(loss_grid.e, mu))
+def masses_above(loss_grid: LossGrid, mu: Float[np.ndarray, " k"], curves: Curves) -> Masses:
+    """Mechanisms that dominate those of parameters ``mu``."""
+    return masses_of(loss_grid, curves.excess(loss_grid.e, mu))
 
 
 def masses_change(loss_grid: LossGrid, mu: Float[np.ndarray, " k"]) -> Float[np.ndarray, "k n_plus_1"]:
@@ -120,6 +185,7 @@ def masses_change(loss_grid: LossGrid, mu: Float[np.ndarray, " k"]) -> Float[np.
 def masses_below(
     loss_grid: LossGrid,
     mu: Float[np.ndarray, " k"],
+    curves: Curves,
     *,
     tail: float,
     minus: Float[np.ndarray, " k"] | None = None,
@@ -132,23 +198,23 @@ def masses_below(
 
     Args:
         mu: the node whose curve is lowered so that joining its points stays below it.
+        curves: whose.
         minus: a smaller mu, whose curve joined at grid points stays above it, which is the safe side here.
         factor: >= 0.
         tail: in standard deviations.
     """
-    log_cut = log_delta(mu * (mu / 2 + tail), mu)
-    lowered, relevant = _lowered(loss_grid, mu, tail, log_cut)
-    values = excess(loss_grid.e, lowered)
+    lowered = curves.lowered(loss_grid, mu, tail)
+    values = curves.excess(loss_grid.e, lowered.mu)
     if minus is not None and factor is not None:
-        values = (1 + factor)[:, None] * values - factor[:, None] * excess(loss_grid.e, minus)
-    values = np.maximum(values - np.exp(log_cut)[:, None], 0.0)
+        values = (1 + factor)[:, None] * values - factor[:, None] * curves.excess(loss_grid.e, minus)
+    values = np.maximum(values - lowered.cut[:, None], 0.0)
     positive = values > 0
     used = positive[:, 1:] | positive[:, :-1]
-    if np.any(used & ~relevant) or positive[:, 0].any() or positive[:, -1].any():
+    if np.any(used & ~lowered.checked) or positive[:, 0].any() or positive[:, -1].any():
         raise AccountingError(
             "the grid of a lower bound does not reach its tails; this is a bug, please report it"
         )
-    return _masses(loss_grid, values)
+    return masses_of(loss_grid, values)
 
 
 def _lowered(

@@ -4,7 +4,8 @@ Write s = 2 Phi(mu/2) - 1 for the total variation of a Gaussian step. By d(delta
 
     d^2 delta(e) / ds^2  =  phi(e/mu - mu/2) (e^2/mu^3) / phi(mu/2)^2  >=  0    for every e,
 
-so the privacy curve is convex in s. Hence a step between two nodes, s = (1 - w) s_a + w s_b,
+so the privacy curve is convex in s (a group's in that of b mu: `groups`). Hence a step between two nodes,
+s = (1 - w) s_a + w s_b,
 
 * is dominated by the mechanism that tosses a public coin and runs node a or b (mixture, 0 <= w <= 1);
 * dominates (1 + w) delta_0 - w delta_-, extrapolated from two nodes s_- < s_0 <= s, s = s_0 + w (s_0 - s_-), which is
@@ -19,7 +20,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.special import erf, ndtr
 
-from decrescendo.accounting.pld.discretisation import LossGrid, Masses, masses_above, masses_below, place_grid
+from decrescendo.accounting.pld.discretisation import (
+    Curves,
+    LossGrid,
+    Masses,
+    masses_above,
+    masses_below,
+    place_grid,
+)
 
 # log(1 + x) is summed up to x^ORDER / ORDER.
 ORDER = 8
@@ -27,8 +35,10 @@ ORDER = 8
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Places ``mu`` (ascending) and the grid of node mechanisms; curves below are cut ``tail`` deviations out."""
+    """Places ``mu`` (ascending) of ``curves``, the grid of node mechanisms; curves below are cut ``tail`` deviations
+    out."""
 
+    curves: Curves
     loss_grid: LossGrid
     mu: Float[np.ndarray, " k"]
     tail: float
@@ -61,6 +71,7 @@ class Mixtures:
 
 
 def build_nodes(
+    curves: Curves,
     mu: Float[np.ndarray, " n"],
     count: Int[np.ndarray, " n"],
     *,
@@ -75,10 +86,9 @@ def build_nodes(
     """
     places = mu if mu.size <= nodes else mu[[0, -1]] if _alike(mu) else _spread(mu, count, nodes)
     margin = max(0.1, 5 * kappa)
-    loss_grid = place_grid(
-        float(places[0]), float(places[-1]), kappa=kappa, left=left + margin, right=right + margin
-    )
-    return Nodes(loss_grid, places, min(left, right))
+    ends = curves.ends(float(places[-1]), left + margin, right + margin)
+    loss_grid = place_grid(float(places[0]), kappa=kappa, ends=ends)
+    return Nodes(curves, loss_grid, places, min(left, right))
 
 
 def _alike(mu: Float[np.ndarray, " n"]) -> bool:
@@ -111,13 +121,13 @@ def spread_places(
 def mixtures_above(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndarray, " n"]) -> Mixtures:
     """Every step as a mixture of its two neighbouring nodes, written round the middle: |w| <= 1/2."""
     if mu.size > nodes.mu.size and _alike(mu):
-        return _exactly(masses_above(nodes.loss_grid, mu[-1:]), count, alike=True)
-    above = masses_above(nodes.loss_grid, nodes.mu)
+        return exactly(masses_above(nodes.loss_grid, mu[-1:], nodes.curves), count, alike=True)
+    above = masses_above(nodes.loss_grid, nodes.mu, nodes.curves)
     q, infinite, scale = above.q, above.infinite, above.slope_scale
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
-        return _exactly(above, count)
+        return exactly(above, count)
     left = np.clip(np.searchsorted(nodes.mu, mu) - 1, 0, nodes.mu.size - 2)
-    coefficient = np.clip(_shares(nodes.mu, mu, left), 0.0, 1.0) - 0.5
+    coefficient = np.clip(_shares(nodes.mu * nodes.curves.bend, mu * nodes.curves.bend, left), 0.0, 1.0) - 0.5
     return Mixtures(
         base=(q[1:] + q[:-1]) / 2,
         difference=q[1:] - q[:-1],
@@ -138,17 +148,21 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
     A group's masses are those of coefficient 0 and of its largest one, mixed: both ends are curves of mechanisms.
     """
     if mu.size > nodes.mu.size and _alike(mu):
-        return _exactly(masses_below(nodes.loss_grid, mu[:1], tail=nodes.tail), count, alike=True)
-    below = masses_below(nodes.loss_grid, nodes.mu, tail=nodes.tail)
+        return exactly(
+            masses_below(nodes.loss_grid, mu[:1], nodes.curves, tail=nodes.tail), count, alike=True
+        )
+    below = masses_below(nodes.loss_grid, nodes.mu, nodes.curves, tail=nodes.tail)
     if mu.size <= nodes.mu.size and np.array_equal(mu, nodes.mu):
-        return _exactly(below, count)
+        return exactly(below, count)
     groups = nodes.mu.size - 1
     group = np.clip(np.searchsorted(nodes.mu, mu, side="right") - 2, 0, groups - 1)
-    coefficient = np.maximum(_shares(nodes.mu, mu, group) - 1.0, 0.0)
+    coefficient = np.maximum(_shares(nodes.mu * nodes.curves.bend, mu * nodes.curves.bend, group) - 1.0, 0.0)
     largest = np.full(groups, 1e-6)
     np.maximum.at(largest, group, coefficient)
     base = below.q[1:]
-    end = masses_below(nodes.loss_grid, nodes.mu[1:], tail=nodes.tail, minus=nodes.mu[:-1], factor=largest)
+    end = masses_below(
+        nodes.loss_grid, nodes.mu[1:], nodes.curves, tail=nodes.tail, minus=nodes.mu[:-1], factor=largest
+    )
     valid = end.q.min(axis=1) >= 0
     coefficient, largest = np.where(valid[group], coefficient, 0.0), np.where(valid, largest, 0.0)
     difference = np.where(valid[:, None], (end.q - base) / np.where(valid, largest, 1.0)[:, None], 0.0)
@@ -160,7 +174,7 @@ def mixtures_below(nodes: Nodes, mu: Float[np.ndarray, " n"], count: Int[np.ndar
     return Mixtures(base, difference, none, none, largest, sums, scale, members, group, coefficient)
 
 
-def _exactly(masses: Masses, count: Int[np.ndarray, " n"], *, alike: bool = False) -> Mixtures:
+def exactly(masses: Masses, count: Int[np.ndarray, " n"], *, alike: bool = False) -> Mixtures:
     """One group a mu, or one for all that are ``alike``: nothing to mix."""
     of = np.zeros(count.size, dtype=np.int64) if alike else np.arange(count.size)
     if alike:
@@ -179,10 +193,10 @@ def _shares(
     nodes: Float[np.ndarray, " k"], mu: Float[np.ndarray, " n"], left: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
     """(s - s_left)/(s_right - s_left) with s the total variation 2 Phi(mu/2) - 1."""
-    return _variation(nodes[left], mu) / _variation(nodes[left], nodes[left + 1])
+    return variation(nodes[left], mu) / variation(nodes[left], nodes[left + 1])
 
 
-def _variation(low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+def variation(low: Float[np.ndarray, " n"], high: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """s(high) - s(low), without cancelling where s is near 0 or near 1."""
     return np.where(
         high < 1, erf(high / np.sqrt(8)) - erf(low / np.sqrt(8)), 2 * (ndtr(-low / 2) - ndtr(-high / 2))

@@ -177,21 +177,22 @@ class Inversion:
     """Bounds on delta(epsilon) in one direction, for epsilon near that of the grid.
 
     ``above`` and ``below`` are the composed laws of the dominating and of the dominated steps; without the latter
-    `lower` is 0. ``infinite`` is the mass of the former at infinity.
+    `lower` is 0. ``infinite`` is the mass of the former at infinity, ``error`` the sum of the relative errors of the
+    steps' curves.
     """
 
     grid: Grid
     above: Law
     below: Law | None
     infinite: float
-    steps: float
+    error: float
 
     @classmethod
     def of(cls, above: Sequence[Part], direction: Direction, grid: Grid) -> "Inversion":
         """Evaluate the product of the dominating steps on the grid."""
         infinite = sum(part.infinite_mass(direction) for part in above)
-        steps = sum(float(part.mixtures.counts.sum()) for part in above)
-        return cls(grid, Law.of(above, direction, grid), None, infinite, steps)
+        error = sum(part.error * float(part.mixtures.counts.sum()) for part in above)
+        return cls(grid, Law.of(above, direction, grid), None, infinite, error)
 
     def with_below(self, below: Sequence[Part], direction: Direction) -> "Inversion":
         """The same with the law of the dominated steps, for `lower`."""
@@ -209,9 +210,9 @@ class Inversion:
         if _sparse(law):
             composed += self._silent(epsilon) * (1 + 4 * CURVE_ERROR)
             composed += self._aliases(epsilon, [(a, 0.0) for a, _ in law.chernoff])
-        if self.steps * CURVE_ERROR > 700:
+        if self.error > 700:
             return 1.0
-        result = composed * math.exp(self.steps * CURVE_ERROR)
+        result = composed * math.exp(self.error)
         return min(1.0, result) if math.isfinite(value + result) else 1.0
 
     def lower(self, epsilon: float) -> float:
@@ -238,7 +239,7 @@ class Inversion:
         if _sparse(law):
             # Not far above the bump, perhaps, and far above delta: its own last digits count.
             composed += self._silent(epsilon) * (1 - 4 * CURVE_ERROR)
-        result = composed * math.exp(-self.steps * CURVE_ERROR)
+        result = composed * math.exp(-self.error)
         return max(0.0, result) if math.isfinite(result) else 0.0
 
     def _gap_twice(self) -> float:

@@ -22,7 +22,13 @@ from scipy.special import expm1, log1p, ndtri
 
 from decrescendo.accounting.gaussian import log_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.pld.discretisation import losses, masses_above, masses_change, place_grid
+from decrescendo.accounting.pld.discretisation import (
+    OneRecord,
+    losses,
+    masses_above,
+    masses_change,
+    place_grid,
+)
 from decrescendo.accounting.pld.interpolation import build_nodes, mixtures_above
 from decrescendo.accounting.pld.inversion import Grid, choose_grid
 from decrescendo.accounting.pld.transform import DIRECTIONS, Direction, Part, log_mgf
@@ -57,20 +63,21 @@ class MarginalCosts:
             float(-ndtri(max(min(1e-5 * delta / mass, 1e-3), 1e-300)))
             for mass in (start.steps, start.steps * rate)
         )
-        nodes = build_nodes(mu, count, nodes=24, kappa=0.08, left=left, right=right)
+        curves = OneRecord(rate)
+        nodes = build_nodes(curves, mu, count, nodes=24, kappa=0.08, left=left, right=right)
         whole = Part(losses(nodes.loss_grid, rate), mixtures_above(nodes, mu, count), rate)
         x = np.linspace(
             math.log(mu_low),
             math.log(mu_high),
             max(4, math.ceil(math.log(mu_high / mu_low) / _SPACING)),
         )
-        loss_grid = place_grid(mu_low, mu_high, kappa=_KAPPA, left=left, right=right)
+        loss_grid = place_grid(mu_low, kappa=_KAPPA, ends=curves.ends(mu_high, left, right))
         # The tilt c of a grid fits losses up to where the run's own are cut off (what is beyond has less than delta's
         # part of it): farther ones, which grids for larger mu have, would drown them in what is tilted. They count as
         # losses at the cut, which is too little for nodes far above the run, and those are beyond the budget anyway.
         cut = float(whole.losses[np.isfinite(whole.losses)].max())
         step = replace(whole, losses=np.minimum(losses(loss_grid, rate), cut))
-        masses, change = masses_above(loss_grid, np.exp(x)).q, masses_change(loss_grid, np.exp(x))
+        masses, change = masses_above(loss_grid, np.exp(x), curves).q, masses_change(loss_grid, np.exp(x))
         found: list[Direct] = []
         for direction in DIRECTIONS:
             grid = _widened(choose_grid([whole], direction, epsilon, delta, smoothing=_SMOOTHING * epsilon))

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Complex, Float, Int
 from scipy.special import log1p  # NumPy's loses small complex arguments
 
+from decrescendo.accounting.pld.discretisation import CURVE_ERROR
 from decrescendo.accounting.pld.interpolation import ORDER, Mixtures
 from decrescendo.accounting.pld.rates import Spread
 from decrescendo.accounting.pld.waves import DIRECTIONS, UNIT, Direction, RealWaves, Waves
@@ -32,8 +33,6 @@ __all__ = [
     "transform",
 ]
 
-# Relative error allowed for one value of a privacy curve (log_delta and exp; measured at most 1e-13 against mpmath).
-CURVE_ERROR = 2e-13
 _BLOCK = 1 << 19  # numbers held at once in one coefficient
 _FAST = 1 << 13  # and in a processor's own memory, where dozens of coefficients are one after the other
 _NEGLIGIBLE = 1e-10  # what a series may leave out of the logarithm of a whole group's product
@@ -44,7 +43,8 @@ class Part:
     """All steps at one sample rate: their losses at grid points, and their masses (dominating or dominated).
 
     Or all in one cell of sample rates, ``sample_rate`` in its middle: ``spread`` then says how they differ, and
-    ``tangent`` whether the gap between chord and tangent is asked for, by which a bound from below is paid.
+    ``tangent`` whether the gap between chord and tangent is asked for, by which a bound from below is paid. ``error``:
+    relative, of the values of its curves.
     """
 
     losses: Float[np.ndarray, " n"]
@@ -52,6 +52,7 @@ class Part:
     sample_rate: float
     spread: Spread | None = None
     tangent: bool = False
+    error: float = CURVE_ERROR
 
     def infinite_mass(self, direction: Direction) -> float:
         """Sum over steps of the probability of an infinite loss, an upper bound on that of their composition."""

@@ -17,6 +17,8 @@ def one_canary(
 ) -> Attack:
     """The last row becomes a canary, or is left away; all others are trained on as they are.
 
+    Under a plan for people the last k rows become canaries of one person, which all pull the same way.
+
     Args:
         plan: for as many rows as ``data`` has.
         data: what `Trainer.batches` takes.
@@ -34,12 +36,14 @@ def one_canary(
     'nothing found'
     """
     # A float32 clip norm is never above C: the pull is steep against the largest of them.
-    canary = with_canaries(data, torch.tensor([True]), float(plan.clip_norm.max()))
+    rows = plan.budget.examples_per_person
+    inner, own, pull, slot = with_canaries(data, torch.ones(rows).bool(), float(plan.clip_norm.max()))
+    canary = inner, own, pull, torch.zeros_like(slot)
 
     def evidence(sums: Sums, plan: Plan) -> float:
         rates = plan.sampling.rates(plan.steps).tolist()
         steps = zip(sums, rates, plan.noise_multiplier.tolist(), strict=True)
-        return float(sum(participation_evidence(x, p, z)[0] for x, p, z in steps))
+        return float(sum(participation_evidence(x, p, z, rows)[0] for x, p, z in steps))
 
     return Attack(
         "one canary", plan, canary, lambda: Probed(build(), 1), probed_loss(loss), evidence, learning_rate

@@ -148,6 +148,7 @@ class Run:
             f"steps: {self.steps}{self.plan.taken(self.steps)}",
             *(f"not proven, but supposed: {assumption}" for assumption in self.assumptions),
             *([f"stopped: {self.stopped}"] if self.stopped else []),
+            *([gap] if (gap := self.plan.gap(self.ledger)) else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),
             f"time: {self.seconds:.1f} s",
         ]
@@ -302,6 +303,8 @@ def _to_json(run: Run, staging: Path) -> str:
 def _guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
     """JSON has no infinity: what protects nothing has epsilon null."""
     facts = {**asdict(guarantee), "unit": str(guarantee.unit)}
+    if guarantee.examples_per_person == 1:
+        del facts["examples_per_person"]
     return facts | {"epsilon": None, "epsilon_lower": None} if math.isinf(guarantee.epsilon) else facts
 
 

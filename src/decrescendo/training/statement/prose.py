@@ -56,24 +56,33 @@ def _line(text: str) -> str:
 def _headline(promise: Mapping[str, Any]) -> str:
     if promise["epsilon"] is None:
         return (
-            f"**NO PRIVACY for any {promise['unit']}: epsilon is infinite.** Noise was zero; whatever this training "
+            f"**NO PRIVACY for any {_whom(promise)}: epsilon is infinite.** Noise was zero; whatever this training "
             "releases can tell of each of them."
         )
     words = {"upper": "an upper bound", "exact": "exact", "estimate": "AN ESTIMATE, NOT A BOUND"}[
         promise["kind"]
     ]
     spent = f"({rounded(promise['epsilon'], 'up')}, {promise['delta']:.4g})"
-    return f"**{spent}-differential privacy for one {promise['unit']}**, {words} by {promise['accountant']}."
+    return f"**{spent}-differential privacy for one {_whom(promise)}**, {words} by {promise['accountant']}."
+
+
+def _whom(promise: Mapping[str, Any]) -> str:
+    several = promise.get("examples_per_person")
+    return promise["unit"] if several is None else f"{promise['unit']} with at most {several} examples"
+
+
+def _counted(promise: Mapping[str, Any]) -> str:
+    return "examples" if "examples_per_person" in promise else "units"
 
 
 def _promise(promise: Mapping[str, Any]) -> str:
     lines = [
-        f"Protected: {'nobody' if promise['epsilon'] is None else 'one ' + promise['unit']}; {promise['neighbours']}.",
+        f"Protected: {'nobody' if promise['epsilon'] is None else 'one ' + _whom(promise)}; {promise['neighbours']}.",
         f"It covers {promise['output']}.",
         "Promised before the start: nothing."
         if promise["asked_epsilon"] is None
         else f"Promised before the start: epsilon {promise['asked_epsilon']:g}.",
-        f"delta times the number of units: {promise['delta_times_units']:.3g} (should be well below 1).",
+        f"delta times the number of {_counted(promise)}: {promise['delta_times_units']:.3g} (should be well below 1).",
     ]
     if promise["epsilon_lower"] is not None:
         lines.insert(
@@ -109,6 +118,8 @@ def _accounting(accounting: Mapping[str, Any]) -> str:
         lines.append(
             f"Width of the bracket: {100 * accounting['error_budget']:.2g} % of epsilon, on the safe side."
         )
+    if accounting["gap"]:
+        lines.append(f"{accounting['gap'][0].upper()}{accounting['gap'][1:]}.")
     if accounting["clt"] is not None:
         lines.append(
             f"The central limit theorem would say {accounting['clt']['epsilon']:.4g}: {accounting['clt']['kind']}."
@@ -122,7 +133,7 @@ def _mechanism(facts: Mapping[str, Any]) -> list[str]:
     each = "" if isinstance(rate, float) else ", one a step, which divides its sum"
     return [
         f"Sampling: {mechanism['sampling']}. Rate {_ends(rate, 6)}: "
-        f"{_ends(size, 6)} of {mechanism['units']} {facts['promise']['unit']}s expected{each}.",
+        f"{_ends(size, 6)} of {mechanism['units']} {mechanism.get('row', facts['promise']['unit'])}s expected{each}.",
         f"Clipping: {mechanism['clipping']}.",
         f"Noise: {mechanism['noise']}.",
     ]
@@ -184,7 +195,7 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
         }
         resumed = ", ".join(str(step) for step in provenance["resumed"]) or "never"
         lines += [
-            _apart(provenance["assumptions"], facts["promise"]["unit"]),
+            _apart(provenance["assumptions"], facts["mechanism"].get("row", facts["promise"]["unit"])),
             f"Random numbers: {random[provenance['random']]}.",
             f"Resumed after a stop, after step: {resumed}. A step that is done again has the same batch and the same "
             "noise, is the same release, and counts once.",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from decrescendo.accounting import GdpClt
-from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.budget import Guarantee, Unit
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.truncated import left_of, overflow_of
@@ -16,6 +16,7 @@ from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError
 from decrescendo.plans.agreement import Agreement
+from decrescendo.plans.plan import row_of
 from decrescendo.plans.sampling import BatchSchedule, Sampling
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
@@ -27,9 +28,17 @@ JSON, MARKDOWN = "statement.json", "statement.md"
 FALSE_ALARMS = (0.001, 0.01, 0.1)
 
 NEIGHBOURS = "two data sets are neighbours if one has one {unit} more than the other (add or remove)"
+OF_PEOPLE = (
+    "two data sets are neighbours if one has all examples of one person more than the other, at most {examples} (add "
+    "or remove); whose each row is was told by an id, and a person with more rows is refused before the first step"
+)
 FOLLOWED = (
     ". C_t followed the lengths of the gradients: a noisy count of them was released in one vector with the sum, and "
     "C_t is the sensitivity of both together"
+)
+SEVERAL = "people behind several {unit}s: their epsilon is larger"
+WRONG_IDS = (
+    "people who are behind several ids, or rows with a wrong one: whose each row is was told, not seen"
 )
 NOT_COVERED = (
     "whatever is computed from the private data outside of this training (see what the owner declares)",
@@ -37,7 +46,7 @@ NOT_COVERED = (
     "scores measured on private data; those in this statement are declared public",
     "running time, memory, and errors that depend on the data",
     "replacing one {unit} by another, which is two changes: at most twice epsilon, and (1 + e^epsilon) times delta",
-    "people behind several {unit}s: their epsilon is larger",
+    "{behind}",
     "what can be learned of people whether or not they took part",
     "whoever has access to the machine, the raw data, checkpoints or seeds",
 )
@@ -113,21 +122,23 @@ def state(
     >>> print(statement.to_markdown().splitlines()[2])
     **(0.99, 1e-05)-differential privacy for one example**, an upper bound by Pld.
     """
-    unit = str(guarantee.unit)
+    unit, row = str(guarantee.unit), str(row_of(guarantee))
+    behind = WRONG_IDS if guarantee.unit is Unit.PERSON else SEVERAL.format(unit=unit)
     planned, clips = agreed.planned, agreed.clip_norms(clip_norm, ledger.steps)
     noise = [release.noise_multiplier for release in ledger for _ in range(release.count)]
     sizes = agreed.sampling.sizes(ledger.steps).tolist()
     facts: dict[str, Any] = {
         "promise": _promise(agreed, guarantee),
         "reading": _reading(guarantee),
-        "accounting": _accounting(ledger, planned, guarantee),
+        "accounting": _accounting(ledger, planned, guarantee) | {"gap": agreed.gap(ledger)},
         "mechanism": {
-            "sampling": "Poisson: each unit takes part in each step by an independent coin; batches of any size, the "
+            "sampling": f"Poisson: each {row} takes part in each step by an independent coin; batches of any size, the "
             "empty ones too, are noised and counted; " + _cut(agreed.sampling),
             **_drawn(agreed.sampling, ledger.steps),
             "max_batch_size": agreed.sampling.max_batch_size,
             "units": agreed.sampling.dataset_size,
-            "clipping": f"each {unit}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
+            **({"row": row} if row != unit else {}),
+            "clipping": f"each {row}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
             "not finite counts as zero" + (FOLLOWED if clip_norm and planned is not None else ""),
             "noise": "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the "
             "expected batch size"
@@ -153,7 +164,7 @@ def state(
         "audit": None if audit is None else dict(audit),
         "declared": (declaration or Declaration()).stated(),
         "not_covered": [
-            *(text.format(unit=unit) for text in NOT_COVERED),
+            *(text.format(unit=unit, behind=behind) for text in NOT_COVERED),
             *_gaps(provenance),
             *([] if audit is None else _audited(audit, agreed.sha256)),
         ],
@@ -184,13 +195,14 @@ def _facts(provenance: Provenance) -> dict[str, Any]:
 
 
 def _promise(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
-    unit = str(guarantee.unit)
+    unit, several = str(guarantee.unit), guarantee.examples_per_person
     return {
         "epsilon": _plain(guarantee.epsilon),
         "epsilon_lower": _plain(guarantee.epsilon_lower),
         "delta": guarantee.delta,
         "unit": unit,
-        "neighbours": NEIGHBOURS.format(unit=unit),
+        **({"examples_per_person": several} if several > 1 else {}),
+        "neighbours": OF_PEOPLE.format(examples=several) if several > 1 else NEIGHBOURS.format(unit=unit),
         "kind": guarantee.kind,
         "accountant": guarantee.accountant,
         "asked_epsilon": _plain(agreed.budget.epsilon),
@@ -240,6 +252,8 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
         claimed = GdpClt().epsilon(planned.cut(1, None), guarantee.delta).value
     except AccountingError:
         return facts
+    if guarantee.examples_per_person > 1:  # it speaks of one example
+        return facts
     return facts | {
         "clt": {"epsilon": claimed, "kind": "an estimate, not a bound"} if math.isfinite(claimed) else None
     }
@@ -258,7 +272,7 @@ def _ended(agreed: Agreement, ledger: Ledger, stopped: str) -> str:
 def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, float]]:
     if not points or not len(ledger) or math.isinf(guarantee.epsilon):
         return []
-    spent = EpsilonCurve(ledger, guarantee.delta, checkpoints=points)
+    spent = EpsilonCurve(ledger, guarantee.delta, checkpoints=points, group=guarantee.examples_per_person)
     return [{"step": int(step), "epsilon": spent.at_step(int(step))} for step in spent.steps]
 
 

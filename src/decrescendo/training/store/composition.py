@@ -162,7 +162,7 @@ class Declared:
 
     def _epsilon(self, runs: Sequence[Reserved]) -> float:
         joint = sum((run.ledger for run in runs), Ledger())
-        return _epsilon(joint, self._budget.delta) if len(joint) else 0.0
+        return _epsilon(joint, self._budget) if len(joint) else 0.0
 
 
 def _sum(runs: Sequence[Reserved], part: int) -> Fraction:
@@ -176,9 +176,9 @@ def _price(agreed: Agreement) -> Guarantee:
 
 
 @functools.lru_cache(maxsize=256)
-def _epsilon(ledger: Ledger, delta: float) -> float:
+def _epsilon(ledger: Ledger, budget: Budget) -> float:
     """Upper end, from `Pld`; plans come again and again, with other seeds."""
-    return Truncated().epsilon(ledger, delta).value
+    return Truncated().certify(ledger, budget).epsilon
 
 
 def composition(name: str, budget: Budget) -> Composition:

@@ -34,6 +34,7 @@ from decrescendo.training.store.composition import Cost, Reserved
 from decrescendo.training.store.composition import composition as rule_named
 from decrescendo.training.store.schema import connect, create
 
+EXAMPLES = "examples_per_person"  # said where there are several
 EXPORT_FORMAT, EXPORT_VERSION = "decrescendo-store", 1
 # Exact fractions, none of them with an exponent: 1e999999999 is a short text and a number that fills any memory.
 _COST = re.compile(r"(\d{1,2000}(/[1-9]\d{0,1999})?(,\d{1,2000}(/[1-9]\d{0,1999})?)*)?", re.ASCII)
@@ -92,7 +93,10 @@ class Store:
         self._owner = os.getpid()
         try:
             facts = dict(self._connection.execute("SELECT name, value FROM facts"))
-            self.budget = Budget(float(facts["epsilon"]), float(facts["delta"]), check_unit(facts["unit"]))
+            self.budget = Budget(
+                float(facts["epsilon"]), float(facts["delta"]), check_unit(facts["unit"]),
+                int(facts.get(EXAMPLES, "1")),
+            )  # fmt: skip
             self.dataset, self.rows = facts["dataset"], int(facts["rows"])
             self.composition = rule_named(facts["composition"], self.budget)
         except (KeyError, TypeError, ValueError, sqlite3.Error) as error:
@@ -132,6 +136,8 @@ class Store:
             "rows": str(check_integer("rows", rows, at_least=1)),
             "composition": rule_named(composition, budget).name,
         }
+        if budget.examples_per_person > 1:
+            facts[EXAMPLES] = str(budget.examples_per_person)
         create(Path(path), facts)
         return cls(path)
 
@@ -153,9 +159,9 @@ class Store:
                 f"a run must be on the store's {self.rows} rows, got a plan for {agreed.sampling.dataset_size}. "
                 "Another data set has a store of its own"
             )
-        if agreed.budget.unit is not self.budget.unit:
+        if agreed.budget.protected != self.budget.protected:
             raise InvalidValue(
-                f"a run must protect the store's unit, {self.budget.unit}, got {agreed.budget.unit}"
+                f"a run must protect the store's unit, {self.budget.protected}, got {agreed.budget.protected}"
             )
         # Judged before the lock is taken: it may take a second.
         cost, text = self.composition.cost(agreed), agreed.to_json()
@@ -237,6 +243,7 @@ class Store:
                 "epsilon": self.budget.epsilon,
                 "delta": self.budget.delta,
                 "unit": self.budget.unit.value,
+                **({EXAMPLES: several} if (several := self.budget.examples_per_person) > 1 else {}),
             },
             "dataset": self.dataset,
             "rows": self.rows,

@@ -1,4 +1,5 @@
-"""One round seen by somebody behind m clients, a mixture of Gaussians, and many of them composed."""
+"""One step seen by a group of m records, a mixture of Gaussians, and many of them composed by dp-accounting: for a
+second opinion on `Pld(group=m)`, with nothing in common but the formula."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ class BinomialMixture:
     """P = sum_j P(J = j) N(j, z^2) with J binomial(m, p), against Q = N(0, z^2).
 
     Args:
-        clients: m >= 1.
+        size: m >= 1.
         sample_rate: p in (0, 1].
         noise_multiplier: z > 0.
 
@@ -28,7 +29,7 @@ class BinomialMixture:
     0.1974126...
     """
 
-    clients: int
+    size: int
     sample_rate: float
     noise_multiplier: float
 
@@ -41,7 +42,7 @@ class BinomialMixture:
     def place(self, loss: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
         """The x at which `log_ratio` is ``loss``, within the range that matters; its ends beyond it."""
         low = np.full(loss.shape, -4 * _TAIL * self.noise_multiplier)
-        high = np.full(loss.shape, self.clients + 4 * _TAIL * self.noise_multiplier)
+        high = np.full(loss.shape, self.size + 4 * _TAIL * self.noise_multiplier)
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             below = self.log_ratio(middle) < loss
@@ -61,12 +62,12 @@ class BinomialMixture:
     def span(self) -> tuple[float, float]:
         """Losses that matter: `log_ratio` at the ends of both distributions."""
         z = self.noise_multiplier
-        low, high = self.log_ratio(np.array([-_TAIL * z, self.clients + _TAIL * z]))
+        low, high = self.log_ratio(np.array([-_TAIL * z, self.size + _TAIL * z]))
         return float(low), float(high)
 
     def _parts(self) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]]:
-        j = np.arange(self.clients + 1.0)
-        return j, np.asarray(binom.pmf(j, self.clients, self.sample_rate))
+        j = np.arange(self.size + 1.0)
+        return j, np.asarray(binom.pmf(j, self.size, self.sample_rate))
 
     def _mixed(self, x: Float[np.ndarray, " n"], sign: int) -> Float[np.ndarray, " n"]:
         """P of a half-line: sum_j w_j Phi((x - sign j) / z)."""

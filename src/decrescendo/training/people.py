@@ -1,0 +1,88 @@
+"""Whose row each is: data held against the number of examples of one person that a plan was made for."""
+
+import hashlib
+from collections.abc import Sized
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from decrescendo.accounting.budget import Budget, Unit
+from decrescendo.errors import InvalidType, InvalidValue
+
+
+def check_people(people: object, budget: Budget, rows: int) -> str:
+    """``people`` has an id a row, and none more often than ``budget`` says; or an error, before the first step.
+
+    Args:
+        people: an id a row, in the order of the rows: an array, a tensor, a list or a column of a data frame. ``None``
+            for a plan that protects examples.
+        budget: of the plan.
+        rows: number of rows.
+
+    Returns:
+        A digest of who is who, for processes to compare; empty without ``people``.
+
+    Raises:
+        InvalidValue: no ids for a plan that protects people, or ids for one that does not; more or fewer ids than rows,
+            a row without one, a person with too many rows.
+        InvalidType: ids of another form.
+
+    >>> budget = Budget(1.0, 1e-5, Unit.PERSON, examples_per_person=2)
+    >>> len(check_people(["ann", "bo", "ann"], budget, 3))
+    64
+    >>> check_people(["ann", "bo", "ann", "ann"], budget, 4)
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: one person must have at most 2 rows, as the plan says, got one with 3. ...
+    """
+    if budget.unit is not Unit.PERSON:
+        if people is not None:
+            raise InvalidValue(
+                f"people must come with a plan that protects people, got ids for one of unit={budget.unit}. Calibrate "
+                "with Budget(epsilon, delta, Unit.PERSON, examples_per_person=k)"
+            )
+        return ""
+    if people is None:
+        raise InvalidValue(
+            f"a plan that protects a {budget.protected} must be given people=, an id for each row, got none. Without "
+            "it nobody has looked how many rows one person has"
+        )
+    ids = _ids(people)
+    if len(ids) != rows:
+        raise InvalidValue(f"people must have an id for each of the {rows} rows, got {len(ids)}")
+    places: dict[object, int] = {}
+    whose = np.empty(rows, dtype=np.int64)
+    for row, one in enumerate(ids):
+        if one is None or one != one or one == "":
+            raise InvalidValue(
+                f"every row must have an id in people, got {one!r} for row {row}. Whose row is it?"
+            )
+        whose[row] = places.setdefault(one, len(places))
+    most = int(np.bincount(whose).max())
+    if most > budget.examples_per_person:
+        raise InvalidValue(
+            f"one person must have at most {budget.examples_per_person} rows, as the plan says, got one with {most}. "
+            "Leave rows out, or calibrate with a larger examples_per_person"
+        )
+    return hashlib.sha256(whose.tobytes()).hexdigest()
+
+
+def _ids(people: object) -> list[Any]:
+    if isinstance(people, Tensor):
+        people = people.detach().cpu().numpy()
+    elif not isinstance(people, np.ndarray) and hasattr(people, "to_numpy"):
+        people = cast("Any", people).to_numpy()
+    if isinstance(people, np.ndarray) and people.ndim == 1:
+        return people.tolist()
+    if isinstance(people, str | bytes | np.ndarray) or not (
+        isinstance(people, Sized) and hasattr(people, "__getitem__")
+    ):
+        raise InvalidType(
+            f"people must be a list or a one-dimensional array of ids, one a row, got {type(people).__name__}"
+        )
+    sequence = cast("Any", people)
+    ids = [sequence[row] for row in range(len(sequence))]
+    if not all(isinstance(one, str | bytes | int | float | np.generic | None) for one in ids):
+        odd = next(one for one in ids if not isinstance(one, str | bytes | int | float | np.generic | None))
+        raise InvalidType(f"each id in people must be a text or a number, got {type(odd).__name__}")
+    return [one.item() if isinstance(one, np.generic) else one for one in ids]

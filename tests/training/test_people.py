@@ -1,0 +1,293 @@
+"""Training for people with several examples: whose row each is, what is refused, and what is said of it afterwards."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import decrescendo as dc
+from decrescendo.accounting import Pld
+from decrescendo.accounting.budget import Unit
+from decrescendo.audit import many_runs
+from decrescendo.audit.attacks import one_canary
+from decrescendo.audit.likelihood import participation_evidence
+from decrescendo.errors import FileRefused, InvalidType, InvalidValue
+from decrescendo.plans import Plan, calibrate, curves
+from decrescendo.plans.adaptive_plan import AdaptivePlan
+from decrescendo.training import Checkpoints, Store, Task, train_task
+from decrescendo.training.people import check_people
+from decrescendo.training.progress import Progress
+
+ROWS, MOST = 40, 3
+BUDGET = dc.Budget(3.0, 1e-3, Unit.PERSON, MOST)
+IDS = np.arange(ROWS) // MOST  # thirteen people with three rows, one with one
+
+
+def plan_of(budget: dc.Budget = BUDGET, **more: Any) -> Plan:
+    return calibrate(
+        budget, dc.PoissonSampling(ROWS, 8), steps=4, privacy=curves.growing_mu(1.5), clip=[1.0] * 4, **more
+    )
+
+
+PLAN = plan_of()
+DATA = torch.linspace(-1, 1, ROWS)[:, None], torch.ones(ROWS, 1)
+
+
+def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    return (model(batch[0]) - batch[1]).square().sum(dim=1)
+
+
+def trained(plan: Any = PLAN, people: Any = IDS, **more: Any) -> Any:
+    torch.manual_seed(0)
+    model = nn.Linear(1, 1)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    return dc.train(model, loss, DATA, plan, sgd, seed=0, people=people, **more)
+
+
+def after_two(progress: Progress) -> bool:
+    return progress.step == 2
+
+
+class TestPlans:
+    def test_the_promise_is_of_all_examples_of_one_person(self) -> None:
+        assert PLAN.guarantee == Pld().certify(PLAN.ledger, BUDGET)
+        assert Pld(group=MOST).bracket(PLAN.ledger, 1e-3)[1] <= 3.0
+        assert Pld(group=MOST).bracket(PLAN.ledger, 1e-3)[1] >= 3.0 * 0.999
+        example = plan_of(dc.Budget(3.0, 1e-3))
+        assert (PLAN.noise_multiplier > 1.5 * example.noise_multiplier).all()
+
+    def test_rows_of_people_are_drawn_and_clipped_as_ever(self) -> None:
+        assert "adding or removing one person with at most 3 examples" in PLAN.describe()
+        assert "each of 40 examples with probability" in PLAN.describe()
+
+    @pytest.mark.parametrize("moving", [False, True])
+    def test_the_file_says_how_many_and_is_read_back(self, moving: bool, tmp_path: Path) -> None:
+        plan = plan_of(batch=curves.linear(4, 12)) if moving else PLAN
+        plan.save(tmp_path / "plan.json")
+        again = Plan.load(tmp_path / "plan.json")
+        assert again == plan
+        assert again.budget.examples_per_person == again.guarantee.examples_per_person == MOST
+        lines = list(again.confirm(again.ledger))
+        assert "consistent with the guarantee" in lines[1]
+
+    def test_plans_for_examples_stay_as_they_were(self) -> None:
+        text = plan_of(dc.Budget(3.0, 1e-3)).to_json()
+        assert '"version": 1' in text or '"version":1' in text
+        assert "examples_per_person" not in text
+
+    def test_a_file_without_the_number_is_refused(self) -> None:
+        from decrescendo.base import sealed, strict_json
+
+        content = strict_json.loads(PLAN.to_json())
+        del content["sha256" if "sha256" in content else next(k for k in content if "sha" in k)]
+        del content["guarantee"]["examples_per_person"]
+        with pytest.raises(FileRefused, match="no key 'examples_per_person'"):
+            Plan.from_json(sealed.seal(content))
+
+    def test_a_plan_that_promises_a_person_what_an_example_has_is_contradicted(self) -> None:
+        low = Pld().certify(PLAN.ledger, dc.Budget(3.0, 1e-3)).epsilon
+        wrong = dc.Guarantee(low, 1e-3, Unit.PERSON, "Pld", "upper", None, MOST)
+        forged = Plan(BUDGET, PLAN.sampling, PLAN.schedule, wrong)
+        with pytest.raises(dc.errors.AccountingError, match="must not be below the true epsilon"):
+            list(forged.confirm(forged.ledger))
+        with pytest.raises(InvalidValue, match="must promise what its releases spend"):
+            trained(forged)
+        with pytest.raises(InvalidValue, match="must have the delta and unit of its budget"):
+            Plan(BUDGET, PLAN.sampling, PLAN.schedule, dc.Guarantee(low, 1e-3, Unit.PERSON, "Pld", "upper"))
+
+    def test_noise_decided_on_the_way_is_refused(self) -> None:
+        with pytest.raises(InvalidValue, match="must protect one example"):
+            AdaptivePlan(BUDGET, dc.PoissonSampling(ROWS, 8), "RenyiFilter(order=16)", 4, "fixed")
+        with pytest.raises(InvalidValue, match="a filter must protect one example"):
+            dc.accounting.RenyiFilter(BUDGET, 16)
+
+    @given(st.integers(2, 4), st.floats(1.1, 3.0))
+    @settings(max_examples=5)
+    def test_more_examples_a_person_never_need_less_noise(self, most: int, epsilon: float) -> None:
+        few, many = (
+            plan_of(dc.Budget(epsilon, 1e-3, Unit.PERSON, each)).noise_multiplier for each in (most - 1, most)
+        )
+        assert (many > few).all()
+
+
+class TestIds:
+    @pytest.mark.parametrize(
+        "people", [IDS, IDS.tolist(), torch.from_numpy(IDS), tuple(map(str, IDS)), IDS.astype(float)]
+    )
+    def test_forms_of_ids(self, people: Any) -> None:
+        assert check_people(people, BUDGET, ROWS) == check_people(IDS, BUDGET, ROWS)
+
+    @pytest.mark.parametrize(
+        ("people", "error", "says"),
+        [
+            (None, InvalidValue, "must be given people=, an id for each row, got none"),
+            (IDS // 2, InvalidValue, "one person must have at most 3 rows, as the plan says, got one with 6"),
+            (IDS[1:], InvalidValue, "an id for each of the 40 rows, got 39"),
+            ([None, *IDS[1:]], InvalidValue, "got None for row 0"),
+            ([math.nan, *IDS[1:].astype(float)], InvalidValue, "got nan for row 0"),
+            (["", *map(str, IDS[1:])], InvalidValue, "got '' for row 0"),
+            (IDS.reshape(2, 20), InvalidType, "a list or a one-dimensional array"),
+            ("a" * ROWS, InvalidType, "a list or a one-dimensional array"),
+            (iter(IDS), InvalidType, "a list or a one-dimensional array"),
+            ([[1]] * ROWS, InvalidType, "must be a text or a number, got list"),
+        ],
+    )
+    def test_what_is_not_an_id_a_row_is_refused_before_the_first_step(
+        self, people: Any, error: type[Exception], says: str
+    ) -> None:
+        drawn = []
+        torch.manual_seed(0)
+        model = nn.Linear(1, 1)
+        trainer = dc.Trainer(model, loss, PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+        with pytest.raises(error, match=says):
+            drawn.extend(trainer.batches(DATA, people=people))
+        assert not drawn
+        assert not len(trainer.ledger)
+
+    @given(st.lists(st.integers(0, 6), min_size=1, max_size=30), st.integers(1, 6))
+    def test_the_bound_is_that_of_counting(self, ids: list[int], most: int) -> None:
+        budget = dc.Budget(1.0, 1e-3, Unit.PERSON, most)
+        if max(ids.count(one) for one in ids) <= most:
+            assert check_people(ids, budget, len(ids))
+        else:
+            with pytest.raises(InvalidValue, match="one person must have at most"):
+                check_people(ids, budget, len(ids))
+
+    def test_ids_with_a_plan_for_examples_are_refused(self) -> None:
+        with pytest.raises(InvalidValue, match="people must come with a plan that protects people"):
+            trained(plan_of(dc.Budget(3.0, 1e-3)))
+
+
+class TestRuns:
+    def test_the_run_and_its_statement_speak_of_people(self, tmp_path: Path) -> None:
+        run = trained()
+        assert run.guarantee == Pld().certify(PLAN.ledger, BUDGET)
+        run.save(tmp_path / "run")
+        again = dc.Run.load(tmp_path / "run")
+        assert again.guarantee == run.guarantee
+        facts = run.statement(spent=4).facts
+        assert facts["promise"]["examples_per_person"] == MOST
+        assert facts["spent"][-1]["epsilon"] == run.guarantee.epsilon
+        assert facts["accounting"]["clt"] is None
+        page = (tmp_path / "run" / "statement.md").read_text()
+        for words in (
+            "-differential privacy for one person with at most 3 examples**",
+            "one has all examples of one person more than the other, at most 3",
+            "of 40 examples expected", "each example takes part", "Examples were proven apart",
+            "people who are behind several ids",
+        ):  # fmt: skip
+            assert words in page
+        assert "people behind several" not in page
+
+    def test_training_itself_is_that_of_the_same_noise_for_examples(self) -> None:
+        """The unit changes what is promised, and nothing of what is released."""
+        as_examples = Plan(
+            dc.Budget(3.0, 1e-3),
+            PLAN.sampling,
+            PLAN.schedule,
+            Pld().certify(PLAN.ledger, dc.Budget(3.0, 1e-3)),
+        )
+        one, other = trained(), trained(as_examples, people=None)
+        assert all(torch.equal(one.weights[name], other.weights[name]) for name in one.weights)
+        assert one.ledger == other.ledger
+        assert other.guarantee.epsilon < one.guarantee.epsilon / 2
+
+    def test_killed_and_resumed_the_bits_and_the_bound_are_the_same(self, tmp_path: Path) -> None:
+        whole = trained()
+        trained(checkpoints=Checkpoints(tmp_path), callback=after_two)
+        with pytest.raises(InvalidValue, match="got one with 6"):
+            trained(people=IDS // 2, checkpoints=Checkpoints(tmp_path, resume=True))
+        rest = trained(checkpoints=Checkpoints(tmp_path, resume=True))
+        assert all(torch.equal(whole.weights[name], rest.weights[name]) for name in whole.weights)
+        assert rest.guarantee == whole.guarantee
+
+    def test_a_store_of_people_reserves_people(self, tmp_path: Path) -> None:
+        store = Store.create(
+            tmp_path / "a.db", dc.Budget(7.0, 1e-2, Unit.PERSON, MOST), dataset="patients", rows=ROWS
+        )
+        store.start(PLAN)
+        trained(store=store)
+        assert Store(tmp_path / "a.db").budget == store.budget
+        with pytest.raises(InvalidValue, match="person with at most 3 examples, got example"):
+            store.start(plan_of(dc.Budget(1.0, 1e-3)))
+        with pytest.raises(InvalidValue, match="with at most 3 examples, got person with at most 2"):
+            store.start(plan_of(dc.Budget(1.0, 1e-3, Unit.PERSON, 2)))
+        declared = Store.create(
+            tmp_path / "b.db", dc.Budget(7.0, 1e-2, Unit.PERSON, MOST), dataset="patients", rows=ROWS,
+            composition="declared",
+        )  # fmt: skip
+        declared.start(PLAN)
+        assert f"{Pld(group=MOST).bracket(PLAN.ledger, 1e-2)[1]:.6g}" in declared.describe()
+
+    def test_a_task_has_ids(self) -> None:
+        task = Task(model=nn.Linear(1, 1), loss=loss, data=DATA, people=lambda: IDS)
+        assert train_task(task, PLAN, seed=0).guarantee.examples_per_person == MOST
+
+    def test_a_row_that_is_a_person_is_clipped_as_one(self) -> None:
+        """Sampling by person: a row holds all examples of one, its loss is their mean, and one row is one person."""
+        people = torch.randn(12, 4, 2, generator=torch.Generator().manual_seed(1))
+
+        def of_people(model: nn.Module, batch: Any) -> torch.Tensor:
+            return model(batch).square().mean(dim=(1, 2))
+
+        torch.manual_seed(0)
+        model = nn.Linear(2, 1)
+        each = []
+        for person in people:
+            model.zero_grad()
+            model(person).square().mean().backward()
+            gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+            each.append(gradient * min(1.0, 0.5 / float(gradient.norm())))
+        model.zero_grad()
+        found = dc.clipping.Engine(model, of_people).clipped_sum(people, 0.5)
+        total = torch.cat([found.gradients[name].flatten() for name, _ in model.named_parameters()])
+        torch.testing.assert_close(total, torch.stack(each).sum(0), rtol=1e-4, atol=1e-5)
+        budget = dc.Budget(3.0, 1e-3, Unit.PERSON)
+        plan = calibrate(budget, dc.PoissonSampling(12, 4), steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        run = dc.train(model, of_people, people, plan, sgd, seed=0, people=range(12))
+        assert "-DP a person, Pld" in str(run.guarantee)
+
+
+class TestAudit:
+    def test_evidence_is_the_ratio_of_the_two_laws(self) -> None:
+        from scipy.stats import binom, norm
+
+        x, p, z, k = np.array([-1.0, 0.3, 2.5]), 0.2, 1.5, 3
+        mixed = sum(binom.pmf(j, k, p) * norm.pdf(x, j, z) for j in range(k + 1))
+        np.testing.assert_allclose(
+            participation_evidence(x, p, z, k), np.log(mixed / norm.pdf(x, 0, z)), rtol=1e-12
+        )
+        np.testing.assert_allclose(
+            participation_evidence(x, p, z, 1), np.logaddexp(math.log(0.8), math.log(0.2) + (x - 0.5) / z**2)
+        )
+
+    def test_a_person_accounted_as_one_example_is_caught_and_an_honest_plan_is_not(self) -> None:
+        """All rows of one person come and go. Of the noise that hides one example the audit finds more than it
+        promises; of the noise for the person, nothing."""
+        people = dc.Budget(1.0, 1e-2, Unit.PERSON, 8)
+        sampling = dc.PoissonSampling(32, 16)
+
+        def plan(budget: dc.Budget) -> Plan:
+            return calibrate(budget, sampling, steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
+
+        honest, example = plan(people), plan(dc.Budget(1.0, 1e-2))
+        # The build that is broken: a person's plan with an example's noise, promised as it was for the example.
+        claimed = dc.Guarantee(example.guarantee.epsilon, 1e-2, Unit.PERSON, "Pld", "upper", None, 8)
+        broken = Plan(people, sampling, example.schedule, claimed)
+        data = torch.ones(32, 2)
+
+        def attacked(plan: Plan, runs: int) -> float:
+            attack = one_canary(plan, data, lambda: nn.Linear(2, 1), lambda model, batch: model(batch)[:, 0])
+            return many_runs(attack, runs=runs, seed=3).lower
+
+        assert attacked(honest, 60) <= 1.0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("decrescendo.training.source.check_promise", print)
+            assert attacked(broken, 120) > 1.0
