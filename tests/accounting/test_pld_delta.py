@@ -268,8 +268,8 @@ def test_the_probability_of_being_laid_open_is_bracketed() -> None:
         rows = [(rate * reach, count) for rate, count in case]
         with mp.workdps(900):
             kept = mp.fprod((1 - mp.mpf(rate)) ** count for rate, count in rows)
-            lower, upper = _exposed(Ledger([Release(rate, 0.0, count) for rate, count in rows]))
+            lower, upper = _exposed(Ledger([Release(rate, 0.0, count) for rate, count in rows]), 1)
             assert lower <= 1 - kept <= upper
             assert upper - lower <= 1e-14 * upper
-    assert _exposed(Ledger([Release(1.0, 0.0), Release(0.1, 0.0)])) == (1.0, 1.0)
-    assert _exposed(Ledger()) == (0.0, 0.0)
+    assert _exposed(Ledger([Release(1.0, 0.0), Release(0.1, 0.0)]), 1) == (1.0, 1.0)
+    assert _exposed(Ledger(), 1) == (0.0, 0.0)

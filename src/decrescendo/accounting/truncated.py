@@ -125,7 +125,7 @@ class Truncated(Accountant):
         check_instance("ledger", ledger, Ledger)
         if not ledger.is_cut:
             return ledger
-        if isinstance(self.judge, Pld) and self.judge.group > 1:
+        if getattr(self.judge, "group", 1) > 1:
             raise AccountingError(
                 f"people with several examples must have batches that are not cut, got {ledger}: what one of them "
                 "pushes out is not proven here. Leave max_batch_size out"

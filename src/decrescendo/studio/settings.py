@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from decrescendo.accounting import Budget, Pld
+from decrescendo.accounting import Budget, Pld, Unit
 from decrescendo.accounting.budget import check_unit
 from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
 from decrescendo.plans import Curve, Plan, PoissonSampling, calibrate, curves
@@ -101,7 +101,7 @@ def read(form: Mapping[str, Any]) -> Settings:
         clip = _clip(_part(form, "clip"))
         rows = check_integer("dataset_size", form["dataset_size"], at_least=1)
         return Settings(
-            Budget(_real(form, "epsilon"), _real(form, "delta"), check_unit(form["unit"])),
+            Budget(_real(form, "epsilon"), _real(form, "delta"), _unit(form["unit"])),
             PoissonSampling(rows, _real(form, "batch")),
             check_steps(form["steps"]),
             _privacy(_part(form, "noise"), clip),
@@ -178,3 +178,14 @@ def _by_hand(name: str, part: Mapping[str, Any], *, power: int) -> Call:
     at: list[float] = [float(f"{level:.4g}") for level in (levels**power).tolist()]
     pieces = tuple(Call("exponential", pair) for pair in pairwise(at))
     return Call("join", (pieces, tuple(i / (HAND - 1) for i in range(1, HAND - 1))))
+
+
+def _unit(value: object) -> Unit:
+    """The page has no control for how many examples a person has."""
+    unit = check_unit(value)
+    if unit is Unit.PERSON:
+        raise InvalidValue(
+            "unit must be one of example, client here, got unit='person'. Plan for people with several examples by "
+            "`decrescendo plan --unit person --examples-per-person`"
+        )
+    return unit

@@ -52,7 +52,7 @@ from decrescendo.accounting.pld.discretisation import (
 from decrescendo.accounting.pld.interpolation import exactly
 from decrescendo.accounting.pld.transform import DIRECTIONS, Part
 from decrescendo.accounting.pld.waves import UNIT
-from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import is_trivial, round_down
 from decrescendo.errors import AccountingError, check_integer, check_real
 
@@ -232,7 +232,7 @@ class Allocated(Accountant):
         """Upper bound on epsilon at ``delta``."""
         check_delta(delta)
         epochs = self._epochs(ledger)
-        if is_trivial(ledger):
+        if is_trivial(ledger, self.name):
             return Bound(0.0 if not len(ledger) else math.inf, "upper")
         parts = self._parts(epochs, 1e-4 * delta)
         if max(sum(part.infinite_mass(d) for part in parts) for d in DIRECTIONS) >= delta:
@@ -243,13 +243,12 @@ class Allocated(Accountant):
         """Upper bound on delta at ``epsilon``."""
         near = check_real("epsilon", epsilon, at_least=0)
         epochs = self._epochs(ledger)
-        if is_trivial(ledger):
+        if is_trivial(ledger, self.name):
             return Bound(0.0 if not len(ledger) else 1.0, "upper")
         return Bound(upper_delta(self._parts(epochs, 1e-13), near), "upper")
 
     def _epochs(self, ledger: Ledger) -> Ledger:
         """The ledger, if it is one of whole epochs of one noise multiplier each."""
-        check_uncut(ledger, self.name)
         t = self.steps_per_epoch
         if not len(ledger):
             return ledger

@@ -80,7 +80,7 @@ class Group:
         return k**2 / 4 if k <= 2 else (k**2 - k + 1) / 3
 
     @property
-    def _log_weights(self) -> Float[np.ndarray, " size"]:
+    def _log_shares(self) -> Float[np.ndarray, " size"]:
         """log w_j, j = 1 .. k."""
         return np.asarray(binom.logpmf(np.arange(1, self.size + 1), self.size, self.sample_rate)) - math.log(
             self.rate
@@ -91,7 +91,7 @@ class Group:
     ) -> tuple[Float[np.ndarray, "k n"], Float[np.ndarray, "k n"], Float[np.ndarray, "k n"]]:
         """log y, E and m at x."""
         m = mu[:, None]
-        logs = self._log_weights
+        logs = self._log_shares
         top = np.full(x.shape, -np.inf)
         for j, log in enumerate(logs, 1):
             np.maximum(top, log + j * m * (x - j * m / 2), out=top)
@@ -107,7 +107,7 @@ class Group:
         """x* with log y(x*) = e: Newton's method from the right, where the convex log y is above it."""
         m = mu[:, None]
         x = np.full((mu.size, e.size), np.inf)
-        for j, log in enumerate(self._log_weights, 1):
+        for j, log in enumerate(self._log_shares, 1):
             np.minimum(x, (e - log) / (j * m) + j * m / 2, out=x)
         for _ in range(_ITERATIONS):
             value, mean, _ = self.loss(x, mu)
@@ -121,7 +121,7 @@ class Group:
         """delta(e; mu) - max(0, 1 - exp(e)), with small relative error in both tails."""
         x, m = self.place(e, mu), mu[:, None]
         found = np.zeros(x.shape)
-        for j, log in enumerate(self._log_weights, 1):
+        for j, log in enumerate(self._log_shares, 1):
             inner = j * m * (x - j * m / 2)
             found += np.exp(log + log_delta(np.abs(inner), j * m) + np.minimum(inner, 0.0))
             # Of a ratio on the other side of 1 than y: all of it, less what is on its own side.
@@ -142,11 +142,11 @@ class Group:
 
     def _quantile(self, mu: float, right: float) -> float:
         """x such that sum_j w_j Phi(j mu - x) is at most Phi(-right)."""
-        j, weights = np.arange(1, self.size + 1), np.exp(self._log_weights)
+        j, shares = np.arange(1, self.size + 1), np.exp(self._log_shares)
         low, high = right, right + self.size * mu
         while high - low > 1e-3:
             middle = (low + high) / 2
-            low, high = (low, middle) if weights @ ndtr(j * mu - middle) <= ndtr(-right) else (middle, high)
+            low, high = (low, middle) if shares @ ndtr(j * mu - middle) <= ndtr(-right) else (middle, high)
         return high
 
     def lowered(self, loss_grid: LossGrid, mu: Float[np.ndarray, " k"], tail: float) -> Lowered:

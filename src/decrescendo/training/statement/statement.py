@@ -1,4 +1,7 @@
-"""`Statement`: what may be said of a trained model's privacy, as facts, and as a page for people."""
+"""`Statement`: what may be said of a trained model's privacy, as facts, and as a page for people.
+
+Longer than most files: each fact stands once, beside how it is found, written and read again.
+"""
 
 import math
 import os
