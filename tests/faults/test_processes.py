@@ -83,7 +83,10 @@ print(json.dumps(passed))
 """
 
 
-@pytest.mark.parametrize("owns", [(1, 1, 1), (1, 2, 3)], ids=["same", "different"])
+@pytest.mark.parametrize(
+    "owns",
+    [pytest.param((1, 1, 1), id="same", marks=pytest.mark.slow), pytest.param((1, 2, 3), id="different")],
+)
 def test_processes_in_one_folder_never_let_two_results_of_one_step_pass(
     tmp_path: Path, owns: tuple[int, ...]
 ) -> None:

@@ -62,7 +62,11 @@ def _seen(work: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("sent", "code", "word"), [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")]
+    ("sent", "code", "word"),
+    [
+        (signal.SIGINT, 130, "Ctrl-C"),
+        pytest.param(signal.SIGTERM, 143, "SIGTERM", marks=pytest.mark.slow),
+    ],
 )
 def test_a_training_that_is_stopped_goes_on(
     folder: Path, tmp_path: Path, sent: signal.Signals, code: int, word: str

@@ -157,7 +157,7 @@ class TestPlans:
         made: Plan = eval(settings.code(), {"dc": dc})
         assert made == settings.plan()
 
-    @pytest.mark.parametrize("shape", ["linear", "exponential"])
+    @pytest.mark.parametrize("shape", ["linear", pytest.param("exponential", marks=pytest.mark.slow)])
     def test_batch_sizes_that_move_are_in_the_script_and_in_the_curves(
         self, opened: Open, shape: str
     ) -> None:
