@@ -4,7 +4,6 @@ exponential that fits it is found with an honest interval; what is finished is k
 import dataclasses
 import io
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -360,14 +359,18 @@ def test_a_study_that_is_killed_goes_on_with_what_it_has(
     assert measured == [0, 1, 9, 2]
     np.testing.assert_array_equal(resumed.slopes, whole.slopes)
     path = study.path(tmp_path / "torn")
-    path.write_text(path.read_text().replace("0.", "1.", 1))
+    other = dataclasses.replace(study, high=1.0)  # whole, in the same file
+    influences.study_influence([other], [7], tmp_path / "torn", console=quiet)
+    mine = next(line for line in path.read_text().splitlines() if '"high": 2.0' in line)
+    path.write_text(path.read_text().replace(mine, mine.replace('"base": ', '"base": 1', 1)))
     (repaired,) = influences.study_influence([study], range(3), tmp_path / "torn", console=quiet)
-    assert measured == [0, 1, 9, 2, 0, 1, 2]
+    assert measured == [0, 1, 9, 2, 7, 0, 1, 2]
+    assert influences.found(tmp_path / "torn", other).keys() == {7}
     np.testing.assert_array_equal(repaired.slopes, whole.slopes)
 
 
 @pytest.mark.usefixtures("toy")
-def test_files_of_another_study_are_not_taken(tmp_path: Path) -> None:
+def test_lines_of_another_study_are_not_taken(tmp_path: Path) -> None:
     study, quiet = toy_study(), Console(file=io.StringIO())
     influences.study_influence([study], [0], tmp_path, console=quiet)
     assert influences.found(tmp_path, study).keys() == {0}
@@ -376,9 +379,7 @@ def test_files_of_another_study_are_not_taken(tmp_path: Path) -> None:
         dataclasses.replace(study, high=1.0),
         dataclasses.replace(study, spec=dataclasses.replace(study.spec, clip=2.0)),
     ):
-        assert not influences.found(tmp_path, other)
-        if other.path(tmp_path) != study.path(tmp_path):
-            shutil.copy(study.path(tmp_path), other.path(tmp_path))
+        assert other.path(tmp_path) == study.path(tmp_path)
         assert not influences.found(tmp_path, other)
     assert toy_study(5) == study  # the seed of a spec does not matter
 
@@ -428,9 +429,11 @@ def test_a_plan_is_resumed_from_its_file_and_no_other(
     second = quadratic_plan(seeds=3, path=path)
     assert seeds == [0, 1, 2]
     np.testing.assert_array_equal(second.influence.slopes[:2], first.influence.slopes)
-    with pytest.raises(FileRefused, match="of the same training"):
-        quadratic_plan(seeds=2, points=5, path=path)
-    assert seeds == [0, 1, 2]
+    quadratic_plan(seeds=2, points=5, path=path)  # other steps: a line of its own
+    assert seeds == [0, 1, 2, 0, 1]
+    path.write_text(path.read_text().replace('"base": ', '"base": 1'))
+    with pytest.raises(FileRefused):
+        quadratic_plan(seeds=2, path=path)
 
 
 @pytest.mark.parametrize(("seeds", "points", "words"), [(1, 6, "seeds"), (2, 2, "points")])

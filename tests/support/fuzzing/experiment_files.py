@@ -119,11 +119,15 @@ def _influences() -> list[Files]:
         {"seed": seed, "base": 0.5, "slopes": [0.1, 0.2, 0.3], "seconds": 2.0, "machine": {}}
         for seed in (0, 1)
     ]
-    return [_text(measured_seeds.FORMAT, measured_seeds.VERSION, {**IDENTITY, "seeds": rows})]
+    content = {"format": measured_seeds.FORMAT, "version": measured_seeds.VERSION, **IDENTITY, "seeds": rows}
+    return [{FILE: kept.seal(content).encode()}]
 
 
 def _read_influence(folder: Path) -> Any:
-    return measured_seeds.read_seeds(folder / FILE, IDENTITY)
+    found = measured_seeds.read_seeds(folder / FILE, IDENTITY)
+    if not found:
+        raise FileRefused("no seeds that can be used")
+    return found
 
 
 def _influence_again(value: Any, folder: Path) -> Any:

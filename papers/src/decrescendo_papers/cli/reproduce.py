@@ -90,7 +90,7 @@ def _hong(runs: Path, folder: Path, seeds: int, jobs: int, device: str, dry_run:
     )
     if dry_run:
         for name in (
-            *(f"{study.path(folder)}, seed {seed}" for study, seed in absent),
+            *(f"influence of {study.spec.name}, seed {seed}" for study, seed in absent),
             *(spec.name for spec in todo),
         ):
             say(name)

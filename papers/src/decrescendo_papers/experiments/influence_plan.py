@@ -70,8 +70,8 @@ def influence_plan(
         course: the training, on public data, around its plan.
         seeds: how many, from 0; >= 2, so that there is an interval.
         points: at how many steps the noise is changed, >= 3; closest at the end.
-        path: finished seeds are kept in this file; called again, it goes on from there. The plan and the steps must be
-            the same; that data, model and optimiser are, nobody checks.
+        path: finished seeds are kept in this file; called again with the same plan and steps, it goes on from there;
+            that data, model and optimiser are the same, nobody checks.
         accountant: judges the plan; by default `Pld`.
         console: where progress and the time left are drawn; standard error by default.
 
@@ -80,7 +80,7 @@ def influence_plan(
 
     Raises:
         InvalidValue: too few seeds or points; nothing that an exponential fits.
-        FileRefused: the file at ``path`` is damaged, or of another plan.
+        FileRefused: the file at ``path`` is damaged.
 
     >>> import io, torch
     >>> import decrescendo as dc
@@ -99,7 +99,7 @@ def influence_plan(
     at = spread(course.plan.steps, check_integer("points", points, at_least=3))
     if len(at) < 3:
         raise InvalidValue(f"the plan must have at least 3 steps to fit a curve to, got {course.plan.steps}")
-    identity = {"plan": _digest(course.plan), "low": LOW, "high": HIGH, "at": list(at)}
+    identity = {"spec": {"plan": _digest(course.plan)}, "low": LOW, "high": HIGH, "at": list(at)}
     known = {} if path is None else read_seeds(path, identity)
     todo = [seed for seed in range(count) if seed not in known]
     if todo:

@@ -1,4 +1,4 @@
-"""Influences of an experiment's runs, measured and kept: one checked file a study, so that it can be broken off."""
+"""Influences of an experiment's runs, measured and kept: one sealed line a study, so that it can be broken off."""
 
 import time
 from collections.abc import Sequence
@@ -61,9 +61,8 @@ class Study:
         return {"spec": self.spec.settings(), "low": self.low, "high": self.high, "at": list(self.at)}
 
     def path(self, folder: Path) -> Path:
-        """Where its seeds are kept."""
-        place = f"{self.at[0]}to{self.at[-1]}x{len(self.at)}-{self.low:g}-{self.high:g}"
-        return folder / f"{self.spec.name.replace('-seed0-', '-')}-{place}.json"
+        """Where its seeds are kept, in a line of its own."""
+        return folder / f"{self.spec.task}.jsonl"
 
 
 def course_of(spec: Spec) -> Course:
@@ -126,11 +125,8 @@ def _one(study: Study, seed: int, folder: Path, tick: Tick) -> None:
     measured = measure(
         course_of(study.spec.seeded(seed)), study.at, seed=seed, low=study.low, high=study.high, tick=tick
     )
-    path = study.path(folder)
-    if not found(folder, study):
-        path.unlink(missing_ok=True)  # damaged: its seeds are being measured again
     facts = {"seconds": time.monotonic() - start, "machine": machine("cpu")}
-    add_seed(path, study.identity, measured, facts)
+    add_seed(study.path(folder), study.identity, measured, facts)
 
 
 def draw_influence(influence: Influence, fit: Exponential, path: Path) -> list[Path]:

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 
@@ -65,10 +66,17 @@ def read(path: Path, by: Sequence[str] = (), *, must_exist: bool = False) -> Ite
         raise FileRefused(f"{path} must be a file of results, got {error}") from None
     for line in filter(None, text.split("\n")):
         try:
-            facts = strict_json.loads(line)
-            canonical = json.dumps(facts["spec"], sort_keys=True, separators=(",", ":"))
-            rest = "".join(f"-{facts[name]}" for name in by)
+            key = key_of(strict_json.loads(line), by)
         except (ValueError, TypeError, KeyError):
-            yield "", line
-            continue
-        yield hashlib.sha256(canonical.encode()).hexdigest()[:12] + rest, line
+            key = ""
+        yield key, line
+
+
+def key_of(facts: Mapping[str, Any], by: Sequence[str] = ()) -> str:
+    """Of a line with these entries.
+
+    >>> key_of({"spec": {"steps": 5}, "points": 2}, ("points",))
+    '36338911973d-2'
+    """
+    canonical = json.dumps(facts["spec"], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12] + "".join(f"-{facts[name]}" for name in by)

@@ -1,4 +1,4 @@
-"""Measured seeds of one training on disk: one checked file that grows by a seed at a time, so that work can stop."""
+"""Measured seeds of trainings: a sealed line each training, which grows by a seed at a time, so that work can stop."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,21 +9,24 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from decrescendo.base import sealed as kept
 from decrescendo.errors import FileRefused
+from decrescendo_papers.experiments import lines
 from decrescendo_papers.experiments.checked import named, number, numbers, whole
 from decrescendo_papers.experiments.influence import Measured
 
-FORMAT, VERSION = "decrescendo-influence", 2
+FORMAT, VERSION = "decrescendo-influence", 3
+_BY = ("low", "high", "at")
 
 
 def read_seeds(path: Path, identity: Mapping[str, Any]) -> dict[int, Measured]:
-    """What is kept, by seed; nothing if there is no file.
+    """What is kept, by seed; nothing if there is no file, or no line of this training.
 
     Args:
         path: of the file.
-        identity: what was measured, as plain values, the steps under "at"; those of the file must be equal.
+        identity: what was measured, as plain values: the training under "spec", the steps under "at", the factors of
+            the noise under "low" and "high".
 
     Raises:
-        FileRefused: damaged, foreign, or of something else.
+        FileRefused: damaged or foreign.
     """
     at = tuple(identity["at"])
     return {
@@ -33,31 +36,29 @@ def read_seeds(path: Path, identity: Mapping[str, Any]) -> dict[int, Measured]:
 
 
 def add_seed(path: Path, identity: Mapping[str, Any], measured: Measured, facts: Mapping[str, Any]) -> None:
-    """Keep one more seed, with facts about how it was measured; the file is replaced as a whole.
-
-    Raises:
-        FileRefused: as `read_seeds`.
-    """
+    """Keep one more seed, with facts about how it was measured; a damaged line of this training is replaced."""
     row: dict[str, Any] = {
         "seed": measured.seed,
         "base": measured.base,
         "slopes": list(measured.slopes),
         **facts,
     }
-    others = [one for one in _rows(path, identity) if one["seed"] != measured.seed]
+    try:
+        others = [one for one in _rows(path, identity) if one["seed"] != measured.seed]
+    except FileRefused:
+        others = []
     seeds = sorted([*others, row], key=lambda one: one["seed"])
-    kept.write(path, FORMAT, VERSION, {**identity, "seeds": seeds})
+    content = {"format": FORMAT, "version": VERSION, **identity, "seeds": seeds}
+    lines.keep(path, lines.key_of(identity, _BY), kept.seal(content), _BY)
 
 
 def _rows(path: Path, identity: Mapping[str, Any]) -> list[dict[str, Any]]:
-    if not path.exists():
+    line = lines.find(path, lines.key_of(identity, _BY), _BY)
+    if line is None:
         return []
-    content = kept.read(path, FORMAT, VERSION)
-    rows: Any = content.pop("seeds", None)
-    if content != dict(identity) or not isinstance(rows, list):
-        raise FileRefused(
-            f"{path} must hold measurements of the same training, got others. Give another file, or delete it"
-        )
+    rows: Any = kept.opened(line, path, FORMAT, VERSION).get("seeds")
+    if not isinstance(rows, list):
+        raise FileRefused(f"{path} must hold measured seeds, got others")
     found: list[dict[str, Any]] = rows
     for row in found:
         try:
