@@ -53,19 +53,19 @@ def test_the_plan_has_the_noise_of_the_fit_and_the_budget_asked_for(invoke: Invo
     assert [row["step"] for row in found["influence"]] == sorted({row["step"] for row in found["influence"]})
     assert all(row["low"] <= row["mean"] <= row["high"] for row in found["influence"])
     assert (tmp_path / "curve.png").stat().st_size > 5000
-    assert len(list((tmp_path / "kept").glob("*.jsonl"))) == 1
+    assert len(list((tmp_path / "kept").rglob("*.jsonl"))) == 1
 
 
 def test_a_second_call_measures_nothing_again_and_other_settings_do(invoke: Invoke, tmp_path: Path) -> None:
     first = invoke(*COMMAND)
     assert first.exit_code == 0, first.output
     assert "exponential fit: influence times" in first.stdout
-    (path,) = (tmp_path / "kept").glob("*.jsonl")
+    (path,) = (tmp_path / "kept").rglob("*.jsonl")
     before = path.stat().st_mtime_ns
     assert invoke(*COMMAND).stdout == first.stdout
     assert path.stat().st_mtime_ns == before
     assert invoke(*COMMAND, "--lr", 0.2, "--optimizer", "momentum-bc", "--momentum", 0.5).exit_code == 0
-    assert len(list((tmp_path / "kept").glob("*.jsonl"))) == 2
+    assert len(list((tmp_path / "kept").rglob("*.jsonl"))) == 2
 
 
 @pytest.mark.parametrize(
