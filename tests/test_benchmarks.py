@@ -41,10 +41,15 @@ def test_a_speed_page_is_that_of_its_result(name: str) -> None:
     assert benchmark.PAGE.read_text() == benchmark.render(json.loads(benchmark.RESULT.read_text()))
 
 
-def test_the_page_of_batch_curves_is_that_of_its_result() -> None:
-    benchmark = importlib.import_module("benchmarks.batch_curves")
+@pytest.mark.parametrize("name", ["batch_curves", "clipping_rules"])
+def test_the_page_of_an_experiment_is_that_of_its_result(name: str) -> None:
+    benchmark = importlib.import_module(f"benchmarks.{name}")
     found = json.loads(benchmark.FOUND.read_text(encoding="utf-8"))
     assert benchmark.PAGE.read_text(encoding="utf-8") == benchmark.page(found)
+
+
+def test_a_verdict_is_that_of_paired_differences() -> None:
+    benchmark = importlib.import_module("benchmarks.batch_curves")
     assert benchmark.verdict(np.array([1.0, 1.1, 0.9, 1.0, 1.05])) == "better"
     assert benchmark.verdict(-np.array([1.0, 1.1, 0.9, 1.0, 1.05])) == "worse"
     assert benchmark.verdict(np.array([0.0, 0.1, -0.1, 0.05, -0.05])) == "undecided"
