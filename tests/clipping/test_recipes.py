@@ -10,7 +10,7 @@ from corpus.program import Program, programs
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decrescendo.clipping import Engine
+from decrescendo.clipping import Engine, Reference
 from decrescendo.clipping.proof.labels import Label, Mixed, Place
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.script import Recipe
@@ -78,6 +78,53 @@ def test_most_operations_of_a_usual_model_are_repeated() -> None:
     accepted = engine._prover._script
     assert accepted is not None
     assert len(accepted.recipes) > 0.7 * len(accepted.events)
+
+
+def test_views_are_repeated_whatever_the_number_of_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Flatten(0, 1), nn.Linear(8, 3), nn.Unflatten(0, (-1, 5)))
+    engine = Engine(model, lambda model, batch: model(batch).square().sum((1, 2)))
+    engine.clipped_sum(torch.randn(6, 5, 8), 1.0)
+    asked: list[str] = []
+    follow = Watch._follow
+
+    def noted(self: Watch, func: Any, *rest: Any) -> Any:
+        asked.append(str(func))
+        return follow(self, func, *rest)
+
+    monkeypatch.setattr(Watch, "_follow", noted)
+    for rows in (4, 9, 1):
+        engine.clipped_sum(torch.randn(rows, 5, 8), 1.0)
+    assert not any("view" in name for name in asked)
+
+
+@pytest.mark.parametrize(
+    ("later", "refused"),
+    [
+        (lambda x: x.view(len(x), 2, 2).flatten(1), False),
+        (lambda x: x.view(len(x) * 2, 2).view(len(x), 4), False),
+        (lambda x: x.view(4, len(x)).T, True),
+        (lambda x: x.view(2, -1).view(-1, 2).view(2, -1)[:1].view(-1, 2).repeat(1, 2), True),
+    ],
+)
+def test_a_view_by_other_sizes_is_judged_anew(later: Any, refused: bool) -> None:
+    """An accepted pass says how its views lie; one that becomes another one is proven, or refused, by itself."""
+    model: Any = nn.Linear(4, 3)
+    model.form = lambda x: x.view(len(x), 4, 1).view(len(x), 4)
+
+    def loss(model: Any, batch: Tensor) -> Tensor:
+        return model(model.form(batch)).square().sum(1)
+
+    engine = Engine(model, loss)
+    for rows in (6, 4, 6):
+        engine.clipped_sum(torch.randn(rows, 4), 1.0)
+    model.form, batch = later, torch.randn(6, 4)
+    if refused:
+        with pytest.raises(DecrescendoError, match=r"another example|mix|in groups|any number of examples"):
+            engine.clipped_sum(batch, 1.0)
+        return
+    found, exact = engine.clipped_sum(batch, 1.0), Reference(model, loss).clipped_sum(batch, 1.0)
+    for name, gradient in exact.gradients.items():
+        torch.testing.assert_close(found.gradients[name], gradient)
 
 
 class Forbidding(TorchDispatchMode):

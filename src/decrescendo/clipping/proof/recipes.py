@@ -8,7 +8,7 @@ from torch import Tensor
 from decrescendo.clipping.proof.labels import Public
 from decrescendo.clipping.proof.memory import Labels
 from decrescendo.clipping.proof.places import Span
-from decrescendo.clipping.proof.script import Given, Recipe
+from decrescendo.clipping.proof.script import Event, Given, Recipe
 from decrescendo.clipping.proof.storage import exactly, kind_of, storage_key
 
 # Types of arguments that are compared as they are; of others the type alone.
@@ -17,46 +17,58 @@ NUMBERS = frozenset({
 })  # fmt: skip
 
 
-def is_as_before(
+def as_before(
     recipe: Recipe, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-) -> bool:
-    """Whether an operation is given what it was given in an accepted pass, but for the number of examples."""
+) -> Event | None:
+    """The event of an operation that is given what it was given in an accepted pass, but for the number of examples.
+
+    A view's label is that of its memory, whatever its sizes: these may be others, and are compared with those of the
+    accepted pass when this one is over.
+    """
     if kwargs:
         if tuple(kwargs) != recipe.names:
-            return False
+            return None
         args = (*args, *kwargs.values())
     elif recipe.names:
-        return False
+        return None
     if len(args) != len(recipe.arguments) or labels.slices:
-        return False
-    marks = labels.marks
+        return None
+    marks, sizes = labels.marks, cast("list[list[int]]", [])
     for value, before in zip(args, recipe.arguments, strict=True):
         if type(before) is not Given:
-            if type(value) is not type(before) or value != before or _differ(value, before):
-                return False
+            if type(value) is not type(before):
+                return None
+            if value != before or _differ(value, before):
+                if not isinstance(value, list):
+                    return None
+                sizes.append(cast("list[int]", value))
             continue
         if not isinstance(value, Tensor):
-            return False
+            return None
         key = storage_key(value)
         entry = marks.get(key)
         if entry is None:
             mark, birth = Public.ANY, key
             if key in labels.memory.stale:
-                return False
+                return None
         else:
             mark, birth = entry
         if type(mark) is Span:
             if birth != before.wire or kind_of(value) != before.dtype:
-                return False
+                return None
             if mark.owners is not None or mark.constant or labels.view(value, mark)[1] != before.form:
-                return False
+                return None
         elif (
             mark is not before.label
             or before.shape != (value.dim() if mark is Public.FILL else value.shape)
             or labels.wire(value, key, birth) != before.wire
         ):
-            return False
-    return True
+            return None
+    if not sizes:
+        return recipe.event
+    if recipe.labels != (None,) or len(recipe.event.numbers) != 1 or labels.counting:
+        return None  # not a view by its sizes alone, or these may be as many as the data selected
+    return recipe.event._replace(numbers=(tuple(map(exactly, sizes[0])),))
 
 
 def arguments_of(

@@ -32,7 +32,7 @@ from decrescendo.clipping.proof.looks import Looks, line
 from decrescendo.clipping.proof.memory import Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span
-from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, is_as_before
+from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, as_before
 from decrescendo.clipping.proof.script import NOTHING, Event, Recipe, Script
 from decrescendo.clipping.proof.storage import (
     FUNCTIONS_OFF,
@@ -168,23 +168,21 @@ class Watch(Pausable):
             self.refuse(CHANGED)
         at = len(self.script.events)
         recipe = self.recipes.get(at)
-        if (
-            recipe is not None
-            and recipe.event.func is func
-            and is_as_before(recipe, self.labels, args, kwargs)
-        ):
-            output = self._call(func, args, kwargs)
-            self.script.events.append(recipe.event)
-            self.script.recipes[at] = recipe
-            if recipe.public:
-                self.script.shapes[at] = _shapes(tensors_of((output,)))
-            if not operation(func).views:
-                views = None in recipe.labels
-                inputs = {storage_key(t) for t in tensors_of(args)} if views else self.labels.marks
-                self.labels.keep_all(output, recipe.labels, inputs, at)
-            if recipe.noted:
-                self.labels.note(output, at)
-            return output
+        if recipe is not None and recipe.event.func is func:
+            event = as_before(recipe, self.labels, args, kwargs)
+            if event is not None:
+                output = self._call(func, args, kwargs)
+                self.script.events.append(event)
+                self.script.recipes[at] = recipe
+                if recipe.public:
+                    self.script.shapes[at] = _shapes(tensors_of((output,)))
+                if not operation(func).views:
+                    views = None in recipe.labels
+                    inputs = {storage_key(t) for t in tensors_of(args)} if views else self.labels.marks
+                    self.labels.keep_all(output, recipe.labels, inputs, at)
+                if recipe.noted:
+                    self.labels.note(output, at)
+                return output
         return self._follow(func, args, kwargs, at)
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
