@@ -29,7 +29,7 @@ from decrescendo_papers.experiments.pages.claims import (
 from decrescendo_papers.experiments.pages.claims_page import claims_page, totals, universal, what_holds
 from decrescendo_papers.experiments.pages.filled import Filled
 from decrescendo_papers.experiments.pages.question import answer
-from decrescendo_papers.experiments.pages.verdict import against_paper, orders
+from decrescendo_papers.experiments.pages.verdict import against_paper, orders, own_settings
 from decrescendo_papers.experiments.reproduce import TABLES
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.table import CERTIFIED, CLAIMED, Column, Table
@@ -40,6 +40,7 @@ TABLE = Table(
     columns=(Column("mnist", 0.4), Column("mnist", 1.2)),
     rows=(VANILLA.reports(90.0, 95.0), DYNAMIC.reports(92.0, 94.0), LINEAR, TCDP.reports(20.0, 92.0)),
     tried=(VANILLA.changed("other", "vanilla, other", {"clip": 9.0}, ("mnist/0.4",)),),
+    own=(TCDP.changed("tcdp-own", "tCDP, own", {"clip": 8.0}, ("mnist/0.4",)),),
 )
 Scores = Mapping[tuple[str, str, float], Sequence[float]]  # block, row, epsilon: per cent by seed
 
@@ -47,7 +48,7 @@ Scores = Mapping[tuple[str, str, float], Sequence[float]]  # block, row, epsilon
 def fill(scores: Scores) -> Filled:
     results: list[Result] = []
     for (block, key, epsilon), values in scores.items():
-        row = next(row for row in (*TABLE.rows, *TABLE.tried) if row.key == key)
+        row = next(row for row in (*TABLE.rows, *TABLE.tried, *TABLE.own) if row.key == key)
         cell = TABLE.cell(row, Column("mnist", epsilon), block, range(len(values)))
         for spec, value in zip(cell.specs, values, strict=True):
             results.append(
@@ -167,6 +168,23 @@ def test_cells_above_the_papers_are_told_as_those_below(vanilla: float, words: s
 def test_a_miss_is_explained_by_three_seeds_within_a_point_only(tried: list[float], words: str) -> None:
     filled = fill({(CLAIMED, "vanilla", 0.4): [80.0], (CLAIMED, "other", 0.4): tried})
     assert against_paper(filled)[1] == f"**Why**: {words}"
+
+
+@pytest.mark.parametrize(
+    ("own", "reached", "ahead"),
+    [
+        (18.99, "0 of 1", "0 of 1"), (19.0, "1 of 1", "0 of 1"), (25.0, "1 of 1", "0 of 1"),
+        (91.99, "1 of 1", "0 of 1"), (92.0, "1 of 1", "1 of 1 (tCDP, own mnist/0.4)"),
+    ],
+)  # fmt: skip
+def test_baselines_with_own_settings_are_held_against_the_papers_number_and_dynamic(
+    own: float, reached: str, ahead: str
+) -> None:
+    scores = {(CLAIMED, "dynamic", 0.4): [92.0], (CLAIMED, "tcdp", 0.4): [20.0]}
+    assert own_settings(fill(scores)) == []
+    (words,) = own_settings(fill(scores | {(CLAIMED, "tcdp-own", 0.4): [own]}))
+    assert f"in {reached} columns searched" in words
+    assert words.endswith(f"or above it in {ahead}.")
 
 
 def test_a_decay_calibrated_by_pld_has_another_name_and_is_not_held_against_the_papers_number() -> None:

@@ -20,7 +20,7 @@ def test_what_is_run_is_what_was_found_by_the_rule(key: str) -> None:
     assert recipe.stand_in == STAND_INS[column.task]
     (cell,) = [
         one
-        for one in TABLE1.tried_cells([0])
+        for one in TABLE1.tried_cells([0], TABLE1.own)
         if one.row.key == f"{row.key}-own-{column.task}-{column.epsilon:g}"
     ]
     (run,) = cell.specs

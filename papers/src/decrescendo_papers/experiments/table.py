@@ -123,6 +123,7 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
     tried: tuple[Row, ...] = ()
+    own: tuple[Row, ...] = ()
     plain: Mapping[str, float] = field(default_factory=dict[str, float])
     plain_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     plain_others: Mapping[str, tuple[str, Mapping[str, Any]]] = field(
@@ -161,9 +162,9 @@ class Table:
                 for column in self.columns:
                     yield self.cell(row, column, block, seeds)
 
-    def tried_cells(self, seeds: Sequence[int]) -> Iterator[Cell]:
-        """What was tried, in the columns where it was."""
-        for row in self.tried:
+    def tried_cells(self, seeds: Sequence[int], rows: Sequence[Row] | None = None) -> Iterator[Cell]:
+        """What was tried, or these rows, in the columns where they were."""
+        for row in self.tried if rows is None else rows:
             for column in self.columns:
                 if not row.only or column.key in row.only:
                     yield self.cell(row, column, CLAIMED, seeds)
@@ -194,7 +195,7 @@ class Table:
         """
         cells = list(self.cells(seeds, blocks))
         if CLAIMED in blocks:
-            cells += self.tried_cells(seeds)
+            cells += self.tried_cells(seeds, (*self.tried, *self.own))
         plain = self.plain_specs(seeds)
         chosen = [cell for cell in cells if not only or any(fits(cell.key, pattern) for pattern in only)]
         tasks = [task for task in plain if not only or any(fits(f"{task}/0/plain", p) for p in only)]
