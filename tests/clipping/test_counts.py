@@ -48,6 +48,7 @@ BENIGN: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "a constant like them": put_back(
         lambda m, s: (m.layer(s) * torch.tensor([[1.0, 2.0]]).expand_as(s[:, :2])).square().sum(1)
     ),
+    "divided, then compared": put_back(lambda m, s: m.layer(s).sum(1) if s.shape[0] // 5 >= 0 else s.sum(1)),
     "printed": put_back(lambda m, s: (f"{s.shape} {s.shape[0]:d} {s.shape[0] / 3}", m.layer(s).sum(1))[1]),
 }
 

@@ -32,6 +32,7 @@ _LINES = 20
 _MOST = 2_000_000
 # What a refusal must say, one of these.
 WAYS = (
+    "Divide by ",
     "Give ",
     "set_experts_implementation",
     "EngineSettings(declared=",
@@ -47,6 +48,9 @@ WAYS = (
 # What the page says below its refusals.
 ARGUED = [
     "",
+    "- **Funnel** reads its relative positions by strides, and torch adds into them by `as_strided`, whose strides are",
+    "  numbers made of the batch's length: on a constant such numbers would tell it. Way out, with the same attention:",
+    '  `config.attention_type = "factorized"`, which is exact.',
     "- **JetMoe** sorts the tokens of the whole batch by expert and reads in Python how many each expert got",
     "  (`expert_size.tolist()`): where a token comes among the sorted ones depends on the other examples. The class",
     "  has no `batched_mm`. Way out: a mixture that has it (Mixtral, OLMoE, Qwen3-MoE, above).",

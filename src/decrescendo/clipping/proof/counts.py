@@ -41,49 +41,21 @@ _NONE = 1013
 _TOLD = frozenset({"is_same_size", "size", "numel", "stride", "storage_offset", "_nnz", "sparse_dim"})
 
 
-class Count(int):
-    """``times`` the number of rows that data selected; an int to C code, which reads the same number whatever it is."""
+class Compared:
+    """A whole number made of how many rows data selected: a comparison gets an answer that no data change."""
 
     counts: "Counts"
-    owners: Owners
-    times: int
     value: int
-
-    def __new__(cls, counts: "Counts", owners: Owners, times: int, value: int) -> "Count":
-        made = super().__new__(cls, _NONE)
-        made.counts, made.owners, made.times, made.value = counts, owners, times, value
-        return made
-
-    def __mul__(self, other: Any) -> Any:
-        if type(other) is not int:
-            self._refuse()
-        return Count(self.counts, self.owners, self.times * other, self.value * other)
-
-    def __floordiv__(self, other: Any) -> Any:
-        if self % other:
-            self._refuse()
-        return Count(self.counts, self.owners, self.times // other, self.value // other)
-
-    def __mod__(self, other: Any) -> Any:
-        if type(other) is not int or not other or self.times % other:
-            self._refuse()
-        return 0
-
-    def __float__(self) -> float:
-        return self.counts.looks.number()
-
-    def __truediv__(self, other: Any) -> Any:
-        return self.counts.looks.number()
 
     def __bool__(self) -> bool:
         return self != 0
 
     def __eq__(self, other: object) -> bool:
-        alike = isinstance(other, Count)
+        alike = isinstance(other, Compared)
         return self.counts.looks.answer(self.value == (other.value if alike else other), likely=alike)
 
     def __gt__(self, other: Any) -> bool:
-        return self.counts.looks.answer(self.value > _value(other), likely=not isinstance(other, Count))
+        return self.counts.looks.answer(self.value > _value(other), likely=not isinstance(other, Compared))
 
     def __ge__(self, other: Any) -> bool:
         return self.counts.looks.answer(self.value >= _value(other), likely=True)
@@ -97,25 +69,72 @@ class Count(int):
     def __le__(self, other: Any) -> bool:
         return not self > other
 
-    def __hash__(self) -> int:
-        return hash((id(self.counts), self.times))
-
     def __repr__(self) -> str:
         return "?"
 
     def __format__(self, spec: str) -> str:
         return "?"
 
+    def __hash__(self) -> int:
+        self._refuse()
+
     def _refuse(self, *_: object) -> NoReturn:
         self.counts.looks.whole("the number of rows that they select")
 
-    __rmul__, __rtruediv__ = cast("Any", __mul__), cast("Any", __truediv__)
-    __index__ = __int__ = __add__ = __radd__ = __sub__ = __rsub__ = __rfloordiv__ = cast("Any", _refuse)
-    __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = cast("Any", _refuse)
+
+class Quotient(Compared):
+    """What is left of such a number divided by one that its rows are not a multiple of: no size."""
+
+    def __init__(self, counts: "Counts", value: int) -> None:
+        self.counts, self.value = counts, value
+
+
+class Count(Compared, int):
+    """``times`` the number of rows that data selected; an int to C code, which reads the same number whatever it is."""
+
+    owners: Owners
+    times: int
+
+    def __new__(cls, counts: "Counts", owners: Owners, times: int, value: int) -> "Count":
+        made = super().__new__(cls, _NONE)
+        made.counts, made.owners, made.times, made.value = counts, owners, times, value
+        return made
+
+    def __mul__(self, other: Any) -> Any:
+        if type(other) is not int:
+            self._refuse()
+        return Count(self.counts, self.owners, self.times * other, self.value * other)
+
+    def __floordiv__(self, other: Any) -> Any:
+        if type(other) is not int or other <= 0:
+            self._refuse()
+        if self.times % other:
+            return Quotient(self.counts, self.value // other)
+        return Count(self.counts, self.owners, self.times // other, self.value // other)
+
+    def __mod__(self, other: Any) -> Any:
+        if type(other) is not int or not other or self.times % other:
+            self._refuse()
+        return 0
+
+    def _number(self, *_: object) -> float:
+        return self.counts.looks.number()
+
+    def __hash__(self) -> int:
+        return hash((id(self.counts), self.times))
+
+    __rmul__, __float__ = cast("Any", __mul__), cast("Any", _number)
+    __truediv__ = __rtruediv__ = cast("Any", _number)
+    __index__ = __int__ = __add__ = __radd__ = __sub__ = __rsub__ = __rfloordiv__ = cast(
+        "Any", Compared._refuse
+    )
+    __rmod__ = __divmod__ = __rdivmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = cast(
+        "Any", Compared._refuse
+    )
 
 
 def _value(other: Any) -> Any:
-    return other.value if isinstance(other, Count) else other
+    return other.value if isinstance(other, Compared) else other
 
 
 class Shape(tuple[Any, ...]):
