@@ -26,6 +26,9 @@ CHOSEN: dict[str, dict[str, float]] = {
     "zcdp-mnist-0.6": {"epochs": 2, "clip": 1.4, "learning_rate": 0.06, "rho_mu": 2.8},
     "tcdp-mnist-1.2": {"epochs": 5, "clip": 0.59, "learning_rate": 0.58, "rho_mu": 1.6},
     "zcdp-mnist-1.2": {"epochs": 2, "clip": 1.5, "learning_rate": 0.15, "rho_mu": 1.8},
+    "tcdp-fashion-mnist-1.2": {"epochs": 5, "clip": 0.59, "learning_rate": 0.58, "rho_mu": 1.6},
+    "zcdp-fashion-mnist-1.2": {"epochs": 1, "clip": 2.0, "learning_rate": 0.12, "rho_mu": 1.9},
+    "zcdp-fashion-mnist-2": {"epochs": 1, "clip": 0.32, "learning_rate": 1.4, "rho_mu": 1.3},
 }
 FIX = ("batch=250", "lr_decay=none", "momentum=0.0", "averaging=0.0")
 
