@@ -1,6 +1,6 @@
 """What `Pld` costs: width against time, growth with the number of steps, and dp-accounting on the same steps.
 
-    python benchmarks/accounting.py [--peer] [--page-only]
+    python -m benchmarks.accounting [--peer] [--page-only]
 
 Writes results/accounting/speed.json and, from it, docs/reference/accounting-speed.md. ``--peer`` also composes
 5,000 different steps one by one with dp-accounting at grid 1e-3 (minutes). Times are medians of three runs in this
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import decrescendo as dc
+from benchmarks import measured_at, words
 from decrescendo.accounting import Pld
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,6 +62,7 @@ def main() -> None:
         return
     ledger = growing(5_000)
     report: dict[str, Any] = {
+        **measured_at(),
         "machine": {"cpu": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
         "versions": {"decrescendo": dc.__version__, "numpy": np.__version__},
     }
@@ -109,7 +111,8 @@ def render(report: dict[str, Any]) -> str:
         "# What accounting costs",
         "",
         f"Measured on {machine['cores']} {machine['cpu']} cores of a shared machine, Python {machine['python']}, by",
-        "`python benchmarks/accounting.py --peer`: medians of three runs after a warm-up.",
+        "`python -m benchmarks.accounting --peer`, medians of three runs after a warm-up;",
+        f"{words(report)}.",
         "",
         "One bracket of a run of 5,000 different steps (p = 250/60,000, growing mu 2.5, delta = 1/600,000):",
         "",

@@ -11,7 +11,6 @@ each.
 import functools
 import json
 import math
-import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from scipy.stats import ttest_rel
 from torch import nn
 
 import decrescendo as dc
+from benchmarks import measured_at
 from decrescendo.training import accuracy, cross_entropy
 from decrescendo_papers.data import Dataset, fashion_mnist, imdb_half, imdb_public, mnist
 from decrescendo_papers.models import imdb_mlp, paper_cnn
@@ -175,10 +175,7 @@ def main() -> None:
     """Runs, file, page."""
     torch.set_num_threads(1)
     found: dict[str, Any] = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found.setdefault("commit", commit.stdout.strip())
+    found.setdefault("commit", measured_at()["commit"])
     fill(found)
     PAGE.write_text(page(found), encoding="utf-8")
 

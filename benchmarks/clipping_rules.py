@@ -9,7 +9,6 @@ paired, once each.
 
 import functools
 import json
-import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 
 import decrescendo as dc
+from benchmarks import measured_at
 from benchmarks.batch_curves import SEEDS, SETTINGS, rate_text, spread, verdict
 from decrescendo.clipping import EngineSettings
 from decrescendo.training import accuracy, cross_entropy
@@ -129,10 +129,7 @@ def main() -> None:
     """Runs, file, page."""
     torch.set_num_threads(1)
     found: dict[str, Any] = json.loads(FOUND.read_text(encoding="utf-8")) if FOUND.exists() else {}
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    found.setdefault("commit", commit.stdout.strip())
+    found.setdefault("commit", measured_at()["commit"])
     fill(found)
     PAGE.write_text(page(found), encoding="utf-8")
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import measured_at, words
 from decrescendo.base.markdown import table
 from decrescendo.clipping.rules import compiled
 from decrescendo_papers.experiments.perform import _plan, data_of, machine, perform
@@ -99,7 +100,7 @@ def measure(steps: int) -> dict[str, Any]:
     """Milliseconds a step, and ratios by turns and of whole runs, by layout and form."""
     torch.set_num_threads(1)
     data_of("mnist")
-    found: dict[str, Any] = {"steps": steps, "machine": machine("cpu"), "rows": []}
+    found: dict[str, Any] = {"steps": steps, **measured_at(), "machine": machine("cpu"), "rows": []}
     task = TASKS["mnist"]
     forms = ["torch alone"] if LIBRARY() is None else ["compiled", "torch alone"]
     for layout, images in LAYOUTS.items():
@@ -142,7 +143,7 @@ def render(found: dict[str, Any]) -> str:
         "",
         "MNIST, the paper's CNN, Poisson batches of 250 expected, plain SGD: the executor's own loops, one thread,",
         f"private and plain taking turns of 20 steps until each had {found['steps']:,}; medians of the turns' ratios.",
-        "Made by `python -m benchmarks.run`.",
+        f"Made by `python -m benchmarks.run`, {words(found)}.",
         "",
         table(HEADER, [_cells(row) for row in found["rows"]], "llrrrr"),
     ]

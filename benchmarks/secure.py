@@ -7,10 +7,8 @@ median of ratios within a round.
 """
 
 import argparse
-import datetime
 import json
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +18,7 @@ from unittest import mock
 import numpy as np
 import torch
 
+from benchmarks import measured_at
 from decrescendo.accounting.budget import Budget
 from decrescendo.base.rng import Secure, SecureStream, Streams, rounded
 from decrescendo.plans.calibration import calibrate
@@ -87,16 +86,11 @@ def trainer(seed: int | Secure, steps: int) -> Callable[[], object]:
 def measure(rounds: int) -> dict[str, Any]:
     """Draws and steps."""
     torch.set_num_threads(1)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    today = datetime.date.today().isoformat()
     found: dict[str, Any] = {
         "rounds": rounds,
         "machine": machine("cpu"),
         "draws": {},
-        "date": today,
-        "commit": commit,
+        **measured_at(),
     }
     for size in SIZES:
         ways, times = draws(size), max(1, 1_000_000 // size)

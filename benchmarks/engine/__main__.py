@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks import measured_at
 from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.machine import machine, versions
 from benchmarks.engine.memory import environment, memory_apart, memory_here
@@ -97,6 +98,7 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
         "extra": workload.extra,
         "device": device.type,
         "threads": arguments.threads,
+        **measured_at(),
         "machine": machine(device),
         "versions": versions(),
         "contenders": times,

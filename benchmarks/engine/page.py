@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import words
 from benchmarks.engine.checking import TOLERANCE
 from benchmarks.engine.contenders import CONTENDERS
 from benchmarks.engine.figure import draw
@@ -114,7 +115,7 @@ def _machine(reports: Mapping[str, Report]) -> list[str]:
         if "gpu" in machine:
             where = f"{machine['gpu']} (CUDA {machine['cuda']}); {where}"
         versions = ", ".join(f"{name} {number}" for name, number in report["versions"].items())
-        found.setdefault(f"{where}. {versions}.", []).append(report["title"])
+        found.setdefault(f"{where}; {words(report)}. {versions}.", []).append(report["title"])
     if len(found) == 1:
         return list(found)
     return [f"- {', '.join(titles)}: {where}" for where, titles in found.items()]
@@ -122,6 +123,7 @@ def _machine(reports: Mapping[str, Report]) -> list[str]:
 
 def _summary(reports: Mapping[str, Report]) -> list[str]:
     ratios = [r["contenders"][OURS]["times plain"] for r in reports.values() if _measured(r, OURS)]
+    whole = [r["contenders"][NOISE]["times plain"] for r in reports.values() if _measured(r, NOISE)]
     leads = [lead for lead in map(_lead, reports.values()) if lead is not None]
     memory = [ratio for ratio in map(_memory_ratio, reports.values()) if ratio is not None]
     lines = []
@@ -129,6 +131,10 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
         lines.append(
             f"decrescendo, {len(ratios)} of {len(reports)} workloads: {statistics.median(ratios):.2f} times plain "
             f"training in the median, {max(ratios):.2f} at most."
+        )
+    if whole:
+        lines.append(
+            f"With noise, seeded: {statistics.median(whole):.2f} times in the median, {max(whole):.2f} at most."
         )
     if leads:
         lines.append(
