@@ -9,6 +9,7 @@ from decrescendo_papers.experiments.figure2 import FIGURE2
 from decrescendo_papers.experiments.figure3 import FIGURE3, FIGURE3_WHOLE
 from decrescendo_papers.experiments.figure4 import FIGURE4
 from decrescendo_papers.experiments.figure5 import FIGURE5
+from decrescendo_papers.experiments.registered import read_registered
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.strong import read_recipes
 from decrescendo_papers.experiments.table import BLOCKS, Table
@@ -25,16 +26,18 @@ FIGURES: dict[str, Figure] = {
 
 
 def find_exhibit(name: str) -> Exhibit:
-    """The table or figure called ``name``, or the strong ``recipes`` of the folder for them.
+    """The table or figure called ``name``; ``recipes``, or ``registered`` ones, of the folders for them.
 
     >>> find_exhibit("figure1").key
     'figure1'
     """
-    if name == "recipes":
-        return read_recipes()
+    if name in ("recipes", "registered"):
+        return read_recipes() if name == "recipes" else read_registered()
     known: dict[str, Exhibit] = {**TABLES, **FIGURES}
     if name not in known:
-        raise InvalidValue(f"table or figure must be one of {', '.join(known)}, recipes, got {name!r}")
+        raise InvalidValue(
+            f"table or figure must be one of {', '.join(known)}, recipes, registered, got {name!r}"
+        )
     return known[name]
 
 
