@@ -237,13 +237,14 @@ def test_pairs_without_spread_have_no_test_and_equal_ones_are_a_tie() -> None:
 
 
 def test_a_page_without_results_is_unfinished_not_broken(tmp_path: Path) -> None:
-    found = pages(Sources(Archive([]), tmp_path, tmp_path, tmp_path))
+    found = pages(Sources(Archive([]), tmp_path, tmp_path, tmp_path, tmp_path))
     for name, text in found.items():
         assert "nan" not in text, name
         assert (
             "no run yet" in text
             or "have no run" in text
             or "No run is finished" in text
+            or "not evaluated yet" in text
             or "Unfinished" in text
             or name == "README.md"
         )
@@ -256,7 +257,13 @@ def test_the_committed_pages_are_those_of_the_committed_results() -> None:
         pytest.skip("no results")
     results = ROOT / "results"
     expected = pages(
-        Sources(Archive.of_files(files), results / "figures", results / "recipes", results / "influence")
+        Sources(
+            Archive.of_files(files),
+            results / "figures",
+            results / "recipes",
+            results / "influence",
+            results / "registered",
+        )
     )
     for name, text in expected.items():
         assert (folder / name).read_text(encoding="utf-8") == text, f"{name}: run papers report"

@@ -1,4 +1,4 @@
-"""Strong recipes: the same models at the same certified epsilon, with settings that a search on public data found."""
+"""Recipes chosen after looking: the same models at the same certified epsilon, with settings found on public data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -69,9 +69,11 @@ class Sources:
         curves: folder of what is computed without training: cost curves, other units.
         recipes: folder of the recipes that searches found.
         influence: folder of measured influences.
+        registered: folder of the recipes whose searches were registered.
     """
 
     archive: Archive
     curves: Path
     recipes: Path = Path("results/recipes")
     influence: Path = Path("results/influence")
+    registered: Path = Path("results/registered")

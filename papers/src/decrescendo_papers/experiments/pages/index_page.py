@@ -8,7 +8,9 @@ from decrescendo_papers.experiments.pages.claims_page import RULE, what_holds
 from decrescendo_papers.experiments.pages.figures_page import SECTIONS, is_drawn
 from decrescendo_papers.experiments.pages.filled import Filled
 from decrescendo_papers.experiments.pages.recipes_page import recipes_in_brief
+from decrescendo_papers.experiments.pages.registered_page import registered_in_brief
 from decrescendo_papers.experiments.pages.verdict import in_brief
+from decrescendo_papers.experiments.registered import read_registered
 from decrescendo_papers.experiments.reproduce import FIGURES
 from decrescendo_papers.experiments.strong import read_recipes
 
@@ -25,7 +27,9 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
         f"{RULE} Each claim with its cell, seeds and command: [claims.md](claims.md).",
         what_holds(tables, claims),
         *(f"## [{filled.table.title}]({filled.table.key}.md)\n\n{in_brief(filled)}" for filled in tables),
-        "## [Strong recipes](recipes.md)",
+        "## [Recipes by registration](registered.md)",
+        registered_in_brief(read_registered(sources.registered), sources.archive),
+        "## [Recipes chosen after looking](recipes.md)",
         "The same models at the same certified epsilon, with settings searched on public data. "
         + recipes_in_brief(read_recipes(sources.recipes), sources.archive),
         "## [Figures 1 to 5](figures.md)",

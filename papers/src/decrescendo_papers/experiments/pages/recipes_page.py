@@ -1,4 +1,4 @@
-"""The page of the strong recipes: how far each got, at what certified epsilon, and what the search cost."""
+"""The page of the recipes chosen after looking: how far each got, and what its search cost."""
 
 from decrescendo.base.markdown import table
 from decrescendo_papers.experiments.alike import above, first_of_most
@@ -18,7 +18,9 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
     scores = {name: score_of(found) for name, found in runs.items()}
     results = [result for found in runs.values() for result in found.values()]
     parts = [
-        "# Strong recipes",
+        "# Recipes chosen after looking",
+        "An archive: which searches and rows there are was decided after earlier rows' test scores had been seen. "
+        "Those that were written down before their first run have [a page of their own](registered.md).",
         "The same models at the same certified epsilon, with settings that a search on public data found. Test "
         "accuracy in %, mean ± sample standard deviation over fresh seeds (none that the search used), beside the best "
         "number of the paper at the same epsilon (which the paper only claims) and the target set before the search. "

@@ -1,0 +1,120 @@
+"""The page of the registered recipes: each target with the one search and the one evaluation that it has."""
+
+import shlex
+
+from decrescendo.base.markdown import table
+from decrescendo_papers.experiments.alike import above
+from decrescendo_papers.experiments.pages.archive import Archive
+from decrescendo_papers.experiments.pages.scores import Score, score_of
+from decrescendo_papers.experiments.pages.settings import machines_table
+from decrescendo_papers.experiments.recipes import Recipe
+from decrescendo_papers.experiments.registered import REGISTERED, TRIALS, Registration
+from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.strong import FIRST_SEED, Strong
+
+SEEDS = 5
+
+
+def registered_page(found: Strong, archive: Archive) -> str:
+    """The whole page."""
+    runs = {entry.key: evaluation(entry, found, archive) for entry in REGISTERED}
+    results = [result for ran in runs.values() for result in ran.values()]
+    parts = [
+        "# Recipes by registration",
+        f"Each target is the best number that others publish for a model like the paper's. For each there is one "
+        f"search on public data, of {TRIALS} trials, and one evaluation, of {SEEDS} seeds: space, trials and rule were "
+        "written down and committed before the first run (`experiments/registered.py`, in git since then), nothing "
+        "was searched a second time, and no row is left out. Every epsilon here is certified; the targets' are what "
+        "their sources' accountants say, at the same delta. The spaces were written by a person who had seen how the "
+        "[older recipes](recipes.md), chosen after looking, score on the same test data.",
+        registered_in_brief(found, archive),
+        _overview(found, runs),
+        "## What was found",
+        _settings(found) or "Nothing yet.",
+        "## Commands",
+        "Searches, then evaluation and page:",
+        "```sh\n"
+        + "".join(
+            f"papers {shlex.join(entry.words)} --out results/registered/{entry.key}.json\n"
+            for entry in REGISTERED
+        )
+        + f"papers reproduce registered --seeds {SEEDS}\npapers report\n```",
+        *(("## Hardware and versions", machines_table(results)) if results else ()),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def evaluation(entry: Registration, found: Strong, archive: Archive) -> dict[int, Result]:
+    """The runs that count: of the search's best settings, with seeds that it has not used."""
+    recipe = found.recipes.get(entry.key)
+    if recipe is None:
+        return {}
+    return {
+        seed: run for seed, run in archive.of(recipe.spec).items() if FIRST_SEED <= seed < FIRST_SEED + SEEDS
+    }
+
+
+def registered_in_brief(found: Strong, archive: Archive) -> str:
+    """How many targets were reached, for the index.
+
+    >>> registered_in_brief(Strong({}), Archive([]))
+    'Of 6 registered targets 0 are reached, 0 are not, 6 are not evaluated yet.'
+    """
+    verdicts = [verdict(entry, score_of(evaluation(entry, found, archive))) for entry in REGISTERED]
+    counts = [verdicts.count(words) for words in ("reached", "not reached", "not evaluated yet")]
+    return (
+        f"Of {len(REGISTERED)} registered targets {counts[0]} are reached, {counts[1]} are not, {counts[2]} are not "
+        "evaluated yet."
+    )
+
+
+def verdict(entry: Registration, score: Score) -> str:
+    """What came of a target; its evaluation counts once all seeds have run."""
+    if score.seeds < SEEDS:
+        return "not evaluated yet"
+    return "not reached" if above(entry.target, score.mean) else "reached"
+
+
+def _overview(found: Strong, runs: dict[str, dict[int, Result]]) -> str:
+    rows: list[list[str]] = []
+    for entry in REGISTERED:
+        score, recipe = score_of(runs[entry.key]), found.recipes.get(entry.key)
+        rows.append(
+            [
+                entry.task, f"{entry.epsilon:g}", f"{entry.delta:g}", f"{entry.target:.2f}", entry.source,
+                score.shown, str(score.seeds) if score.seeds else "-", score.bracket,
+                f"{score.mean - entry.target:+.2f}" if score.seeds else "-", verdict(entry, score),
+                entry.stand_in, "-" if recipe is None else f"{100 * recipe.score:.2f}",
+            ]
+        )  # fmt: skip
+    header = [
+        "data", "epsilon", "delta", "target", "of", "accuracy", "seeds", "certified", "ours - target", "verdict",
+        "searched on", "score there",
+    ]  # fmt: skip
+    return table(header, rows, "lrrrlrrrrllr")
+
+
+def _settings(found: Strong) -> str:
+    rows = [[key, *_of(recipe)] for key, recipe in found.recipes.items()]
+    header = [
+        "recipe",
+        "start",
+        "batch",
+        "steps",
+        "clip",
+        "rate, decay",
+        "averaging",
+        "core-minutes",
+        "moved",
+    ]
+    return table(header, rows, "llrrrlrrl") if rows else ""
+
+
+def _of(recipe: Recipe) -> list[str]:
+    spec = recipe.spec
+    moved = sorted({name for trial in recipe.trials for name in trial.values})
+    return [
+        spec.start or "random", f"{spec.batch:g}", str(spec.steps), f"{spec.clip:.3g}",
+        f"{spec.optimizer} {spec.learning_rate:.3g}, {spec.lr_decay}", f"{spec.averaging:.4g}",
+        f"{recipe.core_minutes:.0f}", "; ".join(f"{name} {recipe.space[name]}" for name in moved),
+    ]  # fmt: skip
