@@ -41,6 +41,9 @@ class Absent:
         return self
     def __getitem__(self, item):
         return item[0] if isinstance(item, tuple) else object
+    def __or__(self, other):
+        return self
+    __ror__ = __or__
     def __call__(self, *args, **kwargs):
         raise ImportError("a package that this needs is not installed: {package}")
 _ABSENT = Absent()
