@@ -212,6 +212,7 @@ def page(found: dict[str, Any]) -> str:
     return TEXT.format(
         parts=parts or "not in this run",
         table="\n".join(lines), model="\n".join(model), processors=found["processors"], load=found["load"],
+        drawn=DRAWN / 1e6, noise=NOISE,
         where="a network namespace of its own" if found["isolated_network"] else "the machine's loopback",
     )  # fmt: skip
 
@@ -219,7 +220,11 @@ def page(found: dict[str, Any]) -> str:
 # What the model of more processes assumes: numbers, bytes a number, bytes a second, seconds a message; seconds of one
 # step's work on one process, and of its noise.
 NUMBERS, WIDTH, BANDWIDTH, LATENCY = 124e6, 4, 12.5e9, 20e-6
-WORK, NOISE = 60.0, 124e6 / 50e6
+# What one thread draws and adds in a second, by benchmarks/secure.py.
+DRAWN = json.loads((ROOT / "results" / "engine" / "secure.json").read_text())["draws"]["2000000"][
+    "`Secure()`: exact, unpredictable"
+]
+WORK, NOISE = 60.0, NUMBERS / DRAWN
 
 
 # Blocks that are gathered, and sums that are given away, in parts.
@@ -253,6 +258,13 @@ W processes. *Gain*: examples a second over those of one process; *ratio*: of pr
 *CPU*: of all processes together, for an example, over
 that of one process; 1 is no overhead. *MB*: of a step, sent by all processes together.
 
+Why private training gains less from two processes than DDP does where the batch stays: what a step does once,
+however many processes share it. In CPU time of one thread of that machine, by hand, of the step of 263 ms: proof and
+recording of a pass, which are a matter of operations and not of rows, 5 to 8 ms; the noise of 454,922 numbers 2.6 ms,
+for which the others wait; draws, checks and the optimiser 3 ms. Reduction, broadcast and four meetings of two
+processes are 2 to 3 ms more. DDP hides its own reduction behind the backward pass, and has nothing else of these. The
+table shows it too: half of the batch takes one process more than half of the time.
+
 ## Bytes
 
 With P trained numbers of w bytes (4 in float32) and W processes, a step sends
@@ -261,7 +273,7 @@ With P trained numbers of w bytes (4 in float32) and W processes, a step sends
 
 bytes in all, whatever the batch: gloo's reduction passes parts of the sum round a ring, P w (W - 1), and
 gathers them on rank 0, P w (W - 1)/W; the noisy mean goes to the others, P w (W - 1). Beyond that, 8 bytes
-for each row of the batch and 192 W (W - 1) for each of the four meetings. Measured: what {where} sent, headers and
+for each row of the batch and 256 W (W - 1) for each of the four meetings. Measured: what {where} sent, headers and
 acknowledgements included.
 
 Of a model that lies in parts and is trained in all of them, a step sends
@@ -275,16 +287,16 @@ way, of the network above: {parts}.
 
 Not measured. P = 124 million (GPT-2 small), 12.5 GB/s between any two processes, 20 microseconds a message,
 sums and means pipelined in rings or trees, meetings in rings; one step's forward, backward and clipping take 60 s on
-one process and divide evenly; a process draws and adds 50 million noise numbers a second. In parts: 13 blocks,
-148 sums, one micro-batch a step, nothing overlaps.
+one process and divide evenly; a process draws and adds {drawn:.0f} million noise numbers a second, as
+[measured](noise-speed.md) on one thread. In parts: 13 blocks, 148 sums, one micro-batch a step, nothing overlaps.
 
 | processes | compute, ms | sum, mean | noise | step | efficiency | in parts: messages | noise | step | efficiency |
 | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
 {model}
 
-With whole parameters the noise of one process bounds what more processes gain: a step of them takes 2.5 s at least,
-where noise is drawn on a CPU; what a GPU draws in a second is not measured. In parts each process draws its own, and
-the bound is the number of messages: a round for each block and each sum, as long as the ring of processes. So
+With whole parameters the noise of one process bounds what more processes gain: a step of them takes {noise:.2f} s at
+least, where noise is drawn on a CPU; what a GPU draws in a second is not measured. In parts each process draws its
+own, and the bound is the number of messages: a round for each block and each sum, as long as the ring of processes. So
 neither is made for hundreds of processes.
 """
 
