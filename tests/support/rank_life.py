@@ -371,13 +371,14 @@ def talked(name: str = "CNN") -> dict[str, Any]:
     import torch.distributed as dist
 
     world = distributed.join(timeout=60)
-    sent: dict[str, int] = {"reduce": 0, "broadcast": 0, "all_gather": 0}
-    whole = {operation: getattr(dist, operation) for operation in sent}
+    whole = {operation: getattr(dist, operation) for operation in ("reduce", "broadcast", "all_gather")}
+    sent = dict.fromkeys([*whole, "calls"], 0)
 
     def counted(operation: str) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             tensor = args[1] if operation == "all_gather" else args[0]
             sent[operation] += tensor.numel() * tensor.element_size()
+            sent["calls"] += 1
             return whole[operation](*args, **kwargs)
 
         return call
@@ -387,7 +388,7 @@ def talked(name: str = "CNN") -> dict[str, Any]:
         model, loss, plan_of("constant"), torch.optim.SGD(model.parameters(), lr=0.1), seed=3, world=world
     )
     steps: list[dict[str, int]] = []
-    for operation in sent:
+    for operation in whole:
         setattr(dist, operation, counted(operation))
     batches = trainer.batches(data)
     while True:

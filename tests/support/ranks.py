@@ -21,7 +21,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 def _ready(*others: str) -> None:
     """Start the process that ranks are forked from, with everything imported that they need."""
     cast("Any", forkserver)._forkserver._stop()
-    _CONTEXT.set_forkserver_preload(["rank_life", *others])
+    _CONTEXT.set_forkserver_preload(["rank_life", "rank_races", *others])
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)  # preloading does not know the path of this process
     try:
@@ -50,8 +50,8 @@ def free_port() -> int:
 
 
 class Life:
-    """Ranks under way: ``rank_life.<scenario>(**options)`` on ``started`` of ``size`` ranks; with size 0 one process
-    without ``torchrun``."""
+    """Ranks under way: ``<scenario>(**options)`` of `rank_life` or `rank_races` on ``started`` of ``size`` ranks; with
+    size 0 one process without ``torchrun``."""
 
     def __init__(
         self, scenario: str, size: int, *, started: int | None = None, port: int = 0, **options: Any
@@ -126,6 +126,7 @@ def run_ranks(
 
 def _life(pipe: Connection, scenario: str, rank: int, size: int, port: int, options: dict[str, Any]) -> None:
     import rank_life
+    import rank_races
     import torch
 
     os.environ |= {} if not size else {
@@ -135,7 +136,8 @@ def _life(pipe: Connection, scenario: str, rank: int, size: int, port: int, opti
     torch.set_num_threads(1)
     pipe.send("began")
     try:
-        outcome = Outcome(getattr(rank_life, scenario)(**options))
+        scenarios = rank_races if hasattr(rank_races, scenario) else rank_life
+        outcome = Outcome(getattr(scenarios, scenario)(**options))
     except Exception as error:
         outcome = Outcome(error=type(error).__name__, message=str(error))
     pipe.send(outcome)

@@ -15,7 +15,7 @@ import os
 import struct
 import time
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple
 from enum import IntEnum
@@ -63,7 +63,7 @@ _WORDS = {
 # Where a rank says in the store why it leaves, and how many know; seconds that it waits for them.
 _LEFT, _HEARD, _LISTENING = "decrescendo/left", "decrescendo/heard", 3.0
 # What a rank says at a meeting: where it is, whether it failed, how long its message is, and how that begins.
-_HEAD = 168
+_HEAD = 232
 _MET = struct.Struct(f"<3q{_HEAD}s")
 _SEEN = struct.Struct("<3q2d")
 
@@ -84,7 +84,7 @@ class Group:
 
     Edge cases:
         an empty share is a step: its sum is zero.
-        an error of a rank, or a refusal, is an error of all, before noise is drawn.
+        an error of a rank, or a refusal, is an error of all, before noise is drawn; Ctrl-C and ``sys.exit`` too.
         a rank that ends without a word (killed) is an error of the others: `RankLost`.
         after an error a group is over: whatever is asked of it raises that error.
 
@@ -98,11 +98,16 @@ class Group:
         self._control, self._gradients = control, gradients or control
         self._on_device = "nccl" in str(dist.get_backend(self._gradients))
         self._every = every
-        self._store: Store = cast("Any", dist).distributed_c10d._get_default_store()
+        self._store = _default_store()
         self._owner, self._error, self._in_parts = os.getpid(), None, False
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
 
     _error: Exception | None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the processes that joined are joined still, without an error."""
+        return self._error is None and dist.is_initialized() and self._store is _default_store()
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
@@ -112,7 +117,8 @@ class Group:
         """
         if step % self._every:
             return
-        texts = self._exchange(_At.AGREE, lambda: json.dumps(dict(facts())).encode())
+        own = {"compare_every": str(self._every)}
+        texts = self._exchange(_At.AGREE, lambda: json.dumps(own | dict(facts())).encode())
         found: list[dict[str, str]] = [json.loads(text) for text in texts]
         for name in sorted(set[str]().union(*found)):
             told = [
@@ -181,12 +187,12 @@ class Group:
         """Inside, an error of this rank is sent to all others, unless it came from them."""
         try:
             yield
-        except Exception as error:
-            if self._error is None and self._in_parts:
-                self._leave(error)
-            elif self._error is None:
+        except BaseException as error:
+            if self._error is None and isinstance(error, Exception) and not self._in_parts:
                 with suppress(Exception):  # the others may be gone; this error is the one to tell
                     self._begin(_At.FAIL, raising(error))
+            elif self._error is None:  # whoever is interrupted may be in the middle of a meeting
+                self._leave(error)
             raise
 
     def _total(self, clip: Callable[[], ClippedSum]) -> ClippedSum:
@@ -196,7 +202,7 @@ class Group:
 
         def message() -> bytes:
             clipped.append(clip())
-            return _SEEN.pack(*astuple(clipped[0].diagnostics)) + _kinds(clipped[0].gradients)
+            return _SEEN.pack(*astuple(clipped[0].diagnostics)) + _kinds(clipped[0])
 
         found = self._exchange(_At.SUM, message)
         own, seen = clipped[0], Diagnostics(0, 0, 0, 0.0)
@@ -205,15 +211,15 @@ class Group:
             if text[_SEEN.size :] != found[0][_SEEN.size :]:
                 self._over(
                     PlanViolation(
-                        f"all ranks must train the same parameters, got others on rank {rank} than on rank 0. Freeze "
-                        "and unfreeze on every rank alike"
+                        "all ranks must train the same parameters with the same clip norm, got others on rank "
+                        f"{rank} than on rank 0. Freeze and unfreeze on every rank alike"
                     )
                 )
         sums, in_parts = dict(own.gradients), any(map(is_part, own.gradients.values()))
         whole = {name: v.to(accumulator(v.dtype)) for name, v in own.gradients.items() if not is_part(v)}
         with self._talking():
             for names in buckets(whole):
-                flat = self._flat(whole[name] for name in names)
+                flat = self._flat([whole[name] for name in names])
                 dist.reduce(flat, 0, op=dist.ReduceOp.SUM, group=self._gradients)
                 if in_parts:
                     dist.broadcast(flat, 0, group=self._gradients)
@@ -256,7 +262,8 @@ class Group:
         means = dict((made[0] if made else total).gradients)
         with self._talking():
             for names in buckets(means):
-                flat = self._flat(means[name] for name in names)
+                own = [means[name] for name in names]
+                flat = self._flat(own) if made else self._empty(own)
                 dist.broadcast(flat, 0, group=self._gradients)
                 if self.rank:
                     self._unflatten(flat, means, names)
@@ -266,9 +273,14 @@ class Group:
         release = Release(rate, noise_multiplier, count, overflow)
         return NoisyMean(means, release, None if math.isnan(std) else std)
 
-    def _flat(self, parts: Iterator[Tensor]) -> Tensor:
+    def _flat(self, parts: list[Tensor]) -> Tensor:
         flat = torch.cat([part.reshape(-1) for part in parts])
         return flat if self._on_device else flat.cpu()
+
+    def _empty(self, parts: list[Tensor]) -> Tensor:
+        """What `_flat` would give, of any numbers."""
+        count = sum(part.numel() for part in parts)
+        return parts[0].new_empty(count, device=parts[0].device if self._on_device else "cpu")
 
     @staticmethod
     def _unflatten(flat: Tensor, into: dict[str, Tensor], names: list[str]) -> None:
@@ -344,7 +356,10 @@ class Group:
     def _talking(self) -> Generator[None]:
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._leave(error)
+                raise
             self._error = self._left() or RankLost(
                 f"every rank must go on, got one that ended or was silent too long ({first_line(error)}). Nothing more "
                 "was released: start all ranks again, from their checkpoints"
@@ -353,10 +368,10 @@ class Group:
             self._close()
             raise self._error from None
 
-    def _leave(self, error: Exception) -> None:
+    def _leave(self, error: BaseException) -> None:
         """Say why this rank ends, and end, without a meeting: the others may be in what torch gathers by itself."""
         told = self._left()  # this error may come of another rank's leaving
-        self._error = told or error
+        self._error = told or (error if isinstance(error, Exception) else raised(self.rank, described(error)))
         if told is not None:
             self._close()
             raise told from None
@@ -383,7 +398,12 @@ class Group:
         del self._control, self._gradients
 
 
-def _kinds(gradients: Mapping[str, Tensor]) -> bytes:
-    """A digest of names, shapes and dtypes, and of which lie in parts."""
-    listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sorted(gradients.items())]
-    return hashlib.sha256(json.dumps(listed).encode()).digest()
+def _default_store() -> Store:
+    return cast("Any", dist).distributed_c10d._get_default_store()
+
+
+def _kinds(clipped: ClippedSum) -> bytes:
+    """A digest of names, shapes and dtypes, of which lie in parts, and of the sensitivity."""
+    sums = sorted(clipped.gradients.items())
+    listed = [(name, str(v.dtype), list(v.shape), is_part(v)) for name, v in sums]
+    return hashlib.sha256(json.dumps([clipped.sensitivity, listed]).encode()).digest()

@@ -16,6 +16,8 @@ from decrescendo.training.world import Alone, World
 
 _LEAD = "decrescendo/lead"
 _ASKED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Groups by the settings of `join`. Held, since to make one takes all ranks, of which some may have forgotten theirs.
+_KNOWN: dict[object, Group] = {}
 
 
 def join(
@@ -27,6 +29,9 @@ def join(
         timeout: seconds > 0 to wait for a rank that neither answers nor ends. One that ends is noticed at once.
         compare_every: the ranks compare their weights each so many steps, >= 1, and at the end.
         gradients: what sums travel by; ``None`` for NCCL where each rank of this machine can have a GPU, else gloo.
+
+    Edge cases:
+        joined again with the same settings, a process gets the world that it has.
 
     Raises:
         RankLost: not all ranks came in time.
@@ -55,7 +60,11 @@ def join(
             found = PrefixStore(_met(store, rank, size, seconds), store)
             dist.init_process_group("gloo", store=found, rank=rank, world_size=size, timeout=wait)
         nccl = gradients == "nccl" or (gradients is None and _own_gpu())
-        return Group(_group("gloo", wait), _group("nccl", wait) if nccl else None, every)
+        known = _KNOWN.get((seconds, every, nccl))
+        if known is None or not known.goes_on:
+            known = Group(_group("gloo", wait), _group("nccl", wait) if nccl else None, every)
+            _KNOWN[seconds, every, nccl] = known
+        return known
     except (RuntimeError, ValueError) as error:
         if dist.is_initialized() and not joined:
             dist.destroy_process_group()

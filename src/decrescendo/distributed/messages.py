@@ -27,9 +27,13 @@ def raising(error: Exception) -> Callable[[], bytes]:
     return message
 
 
-def described(error: Exception) -> bytes:
+def described(error: BaseException) -> bytes:
     """An error as bytes: its kind and its words."""
-    return json.dumps([type(error).__name__, str(error)]).encode()
+    try:
+        said = str(error)
+    except Exception:  # an error whose words are an error: its kind must be heard all the same
+        said = ""
+    return json.dumps([type(error).__name__, said]).encode()
 
 
 def raised(rank: int, text: bytes) -> Exception:
@@ -72,7 +76,7 @@ def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
 def packed(tree: Tree) -> bytes:
     """A tree as bytes: JSON, and safetensors for the tensors in it."""
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(pack(tree, tensors)).encode()
+    text = json.dumps(pack(tree, tensors), separators=(",", ":")).encode()
     return struct.pack("<q", len(text)) + text + (save_tensors(tensors) if tensors else b"")
 
 

@@ -7,6 +7,7 @@ is to be read in one place. Batches come from `drawing`, checkpoints from `keepi
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import astuple, dataclass
+from itertools import count
 from typing import final
 
 import torch
@@ -52,6 +53,9 @@ from decrescendo.training.world import (
     weight_facts,
     world_of,
 )
+
+# Of the trainings that rank 0 has begun.
+_NUMBERS = count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +176,7 @@ class Trainer:
         self._model, self._optimizer = model, optimizer
         self._device = next(iter(parameters.values())).device
         self._streams = RunStreams.of(seed)
-        # Of several ranks each has masks of its own, from a seed of rank 0's for each step.
+        # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
         self._engine: Clipper = Engine(
             model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep
@@ -194,10 +198,13 @@ class Trainer:
                     "settings of the engine": settings,
                     "kind of seed": type(seed).__name__,
                     "use of a store": store is not None,
-                    "use of checkpoints": checkpoints is not None,
+                    "use of checkpoints": "none"
+                    if checkpoints is None
+                    else f"each {checkpoints.every} steps, with {sorted(checkpoints.also)}",
                 },
             )
         )
+        self._number: int = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
         if self._keeper is not None:
             self._keeper.resume(model, optimizer, self._source.tracker)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
@@ -280,6 +287,11 @@ class Trainer:
             self._compare_weights(self._life.taken)
         settings = self._parts.gathered(self._following)
         decided = self._world.draw(lambda: self._decide(settings))
+        if decided["training"] != self._number:
+            raise PlanViolation(
+                "all ranks must take the steps of several trainings in one order, got a step of another training on "
+                f"rank {self._world.rank} than on rank 0. Keep trainers in a list, not in a set"
+            )
         granted = decided["settings"]
         self._settings = None if granted is None else Settings(*granted)
         if self._world.rank:
@@ -287,7 +299,7 @@ class Trainer:
             if self._source.tracker is not None and self._settings is not None:
                 self._source.tracker.heard(self._settings.clip_norm, self._life.taken)
         if self._world.size > 1 and granted is not None:
-            self._masks.stream = Streams(decided["masks"][self._world.rank]).numpy("model")
+            self._masks.stream = Streams(decided["masks"]).child(self._world.rank).numpy("model")
             if decided["noise"] is not None:
                 self._streams.noise = stream_at(self._streams.noise, decided["noise"])
         return granted is not None
@@ -298,12 +310,13 @@ class Trainer:
         return None if self._world.rank else self._source.following(self._life.taken)
 
     def _decide(self, settings: Settings | None) -> Tree:
-        """On rank 0: what the ranks are told of the next step, with seeds of their masks."""
+        """On rank 0: what the ranks are told of the next step, with a seed of their masks."""
         if settings is None:
-            return {"settings": None, "stopped": self._source.stopped}
+            return {"training": self._number, "settings": None, "stopped": self._source.stopped}
         noise = stream_state(self._streams.noise) if self._parts.trained else None
-        masks = [self._streams.masks() for _ in range(self._world.size)] if self._world.size > 1 else []
-        return {"settings": astuple(settings), "stopped": "", "masks": masks, "noise": noise}
+        masks = self._streams.masks() if self._world.size > 1 else None
+        told = {"training": self._number, "settings": list(astuple(settings)), "stopped": ""}
+        return {**told, "masks": masks, "noise": noise}
 
     def _compare_weights(self, step: int = 0) -> None:
         self._world.agree(lambda: weight_facts(self._model, trained=True), step)

@@ -27,8 +27,8 @@ T = TypeVar("T")
 Tree = dict[str, Any]
 # From a sum to what may be seen of it, and a digest of that.
 Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
-# Rows of the data that ranks compare before the first step.
-_PROBES = 8
+# What ranks compare before the first step: so many examples where each must be read, and so many bytes of rows.
+_PROBES, _PROBED = 8, 2**26
 # How the name of a fact begins that only some ranks have.
 OF_PART = "weights of part "
 
@@ -252,14 +252,18 @@ def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
 
 
 def data_facts(table: Rows | Examples) -> dict[str, str]:
-    """Number of rows, and a digest of a few of them; of their shapes where a row is not twice the same."""
-    indices = np.unique(np.linspace(0, table.count - 1, _PROBES).astype(np.int64))
+    """Number of rows, and a digest of some of them; of their shapes where a row is not twice the same."""
 
-    def probe() -> list[Tensor]:
+    def probe(count: int) -> list[Tensor]:
+        indices = np.unique(np.linspace(0, table.count - 1, count).astype(np.int64))
         batch = table.take(indices) if isinstance(table, Rows) else table.take(Draw(indices))
         return leaves_of(batch)
 
-    first, second = probe(), probe()
+    count = _PROBES
+    if isinstance(table, Rows):
+        size = sum(value.numel() * value.element_size() for value in probe(1))
+        count = min(table.count, max(_PROBES, _PROBED // max(size, 1)))
+    first, second = probe(count), probe(count)
     looks = [checksum(value).hex() for value in first]
     same = looks == [checksum(value).hex() for value in second]
     shapes = [[str(value.dtype), list(value.shape)] for value in first] if same else []

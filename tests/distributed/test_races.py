@@ -1,0 +1,78 @@
+"""What one rank may do while the others go on: right all the same, or one clear error on both within ten seconds."""
+
+import functools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import free_port, run_ranks
+
+# What must be the run of undisturbed ranks, to the bit; and what rounds otherwise.
+RIGHT = (
+    "a collective of all", "evaluation on one", "global generators", "joined again", "a child process", "no folder",
+    "saved on one", "without gradients", "a world forgotten",
+)  # fmt: skip
+NEARLY = {"more threads": 1e-5, "another default dtype": 1e-5, "bf16 on one": 0.5}
+LOST = "RankLost .*every rank must go on, got "
+# What the error of rank 0 must say, and that of rank 1.
+WRONG = {
+    "one label": ("PlanViolation .*same rows of the data",) * 2,
+    "two rows changed places": ("PlanViolation .*same rows of the data",) * 2,
+    "other checkpoints": ("PlanViolation .*same use of checkpoints, got each 2 .* and each 3",) * 2,
+    "other comparisons": ("PlanViolation .*same compare_every, got 3 on rank 0 and 2 on rank 1",) * 2,
+    "trainers in another order": ("PlanViolation .*one order", "PlanViolation .*one order, got .* on rank 1"),
+    "two iterators": ("PlanViolation .*same steps, got rank 0 drawing a batch, rank 1 comparing",) * 2,
+    "two draws": ("PlanViolation .*every drawn batch must be given",) * 2,
+    "an error in a worker": (LOST + "LookupError on rank 1: .*no such file", "LookupError .*no such file"),
+    "a worker that dies": (LOST + "RuntimeError on rank 1: .*worker", "RuntimeError .*worker"),
+    "an error without words": (LOST + "Wordless on rank 1", "Wordless"),
+    "Ctrl-C": (LOST + "KeyboardInterrupt on rank 1", "KeyboardInterrupt"),
+    "Ctrl-C between steps": (LOST + "KeyboardInterrupt on rank 1", "KeyboardInterrupt"),
+    "sys.exit": (LOST + "SystemExit on rank 1: 3", "SystemExit 3"),
+    "the group destroyed": (LOST + "one that ended", LOST),
+    "another thread": ("PlanViolation .*same steps",) * 2,
+    "a schedule on one": ("PlanViolation .*same weights",) * 2,
+    "a stopped rank": (LOST + "one that ended or was silent too long", LOST),
+    "a collective of its own": (LOST + "one that ended or was silent too long", "(RankLost|RuntimeError) "),
+}  # fmt: skip
+SECONDS = 10.0
+QUICK = (
+    "joined again", "one label", "other checkpoints", "other comparisons", "trainers in another order", "Ctrl-C",
+    "sys.exit", "an error without words",
+)  # fmt: skip
+
+
+@functools.cache
+def found(quick: bool) -> dict[str, list[tuple[str, str, float, Any]]]:
+    races = ["nothing", *(race for race in (*RIGHT, *NEARLY, *WRONG) if (race in QUICK) == quick)]
+    ports = [free_port() for _ in races]
+    outcomes, _ = run_ranks(
+        "raced_in_turn", 2, races=races, ports=ports, workers=0 if quick else 1, within=300
+    )
+    assert not any(outcome.error for outcome in outcomes), outcomes
+    return dict(
+        zip(races, map(list, zip(*(outcome.value for outcome in outcomes), strict=True)), strict=True)
+    )
+
+
+def each(*races: str) -> list[Any]:
+    return [race if race in QUICK else pytest.param(race, marks=pytest.mark.slow) for race in races]
+
+
+@pytest.mark.parametrize("race", each(*RIGHT, *NEARLY))
+def test_what_does_no_harm(race: str) -> None:
+    outcomes = found(race in QUICK)
+    for (error, message, seconds, value), (*_, calm) in zip(outcomes[race], outcomes["nothing"], strict=True):
+        assert not error, message
+        assert seconds < SECONDS
+        assert value["ledger"] == calm["ledger"]
+        for name, weight in calm["weights"].items():
+            np.testing.assert_allclose(value["weights"][name], weight, rtol=0, atol=NEARLY.get(race, 0))
+
+
+@pytest.mark.parametrize("race", each(*WRONG))
+def test_what_does_harm_is_one_error_on_both(race: str) -> None:
+    for rank, (error, message, seconds, _) in enumerate(found(race in QUICK)[race]):
+        assert re.search(WRONG[race][rank], f"{error} {message}", re.DOTALL), (rank, error, message)
+        assert seconds < SECONDS, rank
