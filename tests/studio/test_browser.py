@@ -123,6 +123,40 @@ def test_from_the_page_to_saved_files_by_mouse_alone(opened: Open, browser: Brow
     faultless(browser, studio.url)
 
 
+def test_what_the_controls_do_not_say_is_not_saved(opened: Open, browser: Browser, tmp_path: Path) -> None:
+    studio = opened()
+    start(browser, studio.url, wide=400)
+    browser.until(CERTIFIED)
+    disabled = "[...document.querySelectorAll('#files button')].map(button => button.disabled)"
+    assert browser.value(disabled) == [False] * 3
+    brief = "getComputedStyle(document.querySelector('#brief'), '::before').content"
+    browser.type("#epsilon", "-1")
+    browser.until("!document.querySelector('#error').hidden")
+    assert browser.value(disabled) == [True] * 3
+    browser.click("#files button")
+    browser.type("#epsilon", "1")
+    assert browser.value(disabled) == [True] * 3
+    assert "computing" in browser.value(brief)
+    browser.click("#files button")
+    browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.startsWith('(1, ')")
+    assert not list(tmp_path.glob("plan*"))
+    # Back to what is shown before anything was asked: nothing is computing, and nothing is waited for.
+    browser.until(CERTIFIED)
+    browser.value(
+        "for (const text of ['3', '1']) { const e = document.querySelector('#epsilon'); e.value = text;"
+        "e.dispatchEvent(new Event('input', {bubbles: true})); }"
+    )
+    browser.until(f"{SETTLED} && {CERTIFIED}")
+    browser.click("#files button")
+    browser.until("true")
+    for _ in range(200):
+        if (tmp_path / "plan.json").exists():
+            break
+        browser.value("new Promise(done => setTimeout(done, 50))")
+    assert Plan.load(tmp_path / "plan.json").budget.epsilon == 1
+    faultless(browser, studio.url)
+
+
 def test_two_plans_side_by_side(opened: Open, browser: Browser) -> None:
     studio = opened()
     start(browser, studio.url)

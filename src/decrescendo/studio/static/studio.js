@@ -117,11 +117,17 @@ let now = null, kept = null, wish = null, busy = false, timer = 0, last = "";
 function changed(quick, after = 0) {
   clearTimeout(timer);
   const wanted = JSON.stringify([form(), quick]);
-  if (wanted === last && now?.planned) return;
-  document.body.classList.add("stale");
-  $("status").textContent = "computing …";
+  if (wanted === last && now?.planned && (busy || !document.body.classList.contains("stale"))) return;
+  stale(true);
+  say("computing …");
   timer = setTimeout(() => wants({ quick }), after);
 }
+// What is shown is not what the controls say: it is not saved.
+function stale(is) {
+  document.body.classList.toggle("stale", is);
+  for (const button of $("files").querySelectorAll("button")) button.disabled = is;
+}
+const say = (words) => ($("status").textContent = $("brief").dataset.status = words);
 function wants(next) {
   wish = next;
   if (!busy) serve();
@@ -141,7 +147,7 @@ async function serve() {
         passes(asked);
       }
       if (wish || quick) continue;
-      $("status").textContent = "asking the accountants …";
+      say("asking the accountants …");
       const subject = now;
       const judged = {};
       for (const part of ["attack", "claims", "spent"]) {
@@ -171,7 +177,7 @@ function refuse(words) {
   }
   $("error").textContent = words;
   $("error").hidden = false;
-  $("status").textContent = now ? "below: the last that could be computed" : "";
+  say(now ? "below: the last that could be computed" : "");
 }
 function unmark() {
   $("error").hidden = true;
@@ -188,16 +194,16 @@ function present(subject) {
   if (subject.planned && !subject.judged && now?.planned) subject.before = now.judged ?? now.before;
   now = subject;
   unmark();
-  document.body.classList.remove("stale");
   $("title").textContent = subject.planned ? "Plan" : subject.title;
   $("promise").textContent = subject.promise || "Nothing was promised of this noise; the accountants below judge it.";
-  $("status").textContent = subject.judged ? "certified" : subject.quick ? "while you move" : "";
+  say(subject.judged ? "certified" : subject.quick ? "while you move" : "");
   $("notes").replaceChildren(...subject.notes.map((line) => make("li", { textContent: line })));
   $("files").replaceChildren(...subject.files.map((name) => {
     const button = make("button", { type: "button", textContent: `Save ${name}` });
     button.addEventListener("click", () => save(name).catch((error) => refuse(error.message)));
     return button;
   }));
+  stale(false);
   $("back").hidden = Boolean(subject.planned);
   for (const row of document.querySelectorAll("tr.pick")) row.classList.toggle("now", Number(row.dataset.number) === subject.number);
   redraw();
@@ -310,15 +316,15 @@ const text64 = (file) => new Promise((done, failed) => {
   reader.readAsDataURL(file);
 });
 async function open(chosen) {
-  document.body.classList.add("stale");
-  $("status").textContent = "opening …";
+  stale(true);
+  say("opening …");
   try {
     const files = {};
     for (const file of chosen) files[file.name] = await text64(file);
     const { batch, dataset_size, delta } = form();
     shown(await ask("open", { files, sample_rate: batch / dataset_size, delta }));
   } catch (error) {
-    document.body.classList.remove("stale");
+    stale(false);
     refuse(error.message);
   }
 }
@@ -327,8 +333,8 @@ function shown(answer) {
   $("store").hidden = !answer.store;
   if (!answer.store) return wants({ show: answer });
   const { title, words, budget, rows } = answer.store;
-  document.body.classList.remove("stale");
-  $("status").textContent = "";
+  stale(false);
+  say("");
   let sum = 0;
   const sums = rows.map((row) => (sum += row[3] ?? 0));
   const list = make("table");
