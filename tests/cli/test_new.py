@@ -93,16 +93,17 @@ def test_errors_name_the_option_that_was_typed(invoke: Invoke, arguments: list[s
 def test_a_wrong_name_lists_the_right_ones(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "nearby.py").write_text("def task(): ...\ndef other(): ...\n")
+    (tmp_path / "nearby.py").write_text("def task(): ...\ndef other(): ...\ndef loss(model, batch): ...\n")
     monkeypatch.delitem(sys.modules, "nearby", raising=False)
     said = {
         "digts": "or one of digits",
         "nearby:tsk": "Did you mean nearby:task?",
         "nearby:x": "Did you mean nearby:task or nearby:other?",
+        "nearby:loss": "which wants model, batch. Did you mean nearby:task or nearby:other?",
         "nearbi:task": "Did you mean nearby:task?",
     }
     for name, words in said.items():
-        assert words in invoke("train", name, "--epsilon", 1).stderr
+        assert words in " ".join(invoke("train", name, "--epsilon", 1).stderr.split())
     assert "Did you mean 'plan'" in invoke("plam").output
     assert "sensitivity-decay" in " ".join(invoke("plan", *SMALL, "--schedule", "sensitive").output.split())
 

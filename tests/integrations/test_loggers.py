@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import decrescendo as dc
-from decrescendo.errors import InvalidType, MissingExtra
+from decrescendo.errors import InvalidType, InvalidValue, MissingExtra
 from decrescendo.integrations.loggers import Log, mlflow, tensorboard, wandb
 
 ROWS, STEPS = 60, 4
@@ -96,6 +96,30 @@ def test_an_empty_batch_has_no_mean() -> None:
 def test_an_adaptive_run_is_refused() -> None:
     with pytest.raises((InvalidType, TypeError)):
         Log("plan", lambda values, step: None)  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_logged_to_is_one_sentence(plan: dc.Plan) -> None:
+    with pytest.raises(InvalidType, match=r"writer must have add_scalar, got 'logs'\. Give a SummaryWriter"):
+        unchecked(tensorboard)("logs", plan)
+    with pytest.raises(
+        InvalidType, match=r"run must have log, got None\. Give what wandb\.init\(\) returned"
+    ):
+        unchecked(wandb)(None, plan)
+    fewer = dc.calibrate(
+        dc.Budget(2.0, 1e-3), dc.PoissonSampling(ROWS, 30), steps=2,
+        privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0),
+    )  # fmt: skip
+    with pytest.raises(InvalidValue, match="got one of 2 steps for a training of 4"):
+        train(plan, lambda optimizer: Log(fewer, lambda values, step: None))
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(InvalidType, match="callback must be a function of a Progress, got str"):
+        unchecked(dc.train)(model, None, None, plan, optimizer, seed=0, callback="print")
+
+
+def unchecked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Without the type checker of the test run, as users call it."""
+    return getattr(function, "__wrapped__", function)
 
 
 def test_tensorboard(plan: dc.Plan, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any, Protocol, final, runtime_checkable
 import numpy as np
 import torch
 
-from decrescendo.errors import check_instance
+from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.plans import Plan
 from decrescendo.training.progress import Progress
 
@@ -72,7 +72,16 @@ class Log:
         }
 
     def __call__(self, progress: Progress) -> None:
-        """Log the step."""
+        """Log the step.
+
+        Raises:
+            InvalidValue: the training is of another plan, as far as the number of steps tells.
+        """
+        if progress.steps != self._plan.steps:
+            raise InvalidValue(
+                f"plan must be the training's own, got one of {self._plan.steps} steps for a training of "
+                f"{progress.steps}"
+            )
         values = self.public(progress.step) | {"public/epsilon_spent": progress.epsilon_spent}
         if self._optimizer is not None:
             values["public/learning_rate"] = float(self._optimizer.param_groups[0]["lr"])
@@ -110,6 +119,11 @@ def tensorboard(
     >>> tensorboard(Writer(), Plan.from_json(_EXAMPLE)).public(1)["public/clip_norm"]
     1.0
     """
+
+    if not isinstance(writer, SummaryWriter):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidType(
+            f"writer must have add_scalar, got {writer!r}. Give a SummaryWriter(folder) of TensorBoard"
+        )
 
     def write(values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
@@ -152,6 +166,8 @@ def wandb(
     >>> wandb(Run(), Plan.from_json(_EXAMPLE)).public(1)["public/noise_multiplier"]
     2.0
     """
+    if not isinstance(run, WandbRun):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidType(f"run must have log, got {run!r}. Give what wandb.init() returned")
     return Log(
         plan, lambda values, step: run.log(dict(values), step=step), optimizer=optimizer, private=private
     )

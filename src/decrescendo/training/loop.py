@@ -7,6 +7,7 @@ from torch import nn
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings, Loss
+from decrescendo.errors import InvalidType
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.examples import Collate
@@ -79,6 +80,8 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
+    if callback is not None and not callable(callback):  # pyright: ignore[reportUnnecessaryComparison]
+        raise InvalidType(f"callback must be a function of a Progress, got {type(callback).__name__}")
     ranks = world_of(world)
     with ranks.watched():
         trainer = Trainer(

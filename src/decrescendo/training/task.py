@@ -10,7 +10,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import isfunction
+from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from typing import Any, cast
 
@@ -139,18 +139,37 @@ def find_task(name: str) -> Task:
             f"task must name a function of a module that can be imported from here, got task={name!r}: "
             f"{error}{_near(module, function)}"
         ) from None
+    if isfunction(made) and (wanted := _wanted(made)):
+        raise InvalidValue(
+            f"task must name a function without arguments, got task={name!r}, which wants {', '.join(wanted)}"
+            f"{_near(module, function)}"
+        )
     return _as_task(made() if callable(made) else made, name)
 
 
 def _near(module: str, function: str) -> str:
     """What may have been meant by a name that is not there."""
     if module in sys.modules:
-        there = [f"{module}:{name}" for name, thing in vars(sys.modules[module]).items() if isfunction(thing)]
+        there = [
+            f"{module}:{name}"
+            for name, thing in vars(sys.modules[module]).items()
+            if isfunction(thing) and not _wanted(thing)
+        ]
         meant = difflib.get_close_matches(f"{module}:{function}", there, cutoff=0.8) or there[:5]
     else:
         files = [f"{path.stem}:{function}" for path in Path.cwd().glob("*.py")]
         meant = difflib.get_close_matches(f"{module}:{function}", files, cutoff=0.8)
     return f". Did you mean {' or '.join(meant)}?" if meant else ""
+
+
+def _wanted(function: Callable[..., Any]) -> list[str]:
+    """Arguments that a call must give."""
+    skipped = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    return [
+        name
+        for name, argument in signature(function).parameters.items()
+        if argument.default is Parameter.empty and argument.kind not in skipped
+    ]
 
 
 def _as_task(made: Any, name: str) -> Task:
