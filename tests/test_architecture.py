@@ -79,6 +79,7 @@ class TestSentence2:
             "noise_multiplier",
             "count",
             "overflow",
+            "steps_per_epoch",
         ]
         assert set(Settings.__dataclass_fields__) == {"noise_multiplier", "clip_norm"}
 

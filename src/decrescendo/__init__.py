@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from decrescendo.base import Secure, Streams
     from decrescendo.integrations import hf as hf
     from decrescendo.optim import NoisyMean, apply, privatise
-    from decrescendo.plans import Plan, PoissonSampling, calibrate, curves
+    from decrescendo.plans import Plan, PoissonSampling, RandomAllocation, calibrate, curves
     from decrescendo.training import Checkpoints, Run, Store, Trainer, train
     from decrescendo.training import steering as steering
 
@@ -44,7 +44,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "accounting": ("Budget", "Unit", "Release", "Ledger", "Guarantee"),
     "base": ("Streams", "Secure"),
-    "plans": ("PoissonSampling", "curves", "calibrate", "Plan"),
+    "plans": ("PoissonSampling", "RandomAllocation", "curves", "calibrate", "Plan"),
     "optim": ("privatise", "NoisyMean", "apply"),
     "training": ("train", "Trainer", "Run", "Store", "Checkpoints", "steering"),
 }
@@ -55,8 +55,9 @@ _ROOMS = (
 )  # fmt: skip
 
 __all__ = [
-    "Budget", "Unit", "PoissonSampling", "curves", "calibrate", "Plan", "Release", "Ledger", "Guarantee",
-    "Streams", "Secure", "privatise", "NoisyMean", "apply", "train", "Trainer", "Run", "Store", "Checkpoints",
+    "Budget", "Unit", "PoissonSampling", "RandomAllocation", "curves", "calibrate", "Plan", "Release", "Ledger",
+    "Guarantee", "Streams", "Secure", "privatise", "NoisyMean", "apply", "train", "Trainer", "Run", "Store",
+    "Checkpoints",
 ]  # fmt: skip
 
 

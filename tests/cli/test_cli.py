@@ -255,6 +255,33 @@ def test_batches_of_at_most_so_many_rows_are_planned_verified_and_trained(
     assert "must be a number with --compute" in invoke("plan", *compute, "--max-batch-size", "auto").stderr
 
 
+def test_each_example_once_an_epoch_is_planned_verified_and_trained(invoke: Invoke, tmp_path: Path) -> None:
+    asked, file = ["--epsilon", 2, "--batch", 100, "--random-allocation"], tmp_path / "plan.json"
+    made = facts(invoke("plan", *asked, "--epochs", 2, "--dataset-size", 1438, "--save", file, "--json"))
+    assert (made["steps_per_epoch"], made["steps"]) == (14, 28)
+    assert made["expected_batch_size"] == 1438 / 14
+    assert made["guarantee"]["accountant"] == "Allocated"
+    assert "Allocated again: epsilon in" in invoke("verify", file).stdout
+    account = facts(invoke("account", file, "--json"))
+    assert account["accountants"][0]["bound"]["value"] == made["guarantee"]["epsilon"]
+    run = facts(invoke("train", "digits", "--plan", file, "--seed", 1, "--json"))
+    assert run["guarantee"] == made["guarantee"]
+    again = facts(
+        invoke("train", "digits", *asked, "--epochs", 2, "--delta", 1 / 14_380, "--seed", 1, "--json")
+    )
+    assert again["steps_per_epoch"] == 14
+    for more, words in (
+        (["--steps", 20], "whole epochs of 14 steps, got --steps=20"),
+        (["--epochs", 2, "--batch-end", 200], "must have one expected size"),
+        (["--epochs", 2, "--accountant", "rdp"], "accountant must be Allocated"),
+    ):
+        assert words in invoke("train", "digits", *asked, *more, "--seed", 1).stderr
+    searched = ["--steps", 28, "--schedule", "optimal", "--lr-schedule", "linear"]
+    assert "must come without --compute" in invoke("plan", *asked, "--dataset-size", 1438, *searched).stderr
+    clients = ["--unit", "client", "--clients", 90, "--clients-per-round", 9, "--steps", 20]
+    assert "got --unit client" in invoke("plan", "--epsilon", 2, "--random-allocation", *clients).stderr
+
+
 def test_a_clip_norm_that_follows_the_gradients_is_trained_with(invoke: Invoke, tmp_path: Path) -> None:
     asked = ["train", "digits", "--epsilon", 2, "--batch", 50, "--steps", 4, "--clip-quantile", 0.5]
     shown = invoke(*asked, "--clip", 0.3, "--seed", 1, "--out", tmp_path / "run")

@@ -130,6 +130,14 @@ class TestLaws:
             with pytest.raises(AccountingError, match="any size only"):
                 asked(cut, 0.5)
 
+    def test_records_that_take_part_once_an_epoch_are_not_taken_for_poisson_ones(
+        self, accountant: Accountant, ledger: Ledger
+    ) -> None:
+        once = Ledger([Release(1 / 4, float(ledger.noise_multiplier[0]), 8, steps_per_epoch=4)])
+        for asked in (accountant.epsilon, accountant.delta, partial(estimate, accountant)):
+            with pytest.raises(AccountingError, match="Poisson batches only"):
+                asked(once, 0.5)
+
     def test_kinds_are_the_same_for_both_questions(self, accountant: Accountant, ledger: Ledger) -> None:
         assert accountant.epsilon(ledger, DELTA).kind == accountant.delta(ledger, 1.0).kind
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rank_life import ROWS
 from ranks import run_ranks
 
 KINDS = ("constant", "dynamic", "adaptive")
@@ -54,6 +55,15 @@ def test_batches_that_are_cut() -> None:
     assert max(expected["examples"]) == 6 < max(alone("CNN", "constant", True)["examples"])
     assert min(expected["ledger"][3]) > 0
     check(2, "CNN", "cut")
+
+
+def test_each_row_once_an_epoch() -> None:
+    """Rank 0 draws the bins of the epoch; every row is in one share of one of its steps."""
+    expected = alone("CNN", "once", True)
+    steps = len(expected["examples"])
+    assert expected["ledger"][4] == [steps] * steps
+    assert sum(expected["examples"]) == ROWS
+    check(2, "CNN", "once")
 
 
 def test_in_float32_too() -> None:

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,20 @@ def test_a_bert_on_ragged_text_by_the_mixin_is_the_plain_trainers_run(tmp_path: 
     assert trainer.run.assumptions == (EXAMPLES_APART,)
     assert run.assumptions == (EXAMPLES_APART,)
     assert trainer.run.diagnostics == run.diagnostics
+
+
+def test_a_plan_for_people_asks_whose_each_row_is(tmp_path: Path) -> None:
+    person = {"unit": dc.Unit.PERSON, "examples_per_person": 2}
+    plan = replace(PLAN, budget=replace(PLAN.budget, **person), guarantee=replace(PLAN.guarantee, **person))
+    for people, says in ((None, "people"), ([0] * ROWS, "at most 2")):
+        trainer = classifier(tmp_path)
+        trainer.follow(plan, seed=3, people=people)
+        with pytest.raises(InvalidValue, match=says):
+            trainer.train()
+    trainer = classifier(tmp_path)
+    trainer.follow(plan, seed=3, people=[row // 2 for row in range(ROWS)])
+    trainer.train()
+    assert trainer.run.ledger == plan.ledger
 
 
 def test_a_bert_on_ragged_text_is_the_run_on_rows_padded_to_one_length() -> None:

@@ -91,6 +91,16 @@ def test_every_control_moves_the_plan(opened: Open, browser: Browser) -> None:
         moved(browser, before)
         assert "→ 300" in shown(browser, "#charts")
     browser.choose("#batches", "constant")
+    for shape, words in (("auto", "Batches are cut to"), ("hand", "100,000 examples at most")):
+        browser.choose("#cap", shape)
+        if shape == "hand":
+            browser.type("#max_batch_size", "100000")
+        browser.until(f"{SETTLED} && document.querySelector('main').textContent.includes({words!r})")
+    browser.choose("#cap", "any")
+    browser.choose("#unit", "person")
+    browser.until(
+        f"{SETTLED} && document.querySelector('#promise').textContent.includes('a person with at most 2 examples')"
+    )
     browser.choose("#unit", "client")
     browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.includes('a client')")
     browser.until(CERTIFIED)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import decrescendo as dc
-from decrescendo.accounting import GdpClt, Pld, Rdp, trade_off
+from decrescendo.accounting import GdpClt, Pld, Rdp, smallest_cap, trade_off
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.studio.server import HEADERS, Studio
@@ -171,6 +171,30 @@ class TestPlans:
         assert found["curves"]["b"] == made.batch_size.tolist()
         assert "b" not in ask(opened(), "plan", {"form": FORM, "quick": True})["curves"]
 
+    @pytest.mark.parametrize("batches", [{"shape": "constant"}, {"shape": "linear", "end": 200}])
+    def test_batches_that_are_cut(self, batches: Any) -> None:
+        """To a number, or to the least that costs a hundredth of delta at every step's own rate."""
+        whole = read(FORM | {"batches": batches}).plan(quick=True)
+        assert read(FORM | {"batches": batches, "cap": {"shape": "any", "size": 3}}).plan(quick=True) == whole
+        auto = read(FORM | {"batches": batches, "cap": {"shape": "auto"}})
+        cap = smallest_cap(whole.ledger, 1000, 2.0, 1e-5)
+        assert auto.sampling.max_batch_size == cap < 1000
+        made: Plan = eval(auto.code(), {"dc": dc})
+        assert made == auto.plan()
+        by_hand = read(FORM | {"batches": batches, "cap": {"shape": "hand", "size": cap}})
+        assert by_hand == auto
+
+    def test_people_with_several_examples(self, opened: Open) -> None:
+        form = FORM | {"unit": "person", "examples_per_person": 3, "steps": 4}
+        settings = read(form)
+        assert settings.budget == dc.Budget(2, 1e-5, dc.Unit.PERSON, 3)
+        made: Plan = eval(settings.code(), {"dc": dc})
+        assert made == settings.plan()
+        assert (
+            "person with at most 3 examples"
+            in ask(opened(), "plan", {"form": form, "quick": True})["promise"]
+        )
+
     def test_noise_by_hand_passes_through_its_levels(self) -> None:
         levels = [3, 2, 1, 2, 0.5]
         form = FORM | {"steps": 400, "noise": {"shape": "hand", "levels": levels}}
@@ -192,7 +216,12 @@ class TestPlans:
         ({"epsilon": 0}, "epsilon must be"),
         ({"epsilon": "much"}, "epsilon must be a real number"),
         ({"delta": 2}, "delta must be"),
-        ({"unit": "person"}, "unit must be one of example, client"),
+        ({"unit": "person"}, "examples_per_person must be given"),
+        ({"unit": "person", "examples_per_person": 0}, "examples_per_person must be >= 1"),
+        ({"unit": "person", "examples_per_person": 3, "cap": {"shape": "hand", "size": 150}}, "a plan for people"),
+        ({"cap": {"shape": "hand", "size": 0}}, "max_batch_size must be >= 1"),
+        ({"cap": {"shape": "hand", "size": 101}}, "max_batch_size must leave some of delta"),
+        ({"cap": {"shape": "square"}}, "cap shape must be one of any, auto, hand"),
         ({"dataset_size": 10.5}, "dataset_size must be a whole number"),
         ({"batch": 2000}, "expected_batch_size must be <= dataset_size"),
         ({"batch": None}, "batch must be a real number"),

@@ -16,7 +16,7 @@ from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import Batch, ClippedSum, Engine
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.training import loading, trainer
 from decrescendo.training.data import Rows, table_of
 from decrescendo.training.examples import Examples
@@ -106,6 +106,17 @@ def shuffled(plan: Plan) -> Iterator[None]:
         yield
 
 
+def shuffled_epochs(plan: Plan) -> AbstractContextManager[object]:
+    """Epochs cut from a shuffled list, sold as random allocation."""
+
+    def epoch(self: RandomAllocation, rng: Any) -> list[np.ndarray]:
+        parts = np.array_split(rng.permutation(self.dataset_size), self.steps_per_epoch)
+        # Full batches first: a shuffled loader's last batch is the one that is short.
+        return [np.sort(part) for part in parts]
+
+    return mock.patch.object(RandomAllocation, "epoch", epoch)
+
+
 @contextmanager
 def padded_to_the_longest(plan: Plan) -> Iterator[None]:
     """Batches of texts are cut to the longest text in them (padding is 0), and no row is compared with itself alone."""
@@ -167,3 +178,5 @@ BROKEN: dict[str, Build] = {
     "cut to a buffer, accounted as whole": cut_to_a_buffer,
     "count without its noise": count_without_noise,
 }
+# Of plans in which each example takes part once an epoch.
+BROKEN_EPOCHS: dict[str, Build] = {"shuffled, sold as random allocation": shuffled_epochs}

@@ -31,7 +31,7 @@ from decrescendo.clipping import EngineSettings
 from decrescendo.clipping.batches import map_rows
 from decrescendo.distributed.sharded import Shards
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Adaptive, Checkpoints, Run, Store, Trainer, digits, train
 from decrescendo.training.run import versions
@@ -123,6 +123,8 @@ def plan_of(kind: str, batch: float = 8.0) -> Plan | Adaptive | QuantileClip:
         return Adaptive(sampling, RenyiFilter(Budget(3.0, 1e-4), order=8), policy, STEPS)
     noise = np.linspace(1.5, 0.8, STEPS) if kind == "dynamic" else np.full(STEPS, 1.0)
     clip = np.linspace(1.0, 0.3, STEPS) if kind == "dynamic" else np.full(STEPS, 0.7)
+    if kind == "once":
+        return Plan(Budget(1.0, 1e-5), RandomAllocation(ROWS, STEPS), Schedule(noise, clip), STAND_IN)
     return Plan(Budget(1.0, 1e-5), sampling, Schedule(noise, clip), STAND_IN)
 
 
@@ -135,6 +137,7 @@ def facts(run: Run) -> dict[str, Any]:
             run.ledger.noise_multiplier.tolist(),
             run.ledger.count.tolist(),
             run.ledger.overflow.tolist(),
+            run.ledger.steps_per_epoch.tolist(),
         ],
         "clip_norm": run.clip_norm,
         "stopped": run.stopped,

@@ -7,7 +7,7 @@ Accountant      Kind       For
 `Gaussian`      exact      releases that everybody takes part in (sample_rate 1)
 `Selection`     upper      the best of a random number of trials: what a search on private data costs
 `Allocated`     upper      batches in which each record takes part once an epoch, by a bin of its own
-`Truncated`     any        Poisson batches that are cut to a largest size, judged by any of the others
+`Truncated`     any        batches that are cut to a largest size, judged by any of the others
 `Rdp`           upper      Renyi; looser; the field's older default
 `Zcdp`          upper      rho-zCDP without amplification; Hong et al.'s budgets, Yu et al.'s baseline
 `Tcdp`          estimate   Zhang et al.'s baseline
@@ -17,6 +17,7 @@ Accountant      Kind       For
 They judge noise that was fixed in advance. For noise that is decided as the run goes there are `filters`.
 """
 
+from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Bound, Budget, Guarantee, Unit, rounded
 from decrescendo.accounting.concentrated import Tcdp, Zcdp, rho_of
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
@@ -32,7 +33,7 @@ from decrescendo.accounting.filters import (
 from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
 from decrescendo.accounting.gdp import GdpClt, clt_mu, constant_mu
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.accounting.pld import Allocated, Pld
+from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp
 from decrescendo.accounting.selection import Selection, Trials

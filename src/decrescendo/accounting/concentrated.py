@@ -12,7 +12,7 @@ import numpy as np
 from decrescendo.accounting.budget import Bound, Kind
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.accounting.protocol import Accountant, check_poisson
 from decrescendo.errors import AccountingError, check_integer, check_real
 
 
@@ -63,7 +63,7 @@ class Zcdp(Accountant):
 
     def rho(self, ledger: Ledger) -> float:
         """Total rho; infinite if a release has no noise."""
-        check_uncut(ledger, self.name)
+        check_poisson(ledger, self.name)
         with np.errstate(divide="ignore"):
             costs = 1 / (2 * ledger.noise_multiplier**2)
         if self.batches_per_epoch == 1:
@@ -107,7 +107,7 @@ class Tcdp(Accountant):
 
     def rho_omega(self, ledger: Ledger) -> tuple[float, float]:
         """Total (rho, omega); (0, infinity) for an empty ledger, (infinity, 1) if a release has no noise."""
-        check_uncut(ledger, self.name)
+        check_poisson(ledger, self.name)
         if not len(ledger):
             return 0.0, math.inf
         if (ledger.noise_multiplier == 0).any():

@@ -21,7 +21,8 @@ class EpsilonCurve:
     Between checkpoints nothing is interpolated: the value is the next checkpoint's, and so an upper bound.
 
     Args:
-        ledger: the releases in order, one row a step.
+        ledger: the releases in order, one row a step; of records that take part once an epoch whole epochs, at whose
+            ends the checkpoints then are.
         delta: in (0, 1).
         checkpoints: how many, evenly spaced, the last at the end; >= 1.
         group: how many records come and go together; see `Pld`.
@@ -46,6 +47,9 @@ class EpsilonCurve:
         self._ledger, self._delta = ledger, check_real("delta", delta, above=0, below=1)
         self._group = check_integer("group", group, at_least=1)
         points = np.ceil(np.linspace(0, len(ledger), min(wanted, len(ledger)) + 1)).astype(np.int64)
+        if ledger.is_allocated:
+            each = np.maximum(ledger.steps_per_epoch[points[1:] - 1], 1)
+            points = np.minimum(-(-points[1:] // each) * each, len(ledger))
         self._steps = np.unique(points[points > 0])
         self._known: dict[int, float] = {}
 

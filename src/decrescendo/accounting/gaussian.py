@@ -14,7 +14,7 @@ from scipy.special import erfcx, ndtr, ndtri
 
 from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.accounting.protocol import Accountant, check_poisson
 from decrescendo.errors import AccountingError, check_real
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
@@ -153,7 +153,7 @@ class Gaussian(Accountant):
 
     def mu(self, ledger: Ledger) -> float:
         """Total mu of the ledger; infinite if a release has no noise."""
-        check_uncut(ledger, self.name)
+        check_poisson(ledger, self.name)
         sampled = np.flatnonzero(ledger.sample_rate < 1)
         if sampled.size:
             first = int(sampled[0])

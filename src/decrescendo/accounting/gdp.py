@@ -12,7 +12,7 @@ import numpy as np
 from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta, delta_of, epsilon_of
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.accounting.protocol import Accountant, check_poisson
 from decrescendo.errors import check_integer, check_real
 
 
@@ -22,7 +22,7 @@ def clt_mu(ledger: Ledger) -> float:
     >>> round(clt_mu(Ledger.of([1.205] * 4_800, sample_rate=250 / 60_000)), 4)
     0.2874
     """
-    check_uncut(ledger, "GdpClt")
+    check_poisson(ledger, "GdpClt")
     with np.errstate(divide="ignore", over="ignore"):
         growth = np.expm1(ledger.noise_multiplier**-2.0)
     return float(np.sqrt(np.sum(ledger.count * ledger.sample_rate**2 * growth)))

@@ -1,4 +1,7 @@
-"""What was, or will be, released: the only thing accountants look at."""
+"""What was, or will be, released: the only thing accountants look at.
+
+Longer than most files: each column of a ledger goes through every method of it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,8 +20,8 @@ LARGEST_COUNT = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """``count`` noisy sums, each over a Poisson sample and each with Gaussian noise of ``noise_multiplier``
-    times its sensitivity.
+    """``count`` noisy sums, each over a Poisson sample (or a step of an epoch, see ``steps_per_epoch``) and each with
+    Gaussian noise of ``noise_multiplier`` times its sensitivity.
 
     Args:
         sample_rate: in (0, 1]; 1 means every record takes part.
@@ -27,15 +30,18 @@ class Release:
         count: how often, 1 to 2^53.
         overflow: in [0, sample_rate]: where batches are cut to a largest size, the probability that a record is drawn
             into a batch that is full without it, and may push another one out (`Ledger.cut`). 0: none is cut.
+        steps_per_epoch: t >= 2 where each record takes part in one of t such releases in a row, by a fair draw of its
+            own (random allocation); the sample rate then is 1/t. 0: Poisson.
 
     >>> Release(sample_rate=0.01, noise_multiplier=1.1, count=3)
-    Release(sample_rate=0.01, noise_multiplier=1.1, count=3, overflow=0.0)
+    Release(sample_rate=0.01, noise_multiplier=1.1, count=3, overflow=0.0, steps_per_epoch=0)
     """
 
     sample_rate: float
     noise_multiplier: float
     count: int = 1
     overflow: float = 0.0
+    steps_per_epoch: int = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -51,6 +57,7 @@ class Release:
             )
         overflow = check_real("overflow", self.overflow, at_least=0, at_most=self.sample_rate)
         object.__setattr__(self, "overflow", overflow)
+        _check_epoch(self.steps_per_epoch, np.array([self.sample_rate]))
 
 
 @final
@@ -66,7 +73,7 @@ class Ledger:
     True
     """
 
-    __slots__ = ("_count", "_noise_multiplier", "_overflow", "_sample_rate")
+    __slots__ = ("_count", "_noise_multiplier", "_overflow", "_sample_rate", "_steps_per_epoch")
 
     def __init__(self, releases: Iterable[Release] = ()) -> None:
         items = tuple(releases)
@@ -77,6 +84,7 @@ class Ledger:
             np.array([r.noise_multiplier for r in items], dtype=np.float64),
             np.array([r.count for r in items], dtype=np.int64),
             np.array([r.overflow for r in items], dtype=np.float64),
+            np.array([r.steps_per_epoch for r in items], dtype=np.int64),
         )
 
     @classmethod
@@ -97,7 +105,9 @@ class Ledger:
         else:
             rates = np.full(noise.size, check_real("sample_rate", sample_rate, above=0, at_most=1))
         ledger = cls()
-        ledger._fill(rates, noise, np.ones(noise.size, dtype=np.int64), np.zeros(noise.size))
+        ledger._fill(
+            rates, noise, np.ones(noise.size, dtype=np.int64), np.zeros(noise.size), _poisson(noise.size)
+        )
         return ledger
 
     def _fill(
@@ -106,6 +116,7 @@ class Ledger:
         noise: Float[np.ndarray, " n"],
         count: Int[np.ndarray, " n"],
         overflow: Float[np.ndarray, " n"],
+        steps_per_epoch: Int[np.ndarray, " n"],
     ) -> None:
         if float(count.sum(dtype=np.float64)) > LARGEST_COUNT:
             raise InvalidValue(
@@ -114,6 +125,7 @@ class Ledger:
             )
         self._sample_rate, self._noise_multiplier = read_only(rate), read_only(noise)
         self._count, self._overflow = read_only(count), read_only(overflow)
+        self._steps_per_epoch = read_only(steps_per_epoch)
 
     @property
     def sample_rate(self) -> Float[np.ndarray, " n"]:
@@ -141,6 +153,16 @@ class Ledger:
         return bool(self._overflow.any())
 
     @property
+    def steps_per_epoch(self) -> Int[np.ndarray, " n"]:
+        """For each release t, where records are allocated to the steps of an epoch; 0 of Poisson batches; read-only."""
+        return self._steps_per_epoch
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether some release is a step of an epoch, which is for `accounting.Allocated` to judge."""
+        return bool(self._steps_per_epoch.any())
+
+    @property
     def steps(self) -> int:
         """Number of releases, counted with their multiplicity."""
         return int(self._count.sum())
@@ -158,26 +180,25 @@ class Ledger:
         """
         if not len(self):
             return self
-        if np.all(self._sample_rate == self._sample_rate[0]) and not self.is_cut:
+        alike = np.all(self._sample_rate == self._sample_rate[0]) and not self.is_cut
+        if alike and np.all(self._steps_per_epoch == self._steps_per_epoch[0]):
             order = np.argsort(self._noise_multiplier, kind="stable")  # linear for monotone schedules
         else:
-            order = np.lexsort((self._overflow, self._noise_multiplier, self._sample_rate))
-        columns = [column[order] for column in (self._sample_rate, self._noise_multiplier, self._overflow)]
+            keys = self._overflow, self._noise_multiplier, self._sample_rate, self._steps_per_epoch
+            order = np.lexsort(keys)
+        rate, noise, count, overflow, epoch = (column[order] for column in self._columns)
+        columns = rate, noise, overflow, epoch
         starts = np.flatnonzero(np.r_[True, np.any([np.diff(column) != 0 for column in columns], axis=0)])
-        rate, noise, overflow = (column[starts] for column in columns)
+        rate, noise, overflow, epoch = (column[starts] for column in columns)
         merged = Ledger()
-        merged._fill(rate, noise, np.add.reduceat(self._count[order], starts), overflow)
+        merged._fill(rate, noise, np.add.reduceat(count, starts), overflow, epoch)
         return merged
 
     def __add__(self, other: "Ledger") -> "Ledger":
         check_instance("a ledger's other half", other, Ledger)
         joined = Ledger()
-        joined._fill(
-            np.concatenate([self._sample_rate, other._sample_rate]),
-            np.concatenate([self._noise_multiplier, other._noise_multiplier]),
-            np.concatenate([self._count, other._count]),
-            np.concatenate([self._overflow, other._overflow]),
-        )
+        both = zip(self._columns, other._columns, strict=True)
+        joined._fill(*(np.concatenate(columns) for columns in both))
         return joined
 
     def first(self, steps: int) -> "Ledger":
@@ -207,23 +228,27 @@ class Ledger:
         """
         changed = Ledger()
         noise = check_array("noise_multiplier", change(self._noise_multiplier), at_least=0, length=len(self))
-        changed._fill(self._sample_rate, noise, self._count, self._overflow)
+        changed._fill(self._sample_rate, noise, self._count, self._overflow, self._steps_per_epoch)
         return changed
 
     def with_rates(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
-        """The same releases with other sample rates: ``change`` of the column.
+        """The same releases with other sample rates: ``change`` of the column. No epochs, whose rates are fixed.
 
         >>> Ledger.of([1.0, 2.0], 0.1).with_rates(lambda p: p / 2).sample_rate
         array([0.05, 0.05])
         """
         changed = Ledger.of(self._noise_multiplier, change(self._sample_rate))
-        changed._fill(changed._sample_rate, self._noise_multiplier, self._count, self._overflow)
+        _check_epoch(int(self._steps_per_epoch.max(initial=0)), changed._sample_rate)
+        changed._fill(
+            changed._sample_rate, self._noise_multiplier, self._count, self._overflow, self._steps_per_epoch
+        )
         return changed
 
     def cut(self, dataset_size: int, max_batch_size: int | None) -> "Ledger":
         """The same releases, of batches that were cut to at most ``max_batch_size`` rows; ``None``: that were not.
 
-        The overflow of each is p P[binomial(N, p) >= b]; `accounting.truncated` has the proof.
+        The overflow of each is p P[binomial(N, p) >= b], of Poisson batches and of steps of an epoch;
+        `accounting.truncated` has the proof.
 
         Args:
             dataset_size: N >= 1: the most records that the smaller of two neighbouring data sets has.
@@ -241,16 +266,35 @@ class Ledger:
             rates, place = np.unique(self._sample_rate, return_inverse=True)
             overflow = (rates * binom.sf(cap - 1, count, rates))[place]
         cut = Ledger()
-        cut._fill(self._sample_rate, self._noise_multiplier, self._count, overflow)
+        cut._fill(self._sample_rate, self._noise_multiplier, self._count, overflow, self._steps_per_epoch)
         return cut
+
+    def allocated(self, steps_per_epoch: int) -> "Ledger":
+        """The same releases, of records that are each in one of t ``steps_per_epoch`` in a row; 0: of Poisson batches.
+
+        Raises:
+            InvalidValue: t = 1, or a sample rate that is not 1/t.
+
+        >>> Ledger.of([1.0] * 8, 1 / 4).allocated(4)
+        Ledger(8 releases, sample_rate 0.25, noise_multiplier 1, each record once in 4 steps)
+        """
+        _check_epoch(steps_per_epoch, self._sample_rate)
+        marked = Ledger()
+        epochs = np.full(len(self), steps_per_epoch)
+        marked._fill(self._sample_rate, self._noise_multiplier, self._count, self._overflow, epochs)
+        return marked
 
     @property
     def _columns(
         self,
     ) -> tuple[
-        Float[np.ndarray, " n"], Float[np.ndarray, " n"], Int[np.ndarray, " n"], Float[np.ndarray, " n"]
+        Float[np.ndarray, " n"],
+        Float[np.ndarray, " n"],
+        Int[np.ndarray, " n"],
+        Float[np.ndarray, " n"],
+        Int[np.ndarray, " n"],
     ]:
-        return self._sample_rate, self._noise_multiplier, self._count, self._overflow
+        return self._sample_rate, self._noise_multiplier, self._count, self._overflow, self._steps_per_epoch
 
     def __len__(self) -> int:
         return int(self._count.size)
@@ -278,5 +322,23 @@ class Ledger:
         return (
             f"Ledger({self.steps} releases, sample_rate {span(self._sample_rate)}, "
             f"noise_multiplier {span(self._noise_multiplier)}"
+            + (f", each record once in {span(self._steps_per_epoch)} steps" if self.is_allocated else "")
             + (f", batches cut: overflow {span(self._overflow)})" if self.is_cut else ")")
+        )
+
+
+def _poisson(size: int) -> Int[np.ndarray, " n"]:
+    return np.zeros(size, dtype=np.int64)
+
+
+def _check_epoch(steps: object, rates: Float[np.ndarray, " n"]) -> None:
+    """A number of steps an epoch that fits the sample rates, or an error."""
+    count = check_integer("steps_per_epoch", steps)
+    if count == 1:
+        raise InvalidValue(
+            "steps_per_epoch must be >= 2, got 1. A batch of everybody is Poisson at sample_rate 1"
+        )
+    if count and (odd := rates[rates != 1 / count]).size:
+        raise InvalidValue(
+            f"records that take part once in {count} steps must have sample_rate=1/{count}, got {odd[0]:g}"
         )

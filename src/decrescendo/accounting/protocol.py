@@ -14,7 +14,8 @@ class Accountant(Protocol):
     Every implementation keeps these laws (``tests/contracts/test_accountants.py``): an empty ledger costs 0; a
     release without noise costs infinity; splitting a count changes nothing; less noise or one more release never
     lowers epsilon; epsilon and delta invert each other; what is certified is that epsilon; a ledger outside its
-    conditions is refused by name; so is one whose batches were cut, by all but `Truncated`, which adds what that costs.
+    conditions is refused by name; so is one whose batches were cut, by all but `Truncated`, which adds what that costs,
+    and one of records that are each in one step of an epoch, by all but `Allocated`.
     """
 
     @property
@@ -46,9 +47,14 @@ class Accountant(Protocol):
         return Guarantee(bound.value, budget.delta, budget.unit, self.name, bound.kind)
 
 
-def check_uncut(ledger: Ledger, accountant: str) -> None:
-    """``ledger`` is a `Ledger` of batches that were not cut, or an error: ``accountant`` does not add what it costs."""
+def check_poisson(ledger: Ledger, accountant: str) -> None:
+    """``ledger`` is one of Poisson batches that were not cut, or an error: ``accountant`` judges nothing else."""
     check_instance("ledger", ledger, Ledger)
+    if ledger.is_allocated:
+        raise AccountingError(
+            f"{accountant} accounts Poisson batches only, got {ledger}. Use Allocated: who surely takes part once an "
+            "epoch may be seen where one who may stay away cannot"
+        )
     if ledger.is_cut:
         raise AccountingError(
             f"{accountant} accounts batches of any size only, got {ledger}. Use Truncated, which adds what it costs"

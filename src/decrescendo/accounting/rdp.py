@@ -14,7 +14,7 @@ from jaxtyping import Float
 from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.protocol import Accountant, check_uncut
+from decrescendo.accounting.protocol import Accountant, check_poisson
 from decrescendo.errors import check_real
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Rdp(Accountant):
 
 def is_trivial(ledger: Ledger, accountant: str) -> bool:
     """Whether there is nothing to compute: no release, which costs nothing, or one without noise."""
-    check_uncut(ledger, accountant)
+    check_poisson(ledger, accountant)
     return not len(ledger) or bool((ledger.noise_multiplier == 0).any())
 
 

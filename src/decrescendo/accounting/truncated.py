@@ -1,4 +1,4 @@
-"""`Truncated`: what it costs to leave rows out of batches that are too large.
+"""`Truncated`: what it costs to leave rows out of batches that are too large; and by whom each ledger is judged.
 
 A batch is drawn by Poisson sampling; where more than b rows are drawn, a rule that looks at nothing but which they are
 leaves all but b of them out. Let one of two neighbours have n records and the other one more, x. Draw the n records'
@@ -10,11 +10,18 @@ that one in total variation:
 
     P(run with x in A)  <=  P(judged in A) + tau  <=  exp(e) P(run without x in A) + delta(e) + tau,
     P(run without x in A)  <=  exp(e) P(judged in A) + delta(e)  <=  exp(e) P(run with x in A) + delta(e) + exp(e) tau.
+
+Where each record is in one of the t steps of an epoch, by a draw of its own, x meets a full batch in at most one of
+them, with probability P[binomial(n, 1/t) >= b]: the same sum, of p_t = 1/t over the t steps. The run that is judged
+then is the one in which x is added to the sum of its step whether that is full or not: the sums without x are the same
+in both, and independent of where x is, which is all that `pld.allocation` needs.
 """
 
 import math
 from dataclasses import dataclass, field
+from functools import singledispatch
 
+from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Bound, Budget, Guarantee, Kind, check_one_example
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld import Pld
@@ -29,12 +36,13 @@ _NEAR = 1e-3  # of delta: so much may be paid too much for the cap
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Accountant):
-    """Any accountant, for Poisson batches of which the ledger says that they are cut to a largest size (`Ledger.cut`).
+    """Any accountant, for batches of which the ledger says that they are cut to a largest size (`Ledger.cut`).
 
     delta(e) + exp(e) sum_t p_t P[binomial(N, p_t) >= b] in the place of delta(e); the module has the proof.
 
     Args:
-        judge: the accountant of the batches that are not cut.
+        judge: the accountant of the batches that are not cut; in the place of `Pld`, `Allocated` for a ledger of
+            records that are each in one step of an epoch.
 
     Guarantee:
         what it says is a bound (or an estimate) if ``judge`` says one of Poisson batches; rows over the cap are left
@@ -68,7 +76,8 @@ class Truncated(Accountant):
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """The judge's delta and the cap's."""
-        found = self.judge.delta(self._uncut(ledger), epsilon)
+        judge, uncut = self._judged(ledger)
+        found = judge.delta(uncut, epsilon)
         price = _price(ledger, epsilon)
         if not price:
             return found
@@ -76,18 +85,18 @@ class Truncated(Accountant):
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
         """The judge's epsilon at what the cap leaves of ``delta``."""
-        uncut = self._uncut(ledger)
+        judge, uncut = self._judged(ledger)
         if not ledger.is_cut:
-            return self.judge.epsilon(uncut, delta)
+            return judge.epsilon(uncut, delta)
         # The cap costs exp(epsilon) tau for any epsilon that the answer is not above.
         guess = self.estimate(ledger, delta)
         if left_of(ledger, delta, guess) <= 0:  # the estimate may be too large; this is not
-            guess = self.judge.epsilon(uncut, delta).value
+            guess = judge.epsilon(uncut, delta).value
         for _ in range(_ATTEMPTS):
             left = left_of(ledger, delta, guess)
             if left <= 0:
                 break
-            found = self.judge.epsilon(uncut, left)
+            found = judge.epsilon(uncut, left)
             if found.value > guess:
                 guess = found.value + 0.05 * (found.value - guess)
             elif left_of(ledger, delta, found.value) - left <= _NEAR * delta:
@@ -98,11 +107,13 @@ class Truncated(Accountant):
 
     def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
         """The judge's own certificate where no batch is cut."""
+        judge, _ = self._judged(ledger)
         if not ledger.is_cut:
-            return self.judge.certify(ledger, budget)
-        check_one_example(budget, self.name)
+            return judge.certify(ledger, budget)
+        name = Truncated(judge).name
+        check_one_example(budget, name)
         bound = self.epsilon(ledger, budget.delta)
-        return Guarantee(bound.value, budget.delta, budget.unit, self.name, bound.kind)
+        return Guarantee(bound.value, budget.delta, budget.unit, name, bound.kind)
 
     def protecting(self, budget: Budget) -> "Truncated":
         """The judge for whom ``budget`` protects."""
@@ -110,21 +121,25 @@ class Truncated(Accountant):
 
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon to search with."""
-        uncut = self._uncut(ledger)
-        found = estimate(self.judge, uncut, delta)
+        judge, uncut = self._judged(ledger)
+        found = estimate(judge, uncut, delta)
         for _ in range(_ATTEMPTS if ledger.is_cut else 0):
             left, before = left_of(ledger, delta, found), found
             if left <= 0:
                 return math.inf
-            found = estimate(self.judge, uncut, left)
+            found = estimate(judge, uncut, left)
             if found <= before * (1 + _NEAR):
                 break
         return found
 
-    def _uncut(self, ledger: Ledger) -> Ledger:
+    def _judged(self, ledger: Ledger) -> tuple[Accountant, Ledger]:
+        """Who judges it, and what: the ledger of batches that are not cut."""
         check_instance("ledger", ledger, Ledger)
+        judge = self.judge
+        if ledger.is_allocated:
+            judge = of_epochs(judge)
         if not ledger.is_cut:
-            return ledger
+            return judge, ledger
         if getattr(self.judge, "group", 1) > 1:
             raise AccountingError(
                 f"people with several examples must have batches that are not cut, got {ledger}: what one of them "
@@ -135,7 +150,27 @@ class Truncated(Accountant):
                 f"{self.name} accounts batches of any size only: what the cut of each trial costs the search is not "
                 f"proven here, got {ledger}. Leave max_batch_size out"
             )
-        return ledger.cut(1, None)
+        return judge, ledger.cut(1, None)
+
+
+@singledispatch
+def of_epochs(judge: Accountant) -> Accountant:
+    """Who judges records that are each in one step of an epoch where ``judge`` is asked: `Allocated` for `Pld`.
+
+    >>> of_epochs(Pld()).name
+    'Allocated'
+    """
+    return judge
+
+
+@of_epochs.register
+def _of_pld(judge: Pld) -> Accountant:
+    if judge.group > 1:
+        raise AccountingError(
+            f"people with several examples must have Poisson batches, got {judge.name} for a ledger of epochs: what "
+            "several records of one epoch show together is not proven here. Take PoissonSampling"
+        )
+    return Allocated()
 
 
 def overflow_of(ledger: Ledger) -> float:
@@ -156,12 +191,16 @@ def left_of(ledger: Ledger, delta: float, epsilon: float) -> float:
 
 
 def least_epsilon(ledger: Ledger, guarantee: Guarantee) -> float:
-    """The lower end of `Pld` of batches that are not cut, at what the cap leaves of delta if ``guarantee`` is right.
+    """The lower end, by `Pld` or `Allocated`, of batches that are not cut, at what the cap leaves of delta if
+    ``guarantee`` is right.
 
     A guarantee below it is wrong by `Truncated`; where the cap costs all of delta it is infinite.
     """
     left = left_of(ledger, guarantee.delta, guarantee.epsilon)
-    return Pld().bracket(ledger.cut(1, None), left)[0] if left > 0 else math.inf
+    if left <= 0:
+        return math.inf
+    uncut = ledger.cut(1, None)
+    return Allocated().least_epsilon(uncut, left) if ledger.is_allocated else Pld().bracket(uncut, left)[0]
 
 
 def _price(ledger: Ledger, epsilon: float) -> float:

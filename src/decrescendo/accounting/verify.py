@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.mixture import BinomialMixture, composed
@@ -24,6 +25,9 @@ class Verification:
     ``upper`` is a bound: noise rounded down, pessimistic grid. It may lie above the guarantee, for it is the end of a
     coarser method. ``lower`` is numerical: noise rounded up, and three times the grid's estimated error taken off.
     ``consistent``: the guarantee is not below ``lower``; one that were would be wrong.
+
+    Of records that each take part once an epoch the library says nothing: ``upper`` is infinite, and ``lower`` is
+    `Allocated.least_epsilon`, the closed form of one attack.
     """
 
     lower: float
@@ -37,6 +41,11 @@ class Verification:
 
     def __str__(self) -> str:
         verdict = "consistent with" if self.consistent else "CONTRADICTS"
+        if math.isinf(self.upper) and math.isfinite(self.lower):
+            return (
+                f"whoever sees the mean of each epoch: epsilon at least {self.lower:.4g} at "
+                f"delta={self.guarantee.delta:.4g}; {verdict} the guarantee {self.guarantee.epsilon:.4g}"
+            )
         return (
             f"dp-accounting: epsilon in [{self.lower:.4g}, {self.upper:.4g}] at delta={self.guarantee.delta:.4g}; "
             f"{verdict} the guarantee {self.guarantee.epsilon:.4g}"
@@ -63,6 +72,8 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
     delta, size = left_of(ledger, guarantee.delta, guarantee.epsilon), guarantee.examples_per_person
     if delta <= 0:
         return Verification(math.inf, math.inf, guarantee)
+    if ledger.is_allocated:
+        return Verification(Allocated().least_epsilon(ledger.cut(1, None), delta), math.inf, guarantee)
     grid = max(guarantee.epsilon, 1e-3) * _GRID_SHARE * (4 if size > 1 else 1)  # mixtures take longer
     upper = _compose(_rounded(ledger, values, up=False), grid, delta, size)
     quieter = _rounded(ledger, values, up=True)

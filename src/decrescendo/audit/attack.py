@@ -15,7 +15,7 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.errors import InvalidValue
-from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, Schedule
+from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, RandomAllocation, Schedule
 from decrescendo.training import Trainer
 from decrescendo.training.steering import QuantileClip
 
@@ -99,6 +99,8 @@ class Attack:
 def _without(plan: Plan, rows: int) -> Plan:
     """The plan of so many rows less, at the same rates."""
     sampling, size = plan.sampling, plan.sampling.dataset_size
+    if isinstance(sampling, RandomAllocation):
+        return replace(plan, sampling=replace(sampling, dataset_size=size - rows))
     form = PoissonSampling if isinstance(sampling, PoissonSampling) else BatchSchedule
     fewer: Any = sampling.expected_batch_size / size * (size - rows)
     return replace(plan, sampling=form(size - rows, fewer, sampling.max_batch_size))

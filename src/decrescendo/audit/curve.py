@@ -15,7 +15,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import final
 
-from decrescendo.accounting import Ledger, Pld, Truncated
+from decrescendo.accounting import Allocated, Ledger, Pld, Truncated
+from decrescendo.accounting.pld.allocation import LEAST_NOISE
 from decrescendo.accounting.truncated import left_of
 from decrescendo.audit.error_rates import ErrorRates
 from decrescendo.errors import AccountingError, check_real
@@ -82,7 +83,8 @@ class PrivacyCurve:
             except AccountingError:  # not to be judged: not refuted
                 return False
 
-        least = _LEAST_NOISE / float(self.ledger.noise_multiplier.min()) * (1 + 1e-9)
+        floor = LEAST_NOISE if self.ledger.is_allocated else _LEAST_NOISE
+        least = floor / float(self.ledger.noise_multiplier.min()) * (1 + 1e-9)
         known, step = 1.0, 2.0
         if refuted(known):
             while known > least and refuted(max(known / step, least)):
@@ -105,6 +107,8 @@ class PrivacyCurve:
             spent = Truncated(_ACCOUNTANT).epsilon(self.ledger, delta).value
             left = left_of(self.ledger, delta, spent)
             delta = left if left > 0 else delta
+        if self.ledger.is_allocated:
+            return Allocated().least_epsilon(self.ledger.cut(1, None), delta)
         return replace(_ACCOUNTANT, group=self.group).bracket(self.ledger.cut(1, None), delta)[0]
 
     def scaled(self, factor: float) -> "PrivacyCurve":

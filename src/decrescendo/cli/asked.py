@@ -12,7 +12,7 @@ from decrescendo.errors import InvalidValue, check_integer, check_real
 if TYPE_CHECKING:
     from decrescendo import accounting
     from decrescendo.accounting import Budget, Unit
-    from decrescendo.plans import Curve, Plan, PoissonSampling
+    from decrescendo.plans import Curve, Plan, PoissonSampling, RandomAllocation
     from decrescendo.training import Task
 
 
@@ -42,6 +42,7 @@ class Asked:
     batch: float | None = None
     batch_end: float | None = None
     max_batch_size: str | None = None
+    random_allocation: bool | None = None
     steps: int | None = None
     epochs: float | None = None
     schedule: Schedule | None = None
@@ -61,9 +62,10 @@ class Asked:
         """The plan that they describe."""
         from decrescendo.plans import calibrate, schedule_curves
 
-        budget, sampling, total = self.setting(dataset_size)
+        budget, poisson, total = self.setting(dataset_size)
+        sampling, total = self._allocated(poisson, total) if self.random_allocation else (poisson, total)
         name = (self.schedule or Schedule.DYNAMIC).value
-        passes = max(1, round(total * self._mean(sampling) / dataset_size))
+        passes = max(1, round(total * self._mean(poisson) / dataset_size))
         clip = 1.0 if self.clip is None else self.clip
         privacy, norms = schedule_curves(name, clip=clip, rho_mu=self.rho_mu, rho_c=self.rho_c, epochs=passes)
         with working("calibrating"):
@@ -73,9 +75,21 @@ class Asked:
                 steps=total,
                 privacy=privacy,
                 clip=norms,
-                batch=self._sizes(sampling),
+                batch=self._sizes(poisson),
                 accountant=judge_of(self.accountant),
             )
+
+    def _allocated(self, sampling: "PoissonSampling", steps: int) -> "tuple[RandomAllocation, int]":
+        """Each example once an epoch, in batches about as large as asked for; whole epochs where these were asked."""
+        from decrescendo.plans.sampling import RandomAllocation
+
+        if self.unit is UnitName.CLIENT:
+            raise InvalidValue(
+                "--random-allocation must be of examples, got --unit client, whose rounds are Poisson"
+            )
+        each = max(2, round(1 / sampling.sample_rate))
+        drawn = RandomAllocation(sampling.dataset_size, each, sampling.max_batch_size)
+        return drawn, steps if self.epochs is None else each * max(1, round(self.epochs))
 
     def _mean(self, sampling: "PoissonSampling") -> float:
         """The expected batch size of a step, on average over the run."""

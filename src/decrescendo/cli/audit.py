@@ -153,6 +153,7 @@ def _crafted(attack: AttackName, plan: "Plan") -> "Attack | None":
         AttackName.PADDED: attacks.padded,
         AttackName.CROWDED: attacks.crowded,
         AttackName.COUNTED: attacks.counted,
+        AttackName.ONCE: attacks.once,
     }
     return makers[attack](plan.budget) if attack in makers else None
 

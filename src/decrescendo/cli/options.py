@@ -33,6 +33,7 @@ class AttackName(StrEnum):
     PADDED = "padded"
     CROWDED = "crowded"
     COUNTED = "counted"
+    ONCE = "once"
 
 
 class Decay(StrEnum):
@@ -132,6 +133,13 @@ MaxBatchSize = Annotated[
     str | None,
     typer.Option(
         help="Cut batches to so many rows, or to auto, the least that costs a hundredth of delta. Default: any size."
+    ),
+]
+RandomAllocation = Annotated[
+    bool | None,
+    typer.Option(
+        "--random-allocation",
+        help="Each example once an epoch, in a step that it draws by itself, in place of Poisson sampling.",
     ),
 ]
 Steps = Annotated[int | None, typer.Option(help="Number of steps (rounds, over clients).")]

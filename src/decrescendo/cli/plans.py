@@ -1,4 +1,7 @@
-"""Commands about plans: decide one, ask every accountant about one, check one."""
+"""Commands about plans: decide one, ask every accountant about one, check one.
+
+Longer than most files: options are their own documentation.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -32,6 +35,7 @@ from decrescendo.cli.options import (
     LrSchedule,
     MaxBatchSize,
     Momentum,
+    RandomAllocation,
     RhoC,
     RhoMu,
     SavePlan,
@@ -54,6 +58,7 @@ def plan_command(
     batch: Batch = None,
     batch_end: BatchEnd = None,
     max_batch_size: MaxBatchSize = None,
+    random_allocation: RandomAllocation = None,
     unit: UnitOf = UnitName.EXAMPLE,
     clients: Clients = None,
     clients_per_round: ClientsPerRound = None,
@@ -109,7 +114,7 @@ def plan_command(
     size, expected = population(unit, dataset_size, batch, clients, clients_per_round)
     asked = Asked(
         epsilon=epsilon, delta=delta, batch=expected, batch_end=batch_end, max_batch_size=max_batch_size,
-        steps=steps, epochs=epochs,
+        random_allocation=random_allocation, steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant, unit=unit,
         examples_per_person=examples_per_person,
     )  # fmt: skip
@@ -118,6 +123,11 @@ def plan_command(
         raise InvalidValue(
             "--batch-end must be left out where the noise follows from what is known of the training, got "
             f"--batch-end {batch_end:g}. That search takes one expected batch size"
+        )
+    if random_allocation and (known.anything or compute is not None):
+        raise InvalidValue(
+            "--random-allocation must come without --compute and what is known of the training, got both. That search "
+            "is of Poisson batches"
         )
     if known.anything or compute is not None:
         advice = advise(
@@ -277,7 +287,7 @@ def guarantee_facts(guarantee: Any) -> dict[str, Any]:
 
 def plan_facts(plan: "Plan") -> dict[str, Any]:
     """A plan for JSON, with the ends of its schedules; the arrays are in the saved file."""
-    from decrescendo.plans.sampling import BatchSchedule
+    from decrescendo.plans import sampling
 
     schedule = plan.schedule
     return {
@@ -289,9 +299,14 @@ def plan_facts(plan: "Plan") -> dict[str, Any]:
         },
         "dataset_size": plan.sampling.dataset_size,
         "expected_batch_size": [float(plan.batch_size[0]), float(plan.batch_size[-1])]
-        if isinstance(plan.sampling, BatchSchedule)
+        if isinstance(plan.sampling, sampling.BatchSchedule)
         else plan.sampling.expected_batch_size,
         "max_batch_size": plan.sampling.max_batch_size,
+        **(
+            {"steps_per_epoch": plan.sampling.steps_per_epoch}
+            if isinstance(plan.sampling, sampling.RandomAllocation)
+            else {}
+        ),
         "steps": plan.steps,
         "noise_multiplier": [float(schedule.noise_multiplier[0]), float(schedule.noise_multiplier[-1])],
         "clip_norm": [float(schedule.clip_norm[0]), float(schedule.clip_norm[-1])],

@@ -28,6 +28,7 @@ from decrescendo.cli.options import (
     OptimizerName,
     OptimizerOption,
     PlanFile,
+    RandomAllocation,
     Rate,
     RhoC,
     RhoMu,
@@ -65,6 +66,7 @@ def train_command(
     batch: Batch = None,
     batch_end: BatchEnd = None,
     max_batch_size: MaxBatchSize = None,
+    random_allocation: RandomAllocation = None,
     examples_per_person: ExamplesPerPerson = None,
     steps: Steps = None,
     epochs: Epochs = None,
@@ -118,7 +120,7 @@ def train_command(
         check_free(folder)  # before the training, not after it
     asked = Asked(
         epsilon=epsilon, delta=delta, batch=batch, batch_end=batch_end, max_batch_size=max_batch_size,
-        steps=steps, epochs=epochs,
+        random_allocation=random_allocation, steps=steps, epochs=epochs,
         schedule=schedule, clip=clip, rho_mu=rho_mu, rho_c=rho_c, accountant=accountant,
         examples_per_person=examples_per_person,
     )  # fmt: skip

@@ -255,8 +255,7 @@ class Group:
             record(noisy.release, content)
             made.append(noisy)
             release, std = noisy.release, math.nan if noisy.noise_std is None else noisy.noise_std
-            numbers = release.sample_rate, release.noise_multiplier, release.count, release.overflow, std
-            return struct.pack("<2dq2d", *numbers)
+            return struct.pack("<2dqdqd", *astuple(release), std)
 
         found = self._exchange(_At.PUBLISH, message)
         means = dict((made[0] if made else total).gradients)
@@ -269,8 +268,8 @@ class Group:
                     self._unflatten(flat, means, names)
         if made:
             return made[0]
-        rate, noise_multiplier, count, overflow, std = struct.unpack("<2dq2d", found[0])
-        release = Release(rate, noise_multiplier, count, overflow)
+        rate, noise_multiplier, count, overflow, steps_per_epoch, std = struct.unpack("<2dqdqd", found[0])
+        release = Release(rate, noise_multiplier, count, overflow, steps_per_epoch)
         return NoisyMean(means, release, None if math.isnan(std) else std)
 
     def _flat(self, parts: list[Tensor]) -> Tensor:

@@ -27,7 +27,7 @@ from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.optim import apply
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import uncut
+from decrescendo.plans.sampling import poisson, uncut
 from decrescendo.training import check_promise
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
@@ -128,6 +128,7 @@ class Server:
                 "Calibrate with Budget(epsilon, delta, Unit.CLIENT) and the number of clients as dataset_size"
             )
         check_clip_norm("clip_norm", float(plan.clip_norm.min()))
+        self._coins = poisson(plan.sampling, "a federated run")
         if Placement(placement) is not Placement.CENTRAL:
             uncut(plan.sampling, f"a run with {placement} noise")
         self._parameters = trainable(model)
@@ -206,7 +207,7 @@ class Server:
                 "Another round would spend more than was promised: make a longer plan before the start"
             )
         index = self.spent
-        cohort = next(self.plan.sampling.at(index).batches(1, self._sampling))
+        cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:
             self._releases.append(self._release_of(index))
@@ -276,7 +277,7 @@ class Server:
             diagnostics: what the clipping saw; private.
         """
         opened, _ = self._require_open()
-        asked, sampling = opened.round, self.plan.sampling.at(opened.round.number - 1)
+        asked, sampling = opened.round, self._coins.at(opened.round.number - 1)
         if self.placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
             noisy = privatise(clipped, asked.noise_multiplier, sampling, self._noise)

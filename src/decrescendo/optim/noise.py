@@ -19,7 +19,7 @@ from decrescendo.base.rng import Keystream, SecureStream, on_device
 from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
-from decrescendo.plans.sampling import PoissonSampling, uncut
+from decrescendo.plans.sampling import PoissonSampling, RandomAllocation, uncut
 
 # Where noise is drawn from: unpredictable, repeatable, or on a device of its own.
 NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator
@@ -38,7 +38,7 @@ class NoisyMean:
 
     >>> import torch
     >>> NoisyMean({"w": torch.ones(2)}, Release(0.01, 1.0)).release
-    Release(sample_rate=0.01, noise_multiplier=1.0, count=1, overflow=0.0)
+    Release(sample_rate=0.01, noise_multiplier=1.0, count=1, overflow=0.0, steps_per_epoch=0)
     """
 
     gradients: Mapping[str, Tensor]
@@ -57,7 +57,10 @@ class NoisyMean:
 
 
 def privatise(
-    clipped: ClippedSum, noise_multiplier: float, sampling: PoissonSampling, stream: NoiseStream
+    clipped: ClippedSum,
+    noise_multiplier: float,
+    sampling: PoissonSampling | RandomAllocation,
+    stream: NoiseStream,
 ) -> NoisyMean:
     """Add independent N(0, (z C)^2) to every coordinate of the sum; divide by the expected batch size B.
 
@@ -93,7 +96,8 @@ def privatise(
     tensor([1., 2.])
     """
     check_instance("clipped", clipped, ClippedSum, "Noise is added to what a Clipper returned")
-    check_instance("sampling", sampling, PoissonSampling)
+    if not isinstance(sampling, RandomAllocation):
+        check_instance("sampling", sampling, PoissonSampling)
     _check_stream(stream)
     z = check_real("noise_multiplier", noise_multiplier, at_least=0)
     std = _noise_std(z, clipped.sensitivity)

@@ -4,6 +4,7 @@
 `calibrate`          from a budget, a sampling and curves to a `Plan` that is certified to meet the budget
 `Plan`               the frozen outcome: schedule, guarantee, and a file of both
 `PoissonSampling`    how batches are drawn; `BatchSchedule`, with an expected size of its own at every step
+`RandomAllocation`   each example once an epoch, in the place of `PoissonSampling`
 `curves`             shapes of noise and clip norms; `schedule_curves` has the papers' by name
 `allocate`           the noise that is felt least, given how much of each step's noise matters (`noise_influence`)
 `Agreement`          what `Plan` (the fixed form) and `AdaptivePlan` (the adaptive form) have in common
@@ -20,11 +21,11 @@ from decrescendo.plans.curves import Curve, CurveOrValues
 from decrescendo.plans.named import SCHEDULES, schedule_curves
 from decrescendo.plans.noise_influence import noise_influence
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import BatchSchedule, PoissonSampling
+from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation
 from decrescendo.plans.schedule import Schedule
 
 __all__ = [
-    "AdaptivePlan", "Agreement", "BatchSchedule", "Curve", "CurveOrValues", "Plan", "PoissonSampling", "SCHEDULES",
-    "Schedule",
+    "AdaptivePlan", "Agreement", "BatchSchedule", "Curve", "CurveOrValues", "Plan", "PoissonSampling",
+    "RandomAllocation", "SCHEDULES", "Schedule",
     "allocate", "calibrate", "calibrate_selection", "curves", "noise_cost", "noise_influence", "schedule_curves",
 ]  # fmt: skip

@@ -1,4 +1,7 @@
-"""`calibrate`: from a budget and the shapes of two curves to a certified plan; `calibrate_selection` for a search."""
+"""`calibrate`: from a budget and the shapes of two curves to a certified plan; `calibrate_selection` for a search.
+
+Longer than most files: what calibration refuses, how it searches and what it certifies are one argument.
+"""
 
 import math
 from collections.abc import Callable
@@ -7,15 +10,23 @@ import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
 
-from decrescendo.accounting import Accountant, GdpClt, Pld, Selection, Trials, Truncated
+from decrescendo.accounting import Accountant, Allocated, GdpClt, Pld, Selection, Trials, Truncated
 from decrescendo.accounting.budget import Budget, Guarantee, check_budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import estimate
-from decrescendo.accounting.truncated import left_of, overflow_of, smallest_cap
-from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance
+from decrescendo.accounting.truncated import left_of, of_epochs, overflow_of, smallest_cap
+from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidValue, check_instance
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling, planned, uncut
+from decrescendo.plans.sampling import (
+    BatchSchedule,
+    PoissonSampling,
+    RandomAllocation,
+    Sampling,
+    planned,
+    poisson,
+    uncut,
+)
 from decrescendo.plans.schedule import Schedule, check_steps
 
 # The certified epsilon ends within this share of the budget, on the safe side.
@@ -25,7 +36,7 @@ _ATTEMPTS = 12
 
 def calibrate(
     budget: Budget,
-    sampling: PoissonSampling,
+    sampling: PoissonSampling | RandomAllocation,
     *,
     steps: int,
     privacy: CurveOrValues,
@@ -41,12 +52,14 @@ def calibrate(
     Args:
         budget: what the whole run may spend.
         sampling: how batches are drawn; sample_rate 1 for full batches.
-        steps: number of steps T >= 1.
-        privacy: curve (or array) of relative mu_t; only its shape matters.
+        steps: number of steps T >= 1; with a `RandomAllocation`, of whole epochs.
+        privacy: curve (or array) of relative mu_t; only its shape matters. With a `RandomAllocation` a curve is read
+            once an epoch, at its last step, and an array must be constant within each: the proof stops there.
         clip: curve (or array) of C_t. It never changes epsilon.
         batch: curve (or array) of expected batch sizes B_t, in place of the one of ``sampling``: each step draws at its
             own rate B_t/N and divides by its own B_t. By default all are alike.
-        accountant: judges the plan; by default `Pld`, whose upper end is certified. Where ``sampling`` has a
+        accountant: judges the plan; by default `Pld` (`Allocated` with a `RandomAllocation`), whose upper end is
+            certified. Where ``sampling`` has a
             ``max_batch_size``, what that costs is added to what it says (`accounting.Truncated`), whoever it is.
 
     Returns:
@@ -78,17 +91,31 @@ def calibrate(
     (1.2, 1e-06)-DP an example, Pld upper bound · z 0.76... · C 1 · B 275 -> 500 · 10 steps
     """
     check_budget(budget)
-    check_instance("sampling", sampling, PoissonSampling)
+    if not isinstance(sampling, RandomAllocation):
+        check_instance("sampling", sampling, PoissonSampling)
     count = check_steps(steps)
     given: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", given, Accountant, "Try accounting.Pld()")
     if budget.examples_per_person > 1:
         uncut(sampling, "a plan for people with several examples")
+        poisson(sampling, "a plan for people with several examples")
     judge = (given if isinstance(given, Truncated) else Truncated(given)).protecting(budget)
-    relative = evaluate("privacy", privacy, count)
+    relative = _relative(privacy, sampling, count)
     relative = relative / relative.max()
     clips = evaluate("clip", clip, count)
-    drawn: Sampling = sampling if batch is None else _moving(sampling, evaluate("batch", batch, count))
+    if isinstance(sampling, RandomAllocation) and not isinstance(of_epochs(given), Allocated | Truncated):
+        raise InvalidValue(
+            "accountant must be Allocated for records that each take part once an epoch, got "
+            f"{given.name}, which accounts Poisson batches only. Leave it out"
+        )
+    if isinstance(sampling, RandomAllocation) and batch is not None:
+        raise InvalidValue(
+            "batches of records that each take part once an epoch must have one expected size, got batch=. The proof "
+            "is of equal chances of all steps of an epoch: leave batch out, or take PoissonSampling"
+        )
+    drawn: Sampling = sampling
+    if isinstance(sampling, PoissonSampling) and batch is not None:
+        drawn = _moving(sampling, evaluate("batch", batch, count))
     rates = drawn.rates(count)
 
     def noise_of(scale: float) -> Float[np.ndarray, " steps"]:
@@ -108,6 +135,32 @@ def calibrate(
     start = _steer(estimated, _guess(relative, rates, budget), budget)
     scale, guarantee = _certify(certified, start, budget)
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
+
+
+def _relative(
+    privacy: CurveOrValues, sampling: PoissonSampling | RandomAllocation, steps: int
+) -> Float[np.ndarray, " steps"]:
+    """The privacy curve at every step; where records are allocated, constant within each epoch, or an error."""
+    if isinstance(sampling, PoissonSampling):
+        return evaluate("privacy", privacy, steps)
+    each = sampling.steps_per_epoch
+    epochs, rest = divmod(steps, each)
+    if rest:
+        raise InvalidValue(
+            f"steps must be of whole epochs of {each} steps, got steps={steps}. The proof is of epochs in which "
+            f"everybody takes part: take {sampling.whole(steps)}"
+        )
+    if callable(privacy):
+        return np.repeat(evaluate("privacy", privacy, epochs), each)
+    found = evaluate("privacy", privacy, steps)
+    moving = np.flatnonzero((found.reshape(epochs, each) != found[::each, None]).any(1))
+    if moving.size:
+        raise InvalidValue(
+            f"privacy must be constant within each epoch of {each} steps, got values that move within epoch "
+            f"{moving[0] + 1}. The proof is of equal noise in all steps of an epoch: let it move between epochs, or "
+            "take PoissonSampling"
+        )
+    return found
 
 
 def _check_cap(ledger: Ledger, sampling: Sampling, budget: Budget) -> None:
@@ -254,8 +307,13 @@ def _certify(
     previous: tuple[float, float] | None = None
     scale, slope = start, 1.2  # slope: d log(epsilon) / d log(scale), measured as values come in
     aim = budget.epsilon * (1 - _TOLERANCE / 4)
+    refusal: AccountingError | None = None
     for _ in range(_ATTEMPTS):
-        found = certified(scale)
+        try:
+            found = certified(scale)
+        except AccountingError as error:  # less noise than it can judge
+            refusal, scale = error, 0.9 * scale if best is None else math.sqrt(scale * best[0])
+            continue
         epsilon = max(found.epsilon, 1e-300)
         if epsilon <= budget.epsilon and (best is None or scale > best[0]):
             best = (scale, found)
@@ -268,6 +326,8 @@ def _certify(
             slope = min(max(math.log(epsilon / previous[1]) / math.log(scale / previous[0]), 0.3), 20.0)
         previous = (scale, epsilon)
         scale *= min(max((aim / epsilon) ** (1 / slope), 0.5), 2.0)
+    if best is None and refusal is not None:
+        raise refusal
     if best is None:
         raise ImpossibleBudget(
             f"the accountant must settle on a scale for epsilon={budget.epsilon:g}, got none in {_ATTEMPTS} attempts. "

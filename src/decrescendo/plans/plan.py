@@ -31,7 +31,14 @@ from decrescendo.errors import (
     check_instance,
 )
 from decrescendo.plans.curves import CurveOrValues, evaluate
-from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, Sampling, check_sampling, planned
+from decrescendo.plans.sampling import (
+    BatchSchedule,
+    PoissonSampling,
+    RandomAllocation,
+    Sampling,
+    check_sampling,
+    planned,
+)
 from decrescendo.plans.schedule import Schedule, check_steps
 
 FORMAT, VERSION = "decrescendo-plan", 1
@@ -41,6 +48,8 @@ MOVING_VERSION = 3
 CUT_VERSION = 4
 # People with several examples, whether or not the expected batch size moves.
 PERSON_VERSION = 5
+# Each record once an epoch, whether or not batches are cut.
+ALLOCATED_VERSION = 6
 # A plan without privacy: no budget and no guarantee that a reader could take for one.
 BARE_VERSION = 2
 _BARE_KEYS = {"format", "version", "privacy", "sampling", "clip_norm"}
@@ -91,6 +100,10 @@ class Plan:
         if self.batch_size.size != self.steps:
             raise InvalidValue(
                 f"a plan must have one expected batch size a step ({self.steps}), got {self.batch_size.size}"
+            )
+        if isinstance(self.sampling, RandomAllocation) and self.sampling.whole(self.steps) != self.steps:
+            raise InvalidValue(
+                f"a plan must be of whole epochs of {self.sampling.steps_per_epoch} steps, got {self.steps} steps"
             )
         if self.guarantee.epsilon > self.budget.epsilon:
             raise InvalidValue(
@@ -227,12 +240,13 @@ class Plan:
     def confirm(self, ledger: Ledger) -> Iterator[str]:
         """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them."""
         del ledger
-        again, opinion = self.price(Pld()), self.verify()
+        again = self.price(Pld())
         lower, upper = again.epsilon_lower or 0.0, rounded(again.epsilon, "up", 6)
         cut = self.sampling.max_batch_size is not None
         yield f"{again.accountant} again: epsilon " + (
             f"at most {upper}" if cut else f"in [{rounded(lower, 'down', 6)}, {upper}]"
         )
+        opinion = self.verify()
         yield str(opinion)
         proved = max(lower, opinion.lower, least_epsilon(self.ledger, self.guarantee) if cut else 0.0)
         if self.guarantee.epsilon < proved:
@@ -280,11 +294,7 @@ class Plan:
                 else "none: there is NO PRIVACY without noise",
             ),
             ("Certified", str(self.guarantee)),
-            (
-                "Sampling",
-                f"each of {sampling.dataset_size} {unit}s with probability "
-                f"{_span(sampling.rates(self.steps), 6)} a step ({_span(self.batch_size, 6)} expected a batch)",
-            ),
+            ("Sampling", f"each of {sampling.dataset_size} {unit}s {self._drawn()}"),
             *self._cut(),
             ("Steps", str(self.steps)),
             (
@@ -295,6 +305,12 @@ class Plan:
             ("Clipping", f"C_t {_span(self.clip_norm)}"),
         ]
         return "\n".join(f"{name:<11}{text}" for name, text in rows)
+
+    def _drawn(self) -> str:
+        size = f"({_span(self.batch_size, 6)} expected a batch)"
+        if isinstance(self.sampling, RandomAllocation):
+            return f"once an epoch of {self.sampling.steps_per_epoch} steps, in one drawn evenly {size}"
+        return f"with probability {_span(self.sampling.rates(self.steps), 6)} a step {size}"
 
     def _cut(self) -> list[tuple[str, str]]:
         cap, delta = self.sampling.max_batch_size, self.guarantee.delta
@@ -307,7 +323,8 @@ class Plan:
         return [("Cut", f"to {cap} of a batch that has more, by an even choice: {cost}")]
 
     def verify(self, *, values: int = 16) -> Verification:
-        """Judge this plan's releases again with an independent library (dp-accounting), between two roundings.
+        """Judge this plan's releases again with an independent library (dp-accounting), between two roundings; of
+        records that take part once an epoch, which it does not judge, a closed form gives the lower end alone.
 
         Args:
             values: noise multipliers are rounded down, and up, onto this many values, because that library needs
@@ -396,7 +413,7 @@ class Plan:
     @classmethod
     def from_json(cls, text: str, *, source: str = "the text") -> "Plan":
         """A plan from `to_json`'s text; ``source`` names it in errors."""
-        versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION
+        versions = VERSION, MOVING_VERSION, CUT_VERSION, PERSON_VERSION, ALLOCATED_VERSION
         keys = dict.fromkeys(versions, _KEYS[""]) | {BARE_VERSION: _BARE_KEYS}
         body = sealed.opened(text, source, FORMAT, *sorted(keys), keys=keys)
         if body["version"] == BARE_VERSION:
@@ -407,7 +424,7 @@ class Plan:
         for section in ("budget", "sampling", "schedule", "guarantee"):
             if not isinstance(body[section], dict):
                 raise FileRefused(f'{source} must have an object under "{section}", got {body[section]!r}')
-            _check_keys(body[section], section, source, people=body["version"] == PERSON_VERSION)
+            _check_keys(body[section], section, source, body["version"])
         try:
             sampling = _read(body["sampling"])
             if body["version"] == PERSON_VERSION:
@@ -438,9 +455,13 @@ def row_of(promise: Budget | Guarantee) -> Unit:
     return Unit.EXAMPLE if promise.examples_per_person > 1 else promise.unit
 
 
-def _check_keys(found: Mapping[str, Any], section: str, source: str, *, people: bool) -> None:
+def _check_keys(found: Mapping[str, Any], section: str, source: str, version: int) -> None:
     where = f' under "{section}"' if section else ""
-    keys = _KEYS[section] | (_OF_PEOPLE if people and section in ("budget", "guarantee") else set())
+    keys = _KEYS[section]
+    if version == PERSON_VERSION and section in ("budget", "guarantee"):
+        keys = keys | _OF_PEOPLE
+    if version == ALLOCATED_VERSION and section == "sampling":
+        keys = {"dataset_size", "steps_per_epoch"}
     unknown, missing = set(found) - keys - {"max_batch_size"}, keys - set(found)
     if unknown or missing:
         what = f"unknown key {min(unknown)!r}" if unknown else f"no key {min(missing)!r}"
@@ -448,15 +469,20 @@ def _check_keys(found: Mapping[str, Any], section: str, source: str, *, people: 
 
 
 def _written(sampling: Sampling) -> dict[str, Any]:
-    moving = isinstance(sampling, BatchSchedule)
-    sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
     cap = sampling.max_batch_size
     cut = {} if cap is None else {"max_batch_size": cap}
+    if isinstance(sampling, RandomAllocation):
+        return {
+            "dataset_size": sampling.dataset_size, "steps_per_epoch": sampling.steps_per_epoch, **cut,
+        }  # fmt: skip
+    moving = isinstance(sampling, BatchSchedule)
+    sizes = sampling.expected_batch_size.tolist() if moving else sampling.expected_batch_size
     return {"dataset_size": sampling.dataset_size, "expected_batch_size": sizes, **cut}
 
 
 def _read(section: Mapping[str, Any]) -> Sampling:
-    form = BatchSchedule if isinstance(section["expected_batch_size"], list) else PoissonSampling
+    moving = isinstance(section.get("expected_batch_size"), list)
+    form = RandomAllocation if "steps_per_epoch" in section else BatchSchedule if moving else PoissonSampling
     sampling = form(**section)
     if _written(sampling) != section:
         raise InvalidValue(f"the sampling must be as it is written, got {section!r:.80}")
@@ -464,6 +490,8 @@ def _read(section: Mapping[str, Any]) -> Sampling:
 
 
 def _version(sampling: Sampling) -> int:
+    if isinstance(sampling, RandomAllocation):
+        return ALLOCATED_VERSION
     if sampling.max_batch_size is not None:
         return CUT_VERSION
     return MOVING_VERSION if isinstance(sampling, BatchSchedule) else VERSION

@@ -1,7 +1,11 @@
-"""Who is in a batch: Poisson sampling, the only rule the accountants here are proved for."""
+"""Who is in a batch: by a coin a step (Poisson), or at a step of each epoch by a fair draw; all that is accounted.
+
+Longer than most files: the forms of sampling answer the same questions, and are to be compared.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -43,11 +47,7 @@ class PoissonSampling:
     max_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_size", check_integer("dataset_size", self.dataset_size, at_least=1))
-        if self.dataset_size > LARGEST:
-            raise InvalidValue(
-                f"dataset_size must be <= {LARGEST}, got dataset_size=a number of {len(str(self.dataset_size))} digits"
-            )
+        object.__setattr__(self, "dataset_size", _count(self.dataset_size))
         size = check_real("expected_batch_size", self.expected_batch_size, above=0)
         if size > self.dataset_size:
             raise InvalidValue(
@@ -97,16 +97,12 @@ class PoissonSampling:
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
         [[], [], [2, 3], []]
         """
-        if not isinstance(rng, (np.random.Generator, SecureStream)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidType(
-                f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
-                "Streams(seed).numpy('sampling') makes the one, SecureStream.fresh() the other"
-            )
+        _check_rng(rng)
         cap = self.dataset_size if self.max_batch_size is None else self.max_batch_size
         for _ in range(check_integer("steps", steps)):
             if isinstance(rng, SecureStream):
                 drawn = rng.subset(self.dataset_size, self.sample_rate)
-                yield drawn if drawn.size <= cap else np.sort(drawn[np.argsort(rng.words(drawn.size))[:cap]])
+                yield _at_most(cap, drawn, rng)
                 continue
             size = min(int(rng.binomial(self.dataset_size, self.sample_rate)), cap)
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))
@@ -180,7 +176,101 @@ class BatchSchedule:
         return hash((self.dataset_size, self.max_batch_size, self.expected_batch_size.tobytes()))
 
 
-Sampling = PoissonSampling | BatchSchedule
+@dataclass(frozen=True, slots=True)
+class RandomAllocation:
+    """Each record is in exactly one batch of every epoch, in a uniformly random one, independently of the others.
+
+    What people mean by an epoch, with a proof (`accounting.Allocated`): balls and bins, not a list that is shuffled and
+    cut. So batches have no fixed size; the noisy sum is divided by the expected one, N/t.
+
+    Args:
+        dataset_size: number of records N, >= 1.
+        steps_per_epoch: t >= 2; the noise of a plan moves between epochs only.
+        max_batch_size: as of `PoissonSampling`.
+
+    Raises:
+        InvalidValue: a number outside its range.
+
+    >>> sampling = RandomAllocation(dataset_size=60_000, steps_per_epoch=240)
+    >>> sampling.expected_batch_size, sampling.whole(300)
+    (250.0, 480)
+    """
+
+    dataset_size: int
+    steps_per_epoch: int
+    max_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dataset_size", _count(self.dataset_size))
+        steps = check_integer("steps_per_epoch", self.steps_per_epoch, at_least=2)
+        if steps > LARGEST:
+            raise InvalidValue(f"steps_per_epoch must be <= {LARGEST}, got more")
+        object.__setattr__(self, "steps_per_epoch", steps)
+        object.__setattr__(self, "max_batch_size", _cap(self.max_batch_size))
+
+    @property
+    def expected_batch_size(self) -> float:
+        """N/t."""
+        return self.dataset_size / self.steps_per_epoch
+
+    @property
+    def sample_rate(self) -> float:
+        """1/t, the probability that one record is in one batch."""
+        return 1 / self.steps_per_epoch
+
+    def at(self, taken: int) -> "RandomAllocation":
+        """How the batch of the step after ``taken`` steps is drawn: with those of its epoch."""
+        del taken
+        return self
+
+    def release(self, noise_multiplier: float) -> Release:
+        """What a noisy sum over one batch is."""
+        (release,) = planned(self, np.array([noise_multiplier]))
+        return release
+
+    def sizes(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """B of each of ``steps`` steps."""
+        return np.full(steps, self.expected_batch_size)
+
+    def rates(self, steps: int) -> Float[np.ndarray, " steps"]:
+        """p of each of ``steps`` steps."""
+        return np.full(steps, self.sample_rate)
+
+    def whole(self, steps: int) -> int:
+        """The steps of all epochs that the first ``steps`` are of: what they cost is what these do."""
+        return -(-steps // self.steps_per_epoch) * self.steps_per_epoch
+
+    def epoch(self, rng: np.random.Generator | SecureStream) -> list[Int[np.ndarray, " batch"]]:
+        """The t batches of one epoch, record indices, ascending; some may be empty and must still be taken.
+
+        Args:
+            rng: secret.
+
+        >>> sampling = RandomAllocation(dataset_size=5, steps_per_epoch=3)
+        >>> [list(map(int, batch)) for batch in sampling.epoch(np.random.default_rng(3))]
+        [[1, 2, 3, 4], [], [0]]
+        """
+        _check_rng(rng)
+        count, steps = self.dataset_size, self.steps_per_epoch
+        bins = rng.integers(steps, size=count)
+        order = np.argsort(bins, kind="stable")
+        batches = np.split(order, np.cumsum(np.bincount(bins, minlength=steps))[:-1])
+        cap = count if self.max_batch_size is None else self.max_batch_size
+        return [_at_most(cap, batch, rng) for batch in batches]
+
+
+def _at_most(
+    cap: int, drawn: Int[np.ndarray, " drawn"], rng: np.random.Generator | SecureStream
+) -> Int[np.ndarray, " batch"]:
+    """``drawn``, or an even choice of ``cap`` of them, ascending."""
+    if drawn.size <= cap:
+        return drawn
+    if isinstance(rng, SecureStream):
+        return np.sort(drawn[np.argsort(rng.words(drawn.size))[:cap]])
+    return np.sort(rng.choice(drawn, size=cap, replace=False, shuffle=False))
+
+
+Sampling = PoissonSampling | BatchSchedule | RandomAllocation
 
 
 def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -> Ledger:
@@ -189,8 +279,32 @@ def planned(sampling: Sampling, noise_multiplier: Float[np.ndarray, " steps"]) -
     >>> planned(PoissonSampling(2, 1, max_batch_size=2), np.array([1.0])).overflow
     array([0.125])
     """
-    drawn = Ledger.of(noise_multiplier, sampling.rates(noise_multiplier.size))
-    return drawn.cut(sampling.dataset_size, sampling.max_batch_size)
+    return drawn_by(sampling, Ledger.of(noise_multiplier, sampling.rates(noise_multiplier.size)))
+
+
+def drawn_by(sampling: Sampling, ledger: Ledger) -> Ledger:
+    """``ledger``, with what ``sampling`` says of all its releases: their epochs, and how large batches may be.
+
+    >>> drawn_by(RandomAllocation(8, 4), Ledger.of([1.0], 1 / 4)).steps_per_epoch
+    array([4])
+    """
+    epoch = sampling.steps_per_epoch if isinstance(sampling, RandomAllocation) else 0
+    return ledger.allocated(epoch).cut(sampling.dataset_size, sampling.max_batch_size)
+
+
+def poisson(sampling: Sampling, what: str) -> PoissonSampling | BatchSchedule:
+    """``sampling`` if its batches are drawn by independent coins; else a refusal by ``what``.
+
+    >>> poisson(RandomAllocation(100, 10), "a filter")
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: a filter must have Poisson batches, got RandomAllocation(...). Nothing is ...
+    """
+    if isinstance(sampling, RandomAllocation):
+        raise InvalidValue(
+            f"{what} must have Poisson batches, got {sampling}. Nothing is proven here of records that each take part "
+            "once an epoch. Take PoissonSampling"
+        )
+    return sampling
 
 
 def uncut(sampling: Sampling, what: str) -> None:
@@ -207,11 +321,28 @@ def uncut(sampling: Sampling, what: str) -> None:
 
 
 def check_sampling(value: object) -> None:
-    """``value`` is one of the two forms of sampling, or an error."""
-    if not isinstance(value, PoissonSampling | BatchSchedule):
+    """``value`` is one of the forms of sampling, or an error."""
+    if not isinstance(value, Sampling):
         raise InvalidType(
-            f"sampling must be a PoissonSampling or a BatchSchedule, got {type(value).__name__}. Make the former, and "
-            "give calibrate a curve of batch sizes for the latter"
+            f"sampling must be a PoissonSampling, a BatchSchedule or a RandomAllocation, got {type(value).__name__}. "
+            "Make the first or the last, and give calibrate a curve of batch sizes for the other"
+        )
+
+
+def _count(value: object) -> int:
+    count = check_integer("dataset_size", value, at_least=1)
+    if count > LARGEST:
+        raise InvalidValue(
+            f"dataset_size must be <= {LARGEST}, got dataset_size=a number of {len(str(count))} digits"
+        )
+    return count
+
+
+def _check_rng(rng: object) -> None:
+    if not isinstance(rng, (np.random.Generator, SecureStream)):
+        raise InvalidType(
+            f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
+            "Streams(seed).numpy('sampling') makes the one, SecureStream.fresh() the other"
         )
 
 
@@ -231,4 +362,4 @@ def only_constant(sampling: Sampling, what: str) -> PoissonSampling:
         raise InvalidValue(
             f"{what} must have one expected batch size for all steps, got {low:g} to {high:g}. Calibrate without batch="
         )
-    return sampling
+    return cast("PoissonSampling", poisson(sampling, what))

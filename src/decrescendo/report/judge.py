@@ -45,7 +45,13 @@ def verdicts(ledger: Ledger, delta: float, *, group: int = 1) -> list[Verdict]:
     pld = accounting.Pld()
     budget = Budget(1.0, delta, Unit.PERSON if group > 1 else Unit.EXAMPLE, group)
     first = accounting.Truncated(pld).certify(ledger, budget)
-    found = [Verdict(pld.name, Bound(first.epsilon, "upper"), first.epsilon_lower)]
+    found = [
+        Verdict(
+            pld.name if ledger.is_cut else first.accountant,
+            Bound(first.epsilon, "upper"),
+            first.epsilon_lower,
+        )
+    ]
     others = (
         accounting.Gaussian(),
         accounting.Rdp(),

@@ -20,7 +20,7 @@ FALSE_ALARMS = np.concatenate([[0.0], np.logspace(-4, 0, 49)])
 SHOWN_ALARMS = (0.001, 0.01, 0.1)
 NAMES = {
     "Pld": "Exact composition (Pld)", "Gaussian": "Gaussian DP (Gaussian)", "Rdp": "Rényi (Rdp)", "Zcdp": "zCDP (Zcdp)",
-    "Tcdp": "tCDP (Tcdp)", "GdpClt": "Central limit theorem (GdpClt)",
+    "Allocated": "Once an epoch (Allocated)", "Tcdp": "tCDP (Tcdp)", "GdpClt": "Central limit theorem (GdpClt)",
 }  # fmt: skip
 DRAFT = """> **A draft: nothing was trained yet.** This is what may be stated once a training has run this whole plan.
 > `Run.save` then writes the statement of the run itself, with what the library saw of it.

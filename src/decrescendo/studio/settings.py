@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from decrescendo.accounting import Budget, Pld, Unit
+from decrescendo.accounting import Budget, Ledger, Pld, Unit, smallest_cap
 from decrescendo.accounting.budget import check_unit
 from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
 from decrescendo.plans import Curve, Plan, PoissonSampling, calibrate, curves
@@ -69,10 +69,16 @@ class Settings:
     def code(self) -> str:
         """Python that makes the plan."""
         budget, sampling = self.budget, self.sampling
+        several = budget.examples_per_person
+        people = f", examples_per_person={several}" if several > 1 else ""
+        cap = sampling.max_batch_size
+        cut = "" if cap is None else f", max_batch_size={cap}"
         moving = "" if self.batch is None else f"\n    batch={self.batch.code()},  # expected B_t"
         return f"""dc.calibrate(
-    dc.Budget(epsilon={budget.epsilon!r}, delta={budget.delta!r}, unit=dc.Unit.{budget.unit.name}),
-    dc.PoissonSampling(dataset_size={sampling.dataset_size}, expected_batch_size={sampling.expected_batch_size!r}),
+    dc.Budget(epsilon={budget.epsilon!r}, delta={budget.delta!r}, unit=dc.Unit.{budget.unit.name}{people}),
+    dc.PoissonSampling(
+        dataset_size={sampling.dataset_size}, expected_batch_size={sampling.expected_batch_size!r}{cut}
+    ),
     steps={self.steps},
     privacy={self.privacy.code()},  # relative 1/z_t: its shape; calibrate finds its height
     clip={self.clip.code()},  # C_t{moving}
@@ -86,7 +92,8 @@ def read(form: Mapping[str, Any]) -> Settings:
         form: ``epsilon``, ``delta``, ``unit``, ``dataset_size``, ``batch``, ``steps``; ``noise`` and ``clip``, each
             with a ``shape`` and what belongs to it: ``fall`` (start over end), ``levels`` (one a slider), and of the
             clip norm its ``start``; and ``batches``, with a ``shape`` and the ``end`` that batch sizes move to, where
-            they do.
+            they do. If need be ``examples_per_person``, and ``cap``, with a ``shape`` (any, auto, hand) and the
+            ``size`` that batches are cut to.
 
     Raises:
         InvalidValue, InvalidType: named by the control that says it.
@@ -100,14 +107,14 @@ def read(form: Mapping[str, Any]) -> Settings:
     try:
         clip = _clip(_part(form, "clip"))
         rows = check_integer("dataset_size", form["dataset_size"], at_least=1)
-        return Settings(
-            Budget(_real(form, "epsilon"), _real(form, "delta"), _unit(form["unit"])),
-            PoissonSampling(rows, _real(form, "batch")),
-            check_steps(form["steps"]),
-            _privacy(_part(form, "noise"), clip),
-            clip,
-            _batches(_part(form, "batches"), _real(form, "batch"), rows),
-        )
+        unit, steps = check_unit(form["unit"]), check_steps(form["steps"])
+        several = form["examples_per_person"] if unit is Unit.PERSON else 1
+        budget = Budget(_real(form, "epsilon"), _real(form, "delta"), unit, several)
+        whole = PoissonSampling(rows, _real(form, "batch"))
+        batches = _batches(_part(form, "batches"), whole.expected_batch_size, rows)
+        cap = _cap(_part(form, "cap"), budget, whole, steps, batches) if "cap" in form else None
+        sampling = PoissonSampling(rows, whole.expected_batch_size, cap)
+        return Settings(budget, sampling, steps, _privacy(_part(form, "noise"), clip), clip, batches)
     except KeyError as missing:
         raise InvalidValue(f"{missing.args[0]} must be given, got a form without it") from None
 
@@ -164,6 +171,22 @@ def _batches(part: Mapping[str, Any], start: float, rows: int) -> Call | None:
     return _known("batches", shape, known, "constant")
 
 
+def _cap(
+    part: Mapping[str, Any], budget: Budget, sampling: PoissonSampling, steps: int, batches: Call | None
+) -> int | None:
+    shape = part["shape"]
+    if shape == "any":
+        return None
+    if shape == "hand":
+        return check_integer("max_batch_size", part["size"], at_least=1)
+    if shape != "auto":
+        raise InvalidValue(f"cap shape must be one of any, auto, hand, got shape={shape!r}")
+    sizes = sampling.sizes(steps) if batches is None else curves.evaluate("batch", batches.curve(), steps)
+    drawn = Ledger.of(sizes, sizes / sampling.dataset_size)
+    found = smallest_cap(drawn, sampling.dataset_size, budget.epsilon, budget.delta)
+    return None if found > sampling.dataset_size else found
+
+
 def _known(name: str, shape: object, known: Mapping[str, Call], *others: str) -> Call:
     if not isinstance(shape, str) or shape not in known:
         raise InvalidValue(f"{name} shape must be one of {', '.join([*others, *known])}, got shape={shape!r}")
@@ -178,14 +201,3 @@ def _by_hand(name: str, part: Mapping[str, Any], *, power: int) -> Call:
     at: list[float] = [float(f"{level:.4g}") for level in (levels**power).tolist()]
     pieces = tuple(Call("exponential", pair) for pair in pairwise(at))
     return Call("join", (pieces, tuple(i / (HAND - 1) for i in range(1, HAND - 1))))
-
-
-def _unit(value: object) -> Unit:
-    """The page has no control for how many examples a person has."""
-    unit = check_unit(value)
-    if unit is Unit.PERSON:
-        raise InvalidValue(
-            "unit must be one of example, client here, got unit='person'. Plan for people with several examples by "
-            "`decrescendo plan --unit person --examples-per-person`"
-        )
-    return unit

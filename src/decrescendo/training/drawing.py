@@ -9,10 +9,12 @@ from typing import Any, final
 
 import numpy as np
 import torch
+from jaxtyping import Int
 
 from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, sampling_and_noise
 from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import Batch
+from decrescendo.plans.sampling import RandomAllocation
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows
 from decrescendo.training.examples import Draw, Examples
@@ -66,12 +68,14 @@ class Drawing:
     def __init__(self, source: Source, world: World, streams: RunStreams, device: torch.device) -> None:
         self._source, self._world, self._streams, self._device = source, world, streams, device
         self.place = streams.place()
+        self._epoch: tuple[int, list[Int[np.ndarray, " batch"]], dict[str, Any]] | None = None
 
     def batches(
         self, table: Rows | Examples, workers: int, taken: int
     ) -> Generator[tuple[Batch | None, int]]:
         """This rank's part of each batch after ``taken`` steps, ``None`` if empty, and its number of rows."""
         self._streams.go_to(self.place)
+        self._epoch = None
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
         with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
             for batch in batches:
@@ -89,8 +93,29 @@ class Drawing:
 
     def _drawn(self, step: int) -> Tree:
         """On rank 0: who is in the batch after ``step`` steps, and the key of their transforms."""
-        (indices,) = self._source.sampling.at(step).batches(1, self._streams.sampling)
+        sampling = self._source.sampling.at(step)
+        if isinstance(sampling, RandomAllocation):
+            indices = self._allocated(sampling, step)
+        else:
+            (indices,) = sampling.batches(1, self._streams.sampling)
         return {"indices": indices, "key": self._streams.data()}
+
+    def _allocated(self, sampling: RandomAllocation, step: int) -> Int[np.ndarray, " batch"]:
+        """Who is in the batch of a step of an epoch.
+
+        The stream stays where the epoch began until its last batch: from there who goes on in its midst draws it again.
+        """
+        number, place = divmod(step, sampling.steps_per_epoch)
+        streams = self._streams
+        if self._epoch is None or self._epoch[0] != number:
+            began = stream_state(streams.sampling)
+            batches = sampling.epoch(streams.sampling)
+            self._epoch = number, batches, stream_state(streams.sampling)
+            streams.sampling = stream_at(streams.sampling, began)
+        _, batches, after = self._epoch
+        if place == sampling.steps_per_epoch - 1:
+            streams.sampling = stream_at(streams.sampling, after)
+        return batches[place]
 
     def _to_device(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._device, non_blocking=True)

@@ -13,7 +13,7 @@ from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import Plan
-from decrescendo.plans.sampling import Sampling
+from decrescendo.plans.sampling import RandomAllocation, Sampling
 from decrescendo.training.progress import Spending
 from decrescendo.training.run import certify
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
@@ -111,7 +111,9 @@ class Planned:
         """Nothing to keep: the ranks have one plan."""
 
     def epsilon_spent(self, ledger: Ledger) -> float:
-        """Of a number of steps fixed in advance."""
+        """Of a number of steps fixed in advance; where records take part once an epoch, of whole epochs."""
+        if isinstance(self.sampling, RandomAllocation) and self.agreed.begins(ledger):
+            ledger = self.agreed.ledger.first(self.sampling.whole(len(ledger)))
         return certify(ledger, self.agreed.budget).epsilon
 
     def guarantee(self, ledger: Ledger) -> Guarantee:

@@ -31,7 +31,7 @@ class GdpFilter(MeteredFilter):
     >>> round(filter.smallest_noise_multiplier(1.0, steps=100), 3)
     13.956
     >>> filter.request(Release(1.0, 0.5))
-    Refused(release=Release(sample_rate=1.0, noise_multiplier=0.5, count=1, overflow=0.0), cost=4.0, remaining=0.513...)
+    Refused(release=Release(sample_rate=1.0, noise_multiplier=0.5, count=1, ...), cost=4.0, remaining=0.513...)
     """
 
     def __init__(self, budget: Budget) -> None:

@@ -91,6 +91,10 @@ class MeteredFilter:
     def cost(self, release: Release) -> float:
         """What ``release`` would cost, all its repetitions together, rounded up; infinite without noise."""
         check_instance("release", release, Release)
+        if release.steps_per_epoch:
+            raise AccountingError(
+                f"{self._name} grants releases of Poisson batches only, got {release}. Take PoissonSampling"
+            )
         if release.overflow:
             raise AccountingError(
                 f"{self._name} grants releases of batches of any size only, got {release}. Leave max_batch_size out"

@@ -45,7 +45,7 @@ class RenyiFilter(MeteredFilter):
     >>> from decrescendo.accounting.ledger import Release
     >>> filter = RenyiFilter(Budget(1.0, 1e-5), order=16)
     >>> filter.request(Release(0.01, 1.5, count=500))
-    Granted(release=Release(sample_rate=0.01, noise_multiplier=1.5, count=500, overflow=0.0), cost=..., remaining=...)
+    Granted(release=Release(sample_rate=0.01, noise_multiplier=1.5, count=500, ...), cost=..., remaining=...)
     >>> print(filter.guarantee)
     (1, 1e-05)-DP an example, RenyiFilter(order=16) upper bound
     """

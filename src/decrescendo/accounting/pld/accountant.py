@@ -29,7 +29,7 @@ from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid,
 from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
-from decrescendo.accounting.protocol import check_uncut
+from decrescendo.accounting.protocol import check_poisson
 from decrescendo.errors import AccountingError, check_integer, check_real
 
 
@@ -256,7 +256,7 @@ class Pld:
 
     def bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
         """(lower, upper): the true epsilon at ``delta`` lies between them."""
-        check_uncut(ledger, self.name)
+        check_poisson(ledger, self.name)
         check_delta(delta)
         noisy, exposed = _simplified(ledger, self.group)
         if exposed[1]:
@@ -308,7 +308,7 @@ class Pld:
         >>> Pld().estimate(Ledger(), 1e-5)
         0.0
         """
-        check_uncut(ledger, self.name)
+        check_poisson(ledger, self.name)
         noisy, exposed = _simplified(ledger, self.group)
         if exposed[1]:
             return math.inf
@@ -331,7 +331,7 @@ class Pld:
         >>> Pld().delta_bracket(Ledger(), 1.0)
         (0.0, 0.0)
         """
-        check_uncut(ledger, self.name)
+        check_poisson(ledger, self.name)
         near = check_real("epsilon", epsilon, at_least=0)
         noisy, exposed = _simplified(ledger, self.group)
         if not len(noisy):

@@ -36,29 +36,19 @@ from jaxtyping import Float
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import ndtri
 
-from decrescendo.accounting.budget import Bound
-from decrescendo.accounting.gaussian import check_delta
-from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.pld.accountant import upper_delta, upper_epsilon
 from decrescendo.accounting.pld.discretisation import (
     CURVE_ERROR,
     LossGrid,
     Masses,
     excess,
-    losses,
     masses_of,
     place_grid,
 )
-from decrescendo.accounting.pld.interpolation import exactly
-from decrescendo.accounting.pld.transform import DIRECTIONS, Part
 from decrescendo.accounting.pld.waves import UNIT
-from decrescendo.accounting.protocol import Accountant
-from decrescendo.accounting.rdp import is_trivial, round_down
-from decrescendo.errors import AccountingError, check_integer, check_real
+from decrescendo.errors import AccountingError
 
-_VALUES = 24  # of noise multipliers
 _FEWEST, _MOST = 1 << 16, 1 << 21  # points of a transform
-_LEAST_NOISE = 0.5
+LEAST_NOISE = 0.5
 _FINE = 16.0  # the deviation of W over the step of its grid, at least
 
 
@@ -93,7 +83,7 @@ class Epoch:
         >>> epoch.excess(np.array([-0.5, 0.0, 0.5])).round(4)
         array([0.0116, 0.1521, 0.0269])
         """
-        mu = 1 / max(noise_multiplier, _LEAST_NOISE)
+        mu = 1 / max(noise_multiplier, LEAST_NOISE)
         largest = math.exp(mu * (mu / 2 - float(ndtri(tail))))
         spread = math.sqrt(math.expm1(mu**2))
         window = steps + 2.5 * largest + 12 * spread * math.sqrt(steps)
@@ -101,7 +91,7 @@ class Epoch:
         # All ratios below one step at once count as 0, which is seldom enough for a step of this length.
         smallest = math.exp(-mu * (mu / 2 - float(ndtri(tail ** (1 / steps)))))
         finer = max(size, min(_MOST, math.ceil(window / smallest)))
-        if size > _MOST or noise_multiplier < _LEAST_NOISE:
+        if size > _MOST or noise_multiplier < LEAST_NOISE:
             raise AccountingError(
                 f"random allocation must have ratios that one grid holds, got noise_multiplier={noise_multiplier:.4g} "
                 f"with {steps} steps an epoch. Add noise, or take Poisson batches"
@@ -194,85 +184,3 @@ def _hull(x: Float[np.ndarray, " n"], values: Float[np.ndarray, " n"]) -> Float[
             kept.pop()
         kept.append(i)
     return np.interp(x, x[kept], values[kept])
-
-
-@dataclass(frozen=True, slots=True)
-class Allocated(Accountant):
-    """Upper bounds for batches in which each record takes part once an epoch, in a step of its own fair draw.
-
-    What the module proves, composed over epochs. The ledger has t releases an epoch, at sample rate 1/t; noise may move
-    between epochs and is rounded down onto a few values.
-
-    Args:
-        steps_per_epoch: t >= 2.
-
-    Guarantee: for adding or removing one record, whose bin is independent of the others'. Of a list that is shuffled
-        and cut into batches of one size it says nothing: there may be less privacy in it.
-
-    Edge cases: an empty ledger costs 0; noise that moves within an epoch, an epoch that is not whole, and another
-        sample rate are refused, and noise below some 0.65; where delta is below some 1e-10, or steps are few and noise
-        is small, what the grid loses makes epsilon infinite.
-
-    Raises:
-        AccountingError: a ledger of anything else.
-
-    >>> epochs = Ledger.of([1.0] * 480, sample_rate=1 / 240)
-    >>> print(Allocated(240).epsilon(epochs, delta=1e-6).shown(3))
-    0.585
-    """
-
-    steps_per_epoch: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "steps_per_epoch", check_integer("steps_per_epoch", self.steps_per_epoch, at_least=2)
-        )
-
-    def epsilon(self, ledger: Ledger, delta: float) -> Bound:
-        """Upper bound on epsilon at ``delta``."""
-        check_delta(delta)
-        epochs = self._epochs(ledger)
-        if is_trivial(ledger, self.name):
-            return Bound(0.0 if not len(ledger) else math.inf, "upper")
-        parts = self._parts(epochs, 1e-4 * delta)
-        if max(sum(part.infinite_mass(d) for part in parts) for d in DIRECTIONS) >= delta:
-            return Bound(math.inf, "upper")
-        return Bound(upper_epsilon(parts, delta), "upper")
-
-    def delta(self, ledger: Ledger, epsilon: float) -> Bound:
-        """Upper bound on delta at ``epsilon``."""
-        near = check_real("epsilon", epsilon, at_least=0)
-        epochs = self._epochs(ledger)
-        if is_trivial(ledger, self.name):
-            return Bound(0.0 if not len(ledger) else 1.0, "upper")
-        return Bound(upper_delta(self._parts(epochs, 1e-13), near), "upper")
-
-    def _epochs(self, ledger: Ledger) -> Ledger:
-        """The ledger, if it is one of whole epochs of one noise multiplier each."""
-        t = self.steps_per_epoch
-        if not len(ledger):
-            return ledger
-        if (odd := np.flatnonzero(ledger.sample_rate != 1 / t)).size:
-            raise AccountingError(
-                f"random allocation over {t} steps must have sample_rate=1/{t} at every release, got "
-                f"sample_rate={ledger.sample_rate[odd[0]]:g} at release {odd[0] + 1}"
-            )
-        starts = np.flatnonzero(np.r_[True, np.diff(ledger.noise_multiplier) != 0])
-        lengths = np.add.reduceat(ledger.count, starts)
-        if (broken := np.flatnonzero(lengths % t)).size:
-            raise AccountingError(
-                f"random allocation must have noise that is constant within each epoch of {t} steps, got "
-                f"noise_multiplier={ledger.noise_multiplier[starts[broken[0]]]:g} for {lengths[broken[0]]} steps. "
-                "Let it move between epochs, and take whole ones"
-            )
-        return ledger
-
-    def _parts(self, ledger: Ledger, tail: float) -> list[Part]:
-        t = self.steps_per_epoch
-        epochs = ledger.with_noise(lambda noise: round_down(noise, _VALUES)).distinct()
-        parts: list[Part] = []
-        for release in epochs:
-            grid, masses = epoch_masses(Epoch.of(t, release.noise_multiplier, tail * t / ledger.steps))
-            mixtures = exactly(masses, np.array([release.count // t]))
-            parts.append(Part(losses(grid, 1.0), mixtures, 1.0, error=0.0))
-        return parts

@@ -3,8 +3,9 @@
 from decrescendo.audit.attacks.batch_size import batch_size
 from decrescendo.audit.attacks.counted import counted
 from decrescendo.audit.attacks.crowded import crowded
+from decrescendo.audit.attacks.once import once
 from decrescendo.audit.attacks.one_canary import one_canary
 from decrescendo.audit.attacks.opposed import opposed
 from decrescendo.audit.attacks.padded import padded
 
-__all__ = ["batch_size", "counted", "crowded", "one_canary", "opposed", "padded"]
+__all__ = ["batch_size", "counted", "crowded", "once", "one_canary", "opposed", "padded"]

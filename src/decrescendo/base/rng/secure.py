@@ -83,6 +83,19 @@ class SecureStream:
         """The next uniform 64-bit words."""
         return np.frombuffer(self._bytes(8 * check_integer("count", count)), dtype="<u8")
 
+    def integers(self, high: int, size: int) -> Int[np.ndarray, " size"]:
+        """``size`` numbers from 0 .. high - 1, each with exactly the same probability.
+
+        >>> SecureStream.fresh().integers(1, 3).tolist()
+        [0, 0, 0]
+        """
+        bound, kept = check_integer("high", high, at_least=1), check_integer("size", size)
+        fair, found = 2**64 - 2**64 % bound, np.zeros(0, dtype=np.uint64)
+        while found.size < kept:
+            words = self.words(kept - found.size)
+            found = np.r_[found, words if fair == 2**64 else words[words < np.uint64(fair)]]
+        return (found % np.uint64(bound)).astype(np.int64)
+
     def subset(self, size: int, rate: float) -> Int[np.ndarray, " batch"]:
         """Each of 0 .. size - 1 with probability floor(rate 2^64) / 2^64, independently; ascending.
 

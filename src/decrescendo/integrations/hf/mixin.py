@@ -46,6 +46,7 @@ class PrivateMixin(_Base):
     _begin: Callable[[], Trainer] | None = None
     _private: Trainer | None = None
     _run: Run | None = None
+    _people: object = None
 
     def follow(
         self,
@@ -55,10 +56,12 @@ class PrivateMixin(_Base):
         loss: Loss = own_tokens,
         settings: EngineSettings | None = None,
         store: Store | None = None,
+        people: object = None,
     ) -> None:
         """Train by this plan; see `Trainer` for the arguments.
 
-        ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said.
+        ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said. ``people``:
+        whose each row of ``train_dataset`` is, an id a row, for a plan that protects people.
         """
         steps = source_of(plan, self.model).steps
         check_arguments(self, steps)
@@ -71,7 +74,7 @@ class PrivateMixin(_Base):
             )  # not what Accelerate wraps it in
             return Trainer(self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store)
 
-        self._begin, self._private, self._run = begin, None, None
+        self._begin, self._private, self._run, self._people = begin, None, None, people
 
     @property
     def run(self) -> Run:
@@ -133,7 +136,7 @@ class PrivateMixin(_Base):
 
         def batches() -> Iterator[Batch | None]:
             self._private = begin()
-            return self._private.batches(data, collator, self.args.dataloader_num_workers)
+            return self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)
 
         def end() -> None:
             self.control.should_training_stop = True

@@ -32,6 +32,7 @@ from decrescendo.errors import (
     check_real,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
+from decrescendo.plans.sampling import drawn_by
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import separate
@@ -227,9 +228,8 @@ class Run:
         try:
             text = read_whole(agreed).decode("utf-8", errors="replace")
             plan = read_agreement(kind, text, source=str(agreed))
-            # What cutting batches costs is not in the file: it follows from the plan's sampling.
-            sampling = plan.sampling
-            ledger = _ledger(content["ledger"]).cut(sampling.dataset_size, sampling.max_batch_size)
+            # Epochs, and what cutting batches costs, are not in the file: they follow from the plan's sampling.
+            ledger = drawn_by(plan.sampling, _ledger(content["ledger"]))
             run = cls(
                 plan=plan,
                 ledger=ledger,

@@ -20,7 +20,7 @@ from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import row_of
-from decrescendo.plans.sampling import BatchSchedule, Sampling
+from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
 from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
@@ -135,8 +135,8 @@ def state(
         "reading": _reading(guarantee),
         "accounting": _accounting(ledger, planned, guarantee) | {"gap": agreed.gap(ledger)},
         "mechanism": {
-            "sampling": f"Poisson: each {row} takes part in each step by an independent coin; batches of any size, the "
-            "empty ones too, are noised and counted; " + _cut(agreed.sampling),
+            "sampling": f"{_how(agreed.sampling, row)}; batches of any size, the empty ones too, are noised and "
+            "counted; " + _cut(agreed.sampling),
             **_drawn(agreed.sampling, ledger.steps),
             "max_batch_size": agreed.sampling.max_batch_size,
             "units": agreed.sampling.dataset_size,
@@ -173,6 +173,15 @@ def state(
         ],
     }
     return Statement(facts)
+
+
+def _how(sampling: Sampling, row: str) -> str:
+    if isinstance(sampling, RandomAllocation):
+        return (
+            f"random allocation: each {row} takes part once an epoch of {sampling.steps_per_epoch} steps, in one that "
+            "a fair and independent draw of its own chooses, not by the place in a shuffled list"
+        )
+    return f"Poisson: each {row} takes part in each step by an independent coin"
 
 
 def _cut(sampling: Sampling) -> str:
@@ -240,7 +249,12 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
         "accountant": guarantee.accountant,
         "certified": "all releases that happened",
         "error_budget": width,
-        "assumption": "Poisson sampling with independent coins and Gaussian noise, both made by the library",
+        "assumption": (
+            "random allocation with independent draws"
+            if ledger.is_allocated
+            else "Poisson sampling with independent coins"
+        )
+        + " and Gaussian noise, both made by the library",
         "clt": None,
     }
     covered = ledger if planned is None or ledger.steps == planned.steps else planned
@@ -275,6 +289,8 @@ def _ended(agreed: Agreement, ledger: Ledger, stopped: str) -> str:
 def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, float]]:
     if not points or not len(ledger) or math.isinf(guarantee.epsilon):
         return []
+    if ledger.is_allocated:  # of epochs that were gone through
+        ledger = ledger.first(len(ledger) - len(ledger) % int(ledger.steps_per_epoch[0]))
     spent = EpsilonCurve(ledger, guarantee.delta, checkpoints=points, group=guarantee.examples_per_person)
     return [{"step": int(step), "epsilon": spent.at_step(int(step))} for step in spent.steps]
 

@@ -103,6 +103,11 @@ class RenyiSum:
             )
         total = Fraction(0)
         for release in agreed.planned.distinct():
+            if release.steps_per_epoch:
+                raise InvalidValue(
+                    "a run whose records take part once an epoch must be in a store that adds epsilons, got one by "
+                    'Renyi, of which nothing is proven here. Make the store with composition="sum"'
+                )
             if release.overflow:
                 raise InvalidValue(
                     "a run whose batches are cut must be in a store that adds epsilons, got one by Renyi, which has no "
@@ -162,6 +167,11 @@ class Declared:
 
     def _epsilon(self, runs: Sequence[Reserved]) -> float:
         joint = sum((run.ledger for run in runs), Ledger())
+        if joint.is_allocated and (joint.steps_per_epoch == 0).any():
+            raise InvalidValue(
+                "runs that are judged together must all draw Poisson batches, or all have each record once an epoch, "
+                'got both. Make the store with composition="sum"'
+            )
         return _epsilon(joint, self._budget) if len(joint) else 0.0
 
 

@@ -30,6 +30,7 @@ from decrescendo.errors import (
     check_integer,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
+from decrescendo.plans.sampling import drawn_by
 from decrescendo.training.store.composition import Cost, Reserved
 from decrescendo.training.store.composition import composition as rule_named
 from decrescendo.training.store.schema import connect, create
@@ -304,7 +305,7 @@ class Store:
         _, id, label, who, started, kind, text, digest, cost, state = row
         agreed = self._agreed(kind, text, digest)
         # A row has no column for what the plan's own sampling says.
-        released = released.cut(self.rows, agreed.sampling.max_batch_size)
+        released = drawn_by(agreed.sampling, released)
         # SQLite has no checksums: what was released must be what was planned.
         if not agreed.begins(released):
             raise InvalidValue(f"run {id} has released something else than its plan")
