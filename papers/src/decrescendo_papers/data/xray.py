@@ -187,6 +187,32 @@ def contents_digest(content: bytes) -> str:
 
 def from_pictures(found: Iterable[Picture]) -> tuple[Half, Half]:
     """Train and test from JPEG files."""
+    train, test = halves(found)
+    return _half(train), _half(test)
+
+
+def originals() -> tuple[list[Picture], list[Picture]]:
+    """The train and test images of `chest_xray`, in its order, as 224x224 JPEG files.
+
+    Read from ``chest-xray/images-224-jpeg.zip`` in the folder named by ``DECRESCENDO_DATA``, otherwise downloaded.
+
+    Raises:
+        FileRefused, DataUnavailable, MissingExtra: as `chest_xray` does.
+    """
+    local = find_local(PICTURES)
+    if local is None:
+        return halves(pictures(read(ARCHIVE)))
+    with zipfile.ZipFile(io.BytesIO(local)) as archive:  # its bytes are known
+        found = [(MEMBER.fullmatch(name), archive.read(name)) for name in archive.namelist()]
+    return halves(Picture(name[2], FOLDERS[name[1]], content) for name, content in found if name)
+
+
+def halves(found: Iterable[Picture]) -> tuple[list[Picture], list[Picture]]:
+    """The publishers' train and test half, each in the order of the SHA-256 of the file name.
+
+    Raises:
+        FileRefused: too few or too many.
+    """
     ordered = sorted(found, key=lambda picture: hashlib.sha256(picture.name.encode()).digest())
     train = [picture for picture in ordered if not is_test(picture.name)]
     test = [picture for picture in ordered if is_test(picture.name)]
@@ -194,7 +220,7 @@ def from_pictures(found: Iterable[Picture]) -> tuple[Half, Half]:
         raise FileRefused(
             f"there must be {TRAIN_ROWS} train and {TEST_ROWS} test X-rays, got {len(train)} and {len(test)}"
         )
-    return _half(train), _half(test)
+    return train, test
 
 
 def _half(found: list[Picture]) -> Half:
@@ -220,6 +246,13 @@ ARRAYS = RemoteFile(
     "chest_xray_64.npz",
     None,
     "4260cf468b08a154e97cc451d81dc6f5d8e1a3505d58b2ef78a085b99341ad8e",
+)
+# The archive's pictures, where somebody has put them.
+PICTURES = RemoteFile(
+    "chest-xray",
+    "images-224-jpeg.zip",
+    None,
+    "11e2cd3e2f591507b68d160398c2759c352fd111791f5cafa6ed5faa96acd6f4",
 )
 # An archive of one commit. Its bytes may be packed anew, so what is in it is verified.
 ARCHIVE = RemoteFile(
