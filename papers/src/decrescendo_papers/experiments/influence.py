@@ -214,6 +214,8 @@ class _Runner:
         """Step ``number`` of the plan, its noise times ``factor``."""
         plan = self._course.plan
         sampling = plan.sampling.at(number - 1)
+        if not isinstance(sampling, PoissonSampling):
+            raise InvalidValue(f"influence is measured of Poisson batches, got {sampling}")
         (chosen,) = sampling.batches(1, self._sampling)
         batch = None
         if len(chosen):
