@@ -22,7 +22,6 @@ from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.digits import digits
 from decrescendo.training.statement import Declaration
 
-
 WIDTH = 8  # of noise as small as the test's least difference in one coordinate there is one in thirty; in eight, none
 
 
