@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 import transformers
@@ -464,6 +465,44 @@ def test_a_training_has_one_plan_and_one_life(tmp_path: Path) -> None:
         trainer.train()
 
 
+def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
+    """With the mixin after it, the trainer's own steps would have trained without noise, and said nothing."""
+
+    class Behind(transformers.Trainer, dc.hf.PrivateMixin):
+        pass
+
+    class Stepping(dc.hf.PrivateTrainer):
+        def training_step(self, *arguments: Any, **rest: Any) -> Tensor:
+            return transformers.Trainer.training_step(self, *arguments, **rest)
+
+    class Weighted(transformers.Trainer):
+        def compute_loss(self, model: Any, inputs: Any, *rest: Any, **more: Any) -> Any:
+            return super().compute_loss(model, inputs, *rest, **more)
+
+    class Mine(dc.hf.PrivateMixin, Weighted):
+        pass
+
+    def trainer(kind: Any) -> Any:
+        return kind(
+            model=bert(),
+            args=settings(tmp_path),
+            data_collator=collator(pad_to_multiple_of=8),
+            train_dataset=texts(),
+        )
+
+    for kind, words in (
+        (Behind, "training_step must be PrivateMixin's, got Trainer's"),
+        (Stepping, "training_step must be PrivateMixin's, got Stepping's"),
+        (Mine, "compute_loss must be the library's own, got Weighted's"),
+    ):
+        with pytest.raises(InvalidType, match=words):
+            trainer(kind).follow(PLAN, seed=3)
+    mine = trainer(Mine)
+    mine.follow(PLAN, seed=3, loss=lambda model, batch: dc.hf.loss(model, batch) * 2)
+    mine.train()
+    assert mine.run.ledger == PLAN.ledger
+
+
 def test_data_that_a_trainer_cannot_train_on_are_one_sentence(tmp_path: Path) -> None:
     def fails(error: type[Exception], words: str, loss: Any = dc.hf.loss, **change: Any) -> None:
         trainer = classifier(tmp_path, **change)
@@ -475,6 +514,9 @@ def test_data_that_a_trainer_cannot_train_on_are_one_sentence(tmp_path: Path) ->
     fails(InvalidValue, "must have the plan's 40 rows, got 39", data=texts().select(range(39)))
     fails(InvalidType, "must be a mapping with labels, got input_ids", data=texts().remove_columns("label"))
     fails(UnsupportedModel, "must return one loss an example", loss=lambda m, b: dc.hf.loss(m, b).mean())
+    fails(InvalidType, "CrossEntropyLoss, which takes outputs and targets", loss=nn.CrossEntropyLoss())
+    splits = datasets.DatasetDict(train=texts(), test=texts())
+    fails(InvalidType, r"one data set, got 2 by name.*data\['train'\]", data=splits)
     flat = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)
     fails(InvalidType, "got a int in it", data_collator=flat)
     fails(InvalidType, "items by number", data=texts().to_iterable_dataset())

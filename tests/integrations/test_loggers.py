@@ -105,6 +105,14 @@ def test_what_cannot_be_logged_to_is_one_sentence(plan: dc.Plan) -> None:
         InvalidType, match=r"run must have log, got None\. Give what wandb\.init\(\) returned"
     ):
         unchecked(wandb)(None, plan)
+    for wrong, words in (
+        ({"optimizer": [1]}, "optimizer must be a Optimizer, got list"),
+        ({"private": "no"}, "private must be a bool, got str"),  # which is true
+    ):
+        with pytest.raises(InvalidType, match=words):
+            unchecked(Log.__init__)(object.__new__(Log), plan, lambda values, step: None, **wrong)
+    with pytest.raises(InvalidType, match=r"writer must have add_scalar, got Plan\. Give"):
+        unchecked(tensorboard)(plan, plan)
     fewer = dc.calibrate(
         dc.Budget(2.0, 1e-3), dc.PoissonSampling(ROWS, 30), steps=2,
         privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0),

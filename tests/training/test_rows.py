@@ -84,6 +84,17 @@ def test_what_is_not_rows_is_refused(data: Any, error: type[Exception], words: s
         rows(data)
 
 
+def test_items_of_which_no_rows_are_made_are_refused() -> None:
+    with pytest.raises(InvalidType, match=r"got another thing: .*NoneType.*Give a collate_fn"):
+        rows([None] * 6).take(CHOSEN)
+
+
+def test_a_table_whose_items_are_columns_is_refused() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    with pytest.raises(InvalidType, match=r"Table of pyarrow, of which data\[i\] is a column"):
+        rows(pyarrow.table({"x": [1.0, 2.0], "y": [0, 1]}))
+
+
 class Record(Mapping[str, Any]):
     """A row of columns; made from its number, not from what is in it."""
 

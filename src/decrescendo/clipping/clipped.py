@@ -223,6 +223,11 @@ def check_loss(loss: object) -> None:
         raise InvalidType(
             f"loss must be a function of (model, batch) that returns one loss an example, got {type(loss).__name__}"
         )
+    if type(loss).__module__ == "torch.nn.modules.loss":
+        raise InvalidType(
+            "loss must be a function of (model, batch) that returns one loss an example, got "
+            f"{type(loss).__name__}, which takes outputs and targets. Call it inside of one, with reduction='none'"
+        )
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:

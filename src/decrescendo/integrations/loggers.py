@@ -58,6 +58,9 @@ class Log:
         private: bool = False,
     ) -> None:
         check_instance("plan", plan, Plan, "The noise of an adaptive run is not known beforehand")
+        if optimizer is not None:
+            check_instance("optimizer", optimizer, torch.optim.Optimizer)
+        check_instance("private", private, bool)  # "no" would be taken for yes
         self._batch = np.broadcast_to(
             np.asarray(plan.sampling.expected_batch_size, dtype=np.float64), plan.steps
         )
@@ -122,7 +125,7 @@ def tensorboard(
 
     if not isinstance(writer, SummaryWriter):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidType(
-            f"writer must have add_scalar, got {writer!r}. Give a SummaryWriter(folder) of TensorBoard"
+            f"writer must have add_scalar, got {_shown(writer)}. Give a SummaryWriter(folder) of TensorBoard"
         )
 
     def write(values: Mapping[str, float], step: int) -> None:
@@ -167,7 +170,12 @@ def wandb(
     2.0
     """
     if not isinstance(run, WandbRun):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidType(f"run must have log, got {run!r}. Give what wandb.init() returned")
+        raise InvalidType(f"run must have log, got {_shown(run)}. Give what wandb.init() returned")
     return Log(
         plan, lambda values, step: run.log(dict(values), step=step), optimizer=optimizer, private=private
     )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else type(value).__name__

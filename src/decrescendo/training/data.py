@@ -144,6 +144,12 @@ def _are_columns(data: object, *, listed: bool) -> bool:
     """Whether rows lie along the first dimension of tensors; ``listed``: of a list of tensors too."""
     if isinstance(data, list):
         return listed and all(isinstance(column, Tensor) for column in cast("list[object]", data))
+    check_one_data_set(data)
+    return isinstance(data, (Tensor, Mapping, tuple))
+
+
+def check_one_data_set(data: object) -> None:
+    """Not several by name, as ``datasets`` loads them."""
     if isinstance(data, Mapping):
         splits = [
             key for key, value in cast("Mapping[Any, object]", data).items() if hasattr(value, "column_names")
@@ -152,7 +158,6 @@ def _are_columns(data: object, *, listed: bool) -> bool:
             raise InvalidType(
                 f"data must be one data set, got {len(splits)} by name. Give one of them: data[{splits[0]!r}]"
             )
-    return isinstance(data, (Tensor, Mapping, tuple))
 
 
 def _items_of(data: object) -> Items:
@@ -162,6 +167,11 @@ def _items_of(data: object) -> Items:
             f"data must have items by number, data[i], got {type(data).__name__}. Poisson sampling must be able to "
             "draw any record at any step: give "
             + ("the loader's dataset, collate_fn and num_workers" if is_loader else "a map-style data set")
+        )
+    if type(data).__module__.split(".")[0] == "pyarrow":
+        raise InvalidType(
+            f"data must have examples by number, data[i], got {type(data).__name__} of pyarrow, of which data[i] is a "
+            "column. Give datasets.Dataset(data)"
         )
     if not isinstance(data, Items) or isinstance(data, (str, bytes)):
         raise InvalidType(

@@ -165,7 +165,13 @@ def _stacked(items: list[Any]) -> Batch:
     groups: dict[object, list[Any]] = {}
     for item in map(_unfrozen, items):
         groups.setdefault(_kind(item), []).append(item)
-    parts = tuple(default_collate(group) for group in groups.values())
+    try:
+        parts = tuple(default_collate(group) for group in groups.values())
+    except TypeError as error:
+        raise InvalidType(
+            "an example without collate_fn must hold numbers, arrays and tensors, got another thing: "
+            f"{str(error).split(':')[-1].strip()}. Give a collate_fn"
+        ) from error
     for part in parts:
         count_rows(part)
     return parts[0] if len(parts) == 1 else Ragged(parts)

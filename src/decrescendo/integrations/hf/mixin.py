@@ -8,11 +8,12 @@ from torch import nn
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
-from decrescendo.errors import PlanViolation, UnsupportedModel
+from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel
 from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.integrations.hf.refusals import check_arguments
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
+from decrescendo.training.data import check_one_data_set
 from decrescendo.training.source import source_of
 from decrescendo.training.steering import QuantileClip
 
@@ -38,6 +39,7 @@ class PrivateMixin(_Base):
         itself; a training goes on from no checkpoint of the trainer's.
 
     Raises:
+        InvalidType: a class in which another trainer's steps come first.
         InvalidValue: arguments that a private training cannot have: accumulated gradients, packing, other engines,
             choices by scores, reports that leave.
         PlanViolation: training without a plan, twice by one, or from a checkpoint.
@@ -64,6 +66,7 @@ class PrivateMixin(_Base):
         whose each row of ``train_dataset`` is, an id a row, for a plan that protects people.
         """
         steps = source_of(plan, self.model).steps
+        _check_class(type(self), loss)
         check_arguments(self, steps)
         self._steps = steps
         self._epoch = max(1, round(1 / float(plan.sampling.rates(plan.steps).mean())))
@@ -129,6 +132,7 @@ class PrivateMixin(_Base):
                 "a training must have data, got train_dataset=None. Give the trainer a train_dataset"
             )
         data, collator = self.train_dataset, self.data_collator
+        check_one_data_set(data)  # before its columns are compared with the model's
         if hasattr(data, "column_names"):
             data = self._remove_unused_columns(data, description="training")
         else:
@@ -163,6 +167,24 @@ class PrivateMixin(_Base):
         """Zero: those of a batch would tell its size."""
         del inputs
         return 0
+
+
+def _check_class(kind: type, loss: Loss) -> None:
+    """The step is the mixin's, and no loss of a subclass is left aside without a word."""
+    step, computed = (
+        next(base for base in kind.__mro__ if name in vars(base))
+        for name in ("training_step", "compute_loss")
+    )
+    if step is not PrivateMixin:
+        raise InvalidType(
+            f"training_step must be PrivateMixin's, got {step.__name__}'s: it would train without privacy. Name "
+            "PrivateMixin first among the bases of the class, and look at steps from a callback"
+        )
+    if loss is own_tokens and computed.__module__.split(".")[0] not in ("transformers", "trl"):
+        raise InvalidType(
+            f"compute_loss must be the library's own, got {computed.__name__}'s: it returns one number for a batch, "
+            "and steps would not use it. Give follow(plan, loss=..) one that returns a loss an example"
+        )
 
 
 class _Step(dict[str, Any]):
