@@ -32,6 +32,7 @@ from decrescendo.plans.schedule import Schedule, check_steps
 # The certified epsilon ends within this share of the budget, on the safe side.
 _TOLERANCE = 1e-4
 _ATTEMPTS = 12
+_SLOPE = 1.2  # d log(epsilon) / d log(scale), before it is measured
 
 
 def calibrate(
@@ -133,7 +134,9 @@ def calibrate(
         return judge.certify(ledger_at(scale), budget)
 
     start = _steer(estimated, _guess(relative, rates, budget), budget)
-    scale, guarantee = _certify(certified, start, budget)
+    # A certificate of moving batches takes seconds: two more estimates save one. Elsewhere they would cost as much.
+    slope = _slope(estimated, start) if isinstance(drawn, BatchSchedule) else _SLOPE
+    scale, guarantee = _certify(certified, start, slope, budget)
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 
@@ -299,13 +302,31 @@ def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> flo
     return math.exp(float(brentq(gap, low, high, xtol=2e-3)))
 
 
+def _slope(spent: Callable[[float], float], start: float) -> float:
+    """d log(epsilon) / d log(scale) by estimates a percent apart, or `_SLOPE` where they say nothing of use."""
+    try:
+        below, above = spent(start / 1.005), spent(start * 1.005)
+    except AccountingError:
+        return _SLOPE
+    if not 0 < below < above < math.inf:
+        return _SLOPE
+    return _bounded(math.log(above / below) / (2 * math.log(1.005)))
+
+
+def _bounded(slope: float) -> float:
+    return min(max(slope, 0.3), 20.0)
+
+
 def _certify(
-    certified: Callable[[float], Guarantee], start: float, budget: Budget
+    certified: Callable[[float], Guarantee], start: float, slope: float, budget: Budget
 ) -> tuple[float, Guarantee]:
-    """The largest scale tried that is certified within the budget, and within `_TOLERANCE` of it if that can be had."""
+    """The largest scale tried that is certified within the budget, and within `_TOLERANCE` of it if that can be had.
+
+    ``slope``: d log(epsilon) / d log(scale) at first; then measured as values come in.
+    """
     best: tuple[float, Guarantee] | None = None
     previous: tuple[float, float] | None = None
-    scale, slope = start, 1.2  # slope: d log(epsilon) / d log(scale), measured as values come in
+    scale = start
     aim = budget.epsilon * (1 - _TOLERANCE / 4)
     refusal: AccountingError | None = None
     for _ in range(_ATTEMPTS):
@@ -323,7 +344,7 @@ def _certify(
             scale = 0.9 * scale if best is None else math.sqrt(scale * best[0])
             continue
         if previous is not None and abs(math.log(scale / previous[0])) > 1e-5:
-            slope = min(max(math.log(epsilon / previous[1]) / math.log(scale / previous[0]), 0.3), 20.0)
+            slope = _bounded(math.log(epsilon / previous[1]) / math.log(scale / previous[0]))
         previous = (scale, epsilon)
         scale *= min(max((aim / epsilon) ** (1 / slope), 0.5), 2.0)
     if best is None and refusal is not None:
