@@ -15,6 +15,7 @@ from decrescendo.training import Trainer, train
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.run import Run
 from decrescendo.training.statement import UNRECORDED, Provenance
+from decrescendo.training.trainer import WRITTEN
 
 from .conftest import loss, make_model, make_plan, sgd
 
@@ -142,3 +143,85 @@ def test_a_sentence_cannot_look_like_another_part_of_the_page(data: Data) -> Non
     provenance = Provenance(random="secure", assumptions=("mine.\n\n## Audit\n\nNothing was found",))
     lines = page(dataclasses.replace(a_run(data), provenance=provenance)).splitlines()
     assert lines.count("## Audit") == 1
+
+
+def _added(model: torch.nn.Module, rows: torch.Tensor) -> None:
+    with torch.no_grad():
+        next(model.parameters()).add_(rows.mean())
+
+
+def _added_unseen(model: torch.nn.Module, rows: torch.Tensor) -> None:
+    next(model.parameters()).data.add_(rows.mean())  # torch counts no new version
+
+
+def _replaced(model: torch.nn.Module, rows: torch.Tensor) -> None:
+    next(model.parameters()).data = next(model.parameters()).data + rows.mean()
+
+
+def _loaded(model: torch.nn.Module, rows: torch.Tensor) -> None:
+    model.load_state_dict({name: value + rows.mean() for name, value in model.state_dict().items()})
+
+
+@pytest.mark.parametrize("write", [_added, _added_unseen, _replaced, _loaded])
+@pytest.mark.parametrize("when", ["after a step", "after a draw", "after the last step"])
+def test_who_writes_to_the_weights_between_steps_has_the_run_say_so(
+    data: Data, write: Any, when: str
+) -> None:
+    """What is written may be made of the rows, which lie at hand: a guarantee cannot speak of it."""
+    model, plan = make_model(), make_plan()
+    trainer = Trainer(model, loss, plan, sgd(model), seed=0)
+    for number, batch in enumerate(trainer.batches(data)):
+        if when == "after a draw" and number == 1:
+            write(model, data[0])
+        trainer.step(batch)
+        if (when, number) in (("after a step", 0), ("after the last step", plan.steps - 1)):
+            write(model, data[0])
+    assert trainer.finish().assumptions == (WRITTEN,)
+
+
+def test_what_was_written_between_steps_is_not_forgotten_over_a_crash(data: Data, tmp_path: Path) -> None:
+    def life() -> Trainer:
+        model = make_model()
+        kept = Checkpoints(tmp_path, 1, resume=True)
+        return Trainer(model, loss, make_plan(), sgd(model), seed=0, checkpoints=kept)
+
+    first = life()
+    batches = first.batches(data)
+    first.step(next(batches))
+    _added(first._model, data[0])
+    next(batches)  # writes the checkpoint, and dies before its step
+    second = life()
+    for batch in second.batches(data):
+        second.step(batch)
+    assert second.finish().assumptions == (WRITTEN,)
+
+
+def test_what_leaves_the_weights_as_they_were_is_no_write(data: Data) -> None:
+    """Evaluation, a scheduler, an average that takes the weights' place and gives it back."""
+    model = make_model()
+    optimizer = sgd(model)
+    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    for batch in trainer.batches(data):
+        trainer.step(batch)
+        scheduler.step()
+        average.update_parameters(model)
+        mine = {name: value.clone() for name, value in model.state_dict().items()}
+        model.load_state_dict(average.module.state_dict())
+        with torch.no_grad():
+            loss(model, data)
+        model.load_state_dict(mine)
+    assert trainer.finish().proven
+
+
+def test_a_loop_with_its_own_optimiser_is_not_watched(data: Data) -> None:
+    """`fill_gradients` leaves the step to the caller."""
+    model = make_model()
+    optimizer = sgd(model)
+    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+    for batch in trainer.batches(data):
+        trainer.fill_gradients(batch)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert trainer.finish().proven

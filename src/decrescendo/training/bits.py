@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, cast
 
-from torch import Tensor, uint8
+from torch import Tensor, hash_tensor, int64, uint8, view_as_real
 
 from decrescendo.optim.noise import NoisyMean
 
@@ -11,6 +11,12 @@ from decrescendo.optim.noise import NoisyMean
 def checksum(value: Tensor) -> bytes:
     """SHA-256 of the numbers in ``value``."""
     return hashlib.sha256(_content(value)).digest()
+
+
+def fingerprint(value: Tensor) -> Tensor:
+    """One number of all numbers in ``value``, at the speed of memory: it sees what is written, not what is forged."""
+    local = _local(value.detach())
+    return hash_tensor(view_as_real(local) if local.is_complex() else local).view(int64)
 
 
 def digest(noisy: NoisyMean) -> bytes:
@@ -27,7 +33,9 @@ def is_part(value: Tensor) -> bool:
     return hasattr(value, "device_mesh")
 
 
+def _local(value: Tensor) -> Tensor:
+    return cast("Tensor", cast("Any", value).to_local()) if is_part(value) else value
+
+
 def _content(value: Tensor) -> bytes:
-    if is_part(value):
-        value = cast("Any", value).to_local()
-    return value.detach().cpu().contiguous().reshape(-1).view(uint8).numpy().tobytes()
+    return _local(value).detach().cpu().contiguous().reshape(-1).view(uint8).numpy().tobytes()

@@ -36,7 +36,7 @@ from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows, assumption_of, table_of
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
-from decrescendo.training.frozen_state import FrozenStateGuard
+from decrescendo.training.frozen_state import FrozenStateGuard, SteppedWeights
 from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress
@@ -52,6 +52,11 @@ from decrescendo.training.world import (
     facts_of,
     weight_facts,
     world_of,
+)
+
+WRITTEN = (
+    "weights were changed between steps by other code than the optimiser, which made the change of released and public "
+    "values alone"
 )
 
 # Of the trainings that rank 0 has begun.
@@ -173,7 +178,7 @@ class Trainer:
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_optimizer(optimizer, Inventory.of(model), parameters)
-        self._model, self._optimizer = model, optimizer
+        self._model, self._optimizer, self._stepped = model, optimizer, SteppedWeights(model)
         self._device = next(iter(parameters.values())).device
         self._streams = RunStreams.of(seed)
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
@@ -325,6 +330,8 @@ class Trainer:
         """Take the next step with the batch just drawn."""
         noisy, diagnostics = self._release(batch)
         apply(noisy, self._model, self._optimizer)
+        if not self._parts.trained:  # what an evaluation gathers would look like a change
+            self._stepped.note()
         return StepResult(self._life.taken, noisy.release, diagnostics)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
@@ -334,6 +341,7 @@ class Trainer:
         """
         noisy, diagnostics = self._release(batch)
         fill_gradients(noisy, self._model, self._optimizer)
+        self._stepped.forget()
         return StepResult(self._life.taken, noisy.release, diagnostics)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
@@ -346,6 +354,7 @@ class Trainer:
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
+        self._compare_stepped()
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
@@ -354,6 +363,11 @@ class Trainer:
             self._frozen_state.check()
             self._looked = True
         return clipped
+
+    def _compare_stepped(self) -> None:
+        """Code of the user's may write to the weights between steps; what it makes it of is its word."""
+        if self._stepped.changed():
+            self._life.supposed = tuple({*self._life.supposed, WRITTEN})
 
     def _noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
         """What may be seen of a sum, once it is recorded, and its digest, where one is recorded."""
@@ -462,6 +476,7 @@ class Trainer:
 
     def _assumptions(self) -> tuple[str, ...]:
         """Of this life of the run, and of those before."""
+        self._compare_stepped()
         if isinstance(self._engine, Engine):
             found = self._engine.assumptions
         else:

@@ -125,13 +125,14 @@ class Run:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the guarantee takes on trust because the engine could not prove it, and the user declared it: sentences,
-        sorted. Empty: nothing."""
+        """What the guarantee takes on trust because it was declared, or could only be compared, or was done between
+        steps by code of the user's: sentences, sorted. Empty: nothing."""
         return (UNRECORDED,) if self.provenance is None else self.provenance.assumptions
 
     @property
     def proven(self) -> bool:
-        """Whether each example was proven apart from the others, at every step. If not, see `assumptions`."""
+        """Whether each example was proven apart from the others at every step, and nothing is taken on trust but what all
+        runs take. If not, see `assumptions`."""
         return not self.assumptions
 
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
