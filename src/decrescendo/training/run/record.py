@@ -131,8 +131,8 @@ class Run:
 
     @property
     def proven(self) -> bool:
-        """Whether each example was proven apart from the others at every step, and nothing is taken on trust but what all
-        runs take. If not, see `assumptions`."""
+        """Whether each example was proven apart from the others at every step, and nothing taken on trust but what
+        every run takes. If not, see `assumptions`."""
         return not self.assumptions
 
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
