@@ -163,6 +163,37 @@ def test_what_a_kernel_measures_is_at_least_what_it_weighs() -> None:
 
 
 @built
+def test_what_is_measured_and_not_kept_is_at_least_what_torch_weighs() -> None:
+    """Without room for the product torch's own weight gradient makes the sum, with other roundings: of an image of like
+    numbers, whose output gradients cancel to a thousandth, too."""
+    generator = torch.Generator().manual_seed(0)
+    for shape, size, like in (
+        ((16, 1, 8, 8), 20, False),
+        ((32, 16, 4, 4), 13, False),
+        ((8, 3, 3, 3), 60, True),
+    ):
+        images = torch.randn(12, shape[1], size, size, generator=generator)
+        d = torch.randn(12, shape[0], size - shape[2] + 1, size - shape[3] + 1, generator=generator)
+        if like:
+            images = 1 + 1e-3 * images
+            d = d - d.mean((2, 3), keepdim=True) * 0.999
+        geometry = Geometry(shape[2:], (1, 1), (1, 1), (0, 0, 0, 0), 1)
+        kernel = ConvKernel(
+            ("weight",), (torch.zeros(shape),), (), images, 12, shape, geometry, Workspace(0)
+        )  # fmt: skip
+        assert kernel._method(d) == "compiled twice"
+        squares = kernel.squared_norms(0, d)
+        assert kernel.product is None
+        weighed = torch.stack([kernel.scaled_sum(0, d, row) for row in torch.eye(12)])
+        true = weighed.double().square().sum((1, 2, 3, 4))
+        assert bool((squares >= true).all())
+        exactly = exact(images, d, geometry).square().sum((1, 2))
+        assert bool((squares >= exactly).all())
+        if not like:  # what cancels has room for what rounding can leave of it
+            assert bool((squares <= exactly * 1.01).all())
+
+
+@built
 def test_any_number_of_threads_gives_the_same_bits() -> None:
     images, d = torch.randn(37, 5, 9, 9), torch.randn(37, 7, 7, 7)
     geometry = Geometry((3, 3), (1, 1), (1, 1), (0, 0, 0, 0), 1)

@@ -88,7 +88,7 @@ class ConvKernel:
             if kept is not None:
                 self.product = kept
                 return self._fill(method, d, kept)
-            method = "twice"
+            method = "twice" if method == "keep" else "compiled twice"
         return self._norms(method, d)
 
     def _replaces(self, d: Tensor) -> bool:
@@ -137,13 +137,17 @@ class ConvKernel:
         summed = _SUMMED * multiplied
         cost = {"twice": product + unfolded + MOVED * weight + summed}
         pixels = math.prod(self._padded_places())
-        if self._replaces(d) or self.batch * weight * d.element_size() <= self.workspace.left:
-            kept = 2 * MOVED * weight
+        kept = 2 * MOVED * weight
+        room = self._replaces(d) or self.batch * weight * d.element_size() <= self.workspace.left
+        if room:
             cost["keep"] = product + unfolded + kept
-            if self._copies() == 1 and compiled.covers(geometry, d):
-                run = channels * geometry.kernel[-1]
-                lanes = -(-run // compiled.LANES) * compiled.LANES / run
-                cost["compiled"] = _COMPILED * lanes * multiplied + MOVED * pixels * channels + kept
+        if self._copies() == 1 and compiled.covers(geometry, d):
+            run = channels * geometry.kernel[-1]
+            lanes = -(-run // compiled.LANES) * compiled.LANES / run
+            made = _COMPILED * lanes * multiplied + MOVED * pixels * channels
+            cost["compiled twice"] = made + MOVED * weight + summed
+            if room:
+                cost["compiled"] = made + kept
         if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
             sums = pixels**2 * sum(geometry.kernel) * MOVED / 2
             cost["pixels"] = product_cost(pixels, channels, pixels) + sums + summed
@@ -158,7 +162,9 @@ class ConvKernel:
         ]
 
     def _norms(self, method: str, d: Tensor) -> Float[Tensor, " batch"]:
-        """|g_i|^2 by products ("keep", "twice"), or Gram matrices of pixels ("pixels")."""
+        """|g_i|^2 by products that are not kept ("twice", "compiled twice"), or Gram matrices of pixels ("pixels")."""
+        if method == "compiled twice":
+            return self._passing_norms(d)
         if method == "pixels":
             pixels = math.prod(self._padded_places())
             return torch.cat([self._pixel_norms(d, part) for part in chunks(self.batch, pixels * pixels)])
@@ -169,6 +175,18 @@ class ConvKernel:
             for part in chunks(self.batch, places * patch)
         ]
         return torch.cat(norms)
+
+    def _passing_norms(self, d: Tensor) -> Float[Tensor, " batch"]:
+        """One part after another in the same memory, which stays in the cache."""
+        parts = list(chunks(self.batch, math.prod(self.shape)))
+        found = d.new_empty(max(part.stop - part.start for part in parts), *self._product_shape()[1:])
+        squares = [self._compiled(d, part, found[: part.stop - part.start]) for part in parts]
+        # As in `product_norms`, for the sum is made of other roundings of the gradients: the lengths of patches times
+        # those of output gradients add up to no more than the whole of both; a pixel is in so many patches.
+        steps = zip(self.geometry.kernel, self.geometry.stride, strict=True)
+        often = math.prod(-(-size // step) for size, step in steps)
+        lengths = often * square_rows(self.inputs.to(d.dtype)) * square_rows(d)
+        return round_up(torch.cat(squares), math.prod(self.shape)) + slack_of(self.inputs) * lengths
 
     def _pixel_norms(self, d: Tensor, part: slice) -> Float[Tensor, " rows"]:
         first = patch_grams(self.inputs[part].to(d.dtype), self.geometry)
@@ -189,11 +207,11 @@ class ConvKernel:
             return square_rows(self._products(d, kept))
         # In parts, so that what has to be copied first (zeros round the images, channels last) stays small.
         size = math.prod(self._padded_places()) * self.inputs.shape[1] + d[0].numel()
-        squares = [
-            compiled.gradients(self.inputs[part], d[part], self.geometry, kept[part])
-            for part in chunks(self.batch, size, _COPIES)
-        ]
+        squares = [self._compiled(d, part, kept[part]) for part in chunks(self.batch, size, _COPIES)]
         return round_up(torch.cat(squares), math.prod(self.shape))
+
+    def _compiled(self, d: Tensor, part: slice, found: Tensor) -> Float[Tensor, " rows"]:
+        return compiled.gradients(self.inputs[part], d[part], self.geometry, found)
 
     def _products(self, d: Tensor, found: Tensor | None = None) -> Float[Tensor, "batch outputs columns"]:
         """g_i, its columns in the order of `_sides`; written to ``found`` if there is one."""
