@@ -85,11 +85,15 @@ def test_a_cells_product_and_gap_are_plain_sums_within_their_own_errors(
     at_low, at_high, at_middle = (waves_of(loss, direction, s) for loss in (spread.low, spread.high, centre))
     product, gap = np.zeros(v.size, dtype=np.complex128), np.zeros(v.size, dtype=np.complex128)
     y = np.r_[0.0, np.exp(nodes.loss_grid.e)]
+    # Two steps share a mu, and so their sums: all of them at once.
+    each = np.array([member(mixtures, i) for i in range(mu.size)])
+    sums = [each @ waves.real + 1j * (each @ waves.imag) for waves in (at_low, at_high, at_middle)]
+    bent = each * (y - 1) / (1 - cell.middle + cell.middle * y)
+    slopes = power * (bent @ at_middle.real + 1j * (bent @ at_middle.imag))
     for p, i, n in zip(cell.rate, cell.place, cell.count, strict=True):
-        masses, x = member(mixtures, i), (p - cell.middle) / spread.half_width
-        chord = masses @ (at_low * (1 - x) / 2 + at_high * (1 + x) / 2)
-        slope = power * ((masses * (y - 1) / (1 - cell.middle + cell.middle * y)) @ at_middle)
-        tangent = masses @ at_middle + (p - cell.middle) * slope
+        x = (p - cell.middle) / spread.half_width
+        chord = sums[0][i] * (1 - x) / 2 + sums[1][i] * (1 + x) / 2
+        tangent = sums[2][i] + (p - cell.middle) * slopes[i]
         product += n * np.log(chord)
         gap += n * (chord - tangent) / chord
     known = np.isfinite(found.relative)

@@ -28,7 +28,9 @@ over all places is bounded: that of a transform by its length times a logarithm 
 t-th power's by t r max |w|^(t-1).
 """
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,8 +108,8 @@ class Epoch:
         # Where rounding makes a mass negative it is raised to nothing.
         q = np.maximum(np.diff(slopes, prepend=-1.0, append=0.0), 0.0)
         shares = [a for a in np.geomspace(2.0, 1e4, 40).tolist() if a / window * largest < 500]
-        logs = [steps * math.log(float(q @ np.exp(a / window * y))) - a for a in shares]
-        outside = math.exp(min(min(logs) + math.log(window / steps), 0.0)) * (1 + 1e-9)
+        least = _least(lambda a: steps * math.log(float(q @ np.exp(a / window * y))) - a, shares)
+        outside = math.exp(min(least + math.log(window / steps), 0.0)) * (1 + 1e-9)
         tilt = step * min(10 / largest, 3 / (spread * math.sqrt(steps)), 10 / steps)
         high = _power(q, places, steps, tilt, size)
         return cls(steps, step / steps, high, _power(q, places, steps, 0.0, size), float(curve[-1]) + outside)
@@ -139,6 +141,19 @@ class Epoch:
         length = self.step * math.sqrt((1 + r) / -(math.expm1(-2 * tilt) ** 3))
         rounding = self.high.error * length * np.exp(-tilt * np.maximum(place - 1.0, 0.0))
         return found * (1 + 8 * UNIT * math.sqrt(size)) + rounding + self.beyond
+
+
+def _least(bound: Callable[[float], float], shares: list[float]) -> float:
+    """The least of a convex ``bound``, by halving: each evaluation passes over all places, and any one is a bound."""
+    known = functools.cache(bound)
+    first, last = 0, len(shares) - 1
+    while first < last:
+        middle = (first + last) // 2
+        if known(shares[middle]) <= known(shares[middle + 1]):
+            last = middle
+        else:
+            first = middle + 1
+    return known(shares[first])
 
 
 def _power(
