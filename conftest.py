@@ -1,9 +1,15 @@
 """What cannot be imported here is not collected: the Flower adapter's examples need the extra ``federated``. And no
-generated test hangs on the clock."""
+generated test hangs on the clock. And a test process computes in one thread, as do the processes that it starts, unless
+``OMP_NUM_THREADS`` says otherwise: threads of several test processes wait for each other, and burn what they wait."""
 
+import os
 from importlib.util import find_spec
 
 from hypothesis import settings
+
+# Read by torch and by NumPy's OpenBLAS when they are loaded, in the test processes that begin after this one (`-n 2`).
+threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", threads)
 
 settings.register_profile("decrescendo", deadline=None)
 settings.load_profile("decrescendo")
