@@ -4,6 +4,7 @@ Longer than most files: what a step may do, and in which order it is decided, dr
 is to be read in one place. Batches come from `drawing`, checkpoints from `keeping`.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import astuple, dataclass
@@ -17,7 +18,7 @@ from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows
+from decrescendo.clipping.batches import count_rows, leaves_of
 from decrescendo.clipping.clipped import ClippedSum, trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (
@@ -61,6 +62,9 @@ WRITTEN = (
 
 # Of the trainings that rank 0 has begun.
 _NUMBERS = count()
+
+ROWS_CHANGED = "batches were changed before step: each row of them was made of its own example alone"
+ENDED_ON_A_BATCH = "the run ended on a batch drawn, not released: that it ended there says nothing of it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,8 @@ class Trainer:
             wasted, never hidden. What a filter granted is spent from then on, whatever happens in the step.
         buffers and frozen parameters that a forward pass changes (running statistics, code books) hold raw
         data without noise: refused.
+        a loop that changes the rows of a batch before it gives it to `step`, or ends on a batch that it does not give:
+            what is supposed of either is among the run's assumptions.
 
     Raises:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
@@ -220,6 +226,9 @@ class Trainer:
         )
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._drawn: int | None = None
+        # Of the batch drawn: its tensors as they were handed out, each with the number of writes to it.
+        self._handed: list[tuple[torch.Tensor, int]] = []
+        self._stepping = threading.Lock()
         self._settings: Settings | None = None
         self.spent = self._source.spent
 
@@ -273,6 +282,7 @@ class Trainer:
                     if not self._grant():
                         return
                     batch, self._drawn = next(drawn)
+                    self._handed = [] if batch is None else [(x, _writes(x)) for x in leaves_of(batch)]
                 yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
@@ -346,10 +356,18 @@ class Trainer:
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
-        noisy, diagnostics = self._world.release(lambda: self._clip(batch), self._noised, self._record)
-        self._life.releases.append(noisy.release)
-        self._life.columns.append(diagnostics)
-        self._drawn = None
+        if not self._stepping.acquire(blocking=False):
+            raise PlanViolation(
+                "steps must be taken one after another, got one that began before another had ended. Both would "
+                "release the batch just drawn: let one thread call step, and no loss"
+            )
+        try:
+            noisy, diagnostics = self._world.release(lambda: self._clip(batch), self._noised, self._record)
+            self._life.releases.append(noisy.release)
+            self._life.columns.append(diagnostics)
+            self._drawn, self._handed = None, []
+        finally:
+            self._stepping.release()
         return noisy, diagnostics
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
@@ -471,7 +489,9 @@ class Trainer:
             else str(self._device),
             accumulate=self._accumulate,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
-            assumptions=self._assumptions(),
+            assumptions=tuple(
+                sorted({*self._assumptions(), *([ENDED_ON_A_BATCH] if self._drawn is not None else [])})
+            ),
         )
 
     def _assumptions(self) -> tuple[str, ...]:
@@ -511,7 +531,15 @@ class Trainer:
                 f"step must be given the batch just drawn, of {self._drawn} rows, got {given} rows. "
                 "Transform rows as you like, but drop or add none"
             )
+        handed = {id(tensor): writes for tensor, writes in self._handed}
+        if batch is not None and any(handed.get(id(x)) != _writes(x) for x in leaves_of(batch)):
+            self._life.supposed = tuple({*self._life.supposed, ROWS_CHANGED})
         return self._settings
+
+
+def _writes(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to, as autograd counts; of a tensor for inference, which it does not count, 0."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _check_unit(budget: Budget) -> None:
