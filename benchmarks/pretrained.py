@@ -280,14 +280,14 @@ def lora_words(short: dict[str, Any], lora: dict[str, Any]) -> str:
         if others:
             gap = statistics.mean(scores) - statistics.mean(others)
             found.append(
-                f"at epsilon {epsilon:g} {gap:+.2f} points, {len(scores)} against {len(others)} seed(s)"
+                f"at epsilon {epsilon:g} {gap:+.2f} points, {len(scores)} against {len(others)} {'seed' if len(others) == 1 else 'seeds'}"
             )
     measured = (
         "; ".join(found) if found else "not measured (`python -m benchmarks.pretrained imdb-lora --seeds 2`)"
     )
     return f"""{measured}. The settings (80 steps of 1,024 expected reviews, clip norm 1, rate 0.1) are the best of five for the head alone on
-  the public half, among those with batches that the adapters can afford: each review of a step is a forward and a backward pass through the layer (15
-  core-minutes for 40 steps; the head takes seconds). A first guess, 40 steps at rate 0.02, had scored 78.04 with adapters and 78.12 without."""
+  the public half, among those with batches that the adapters can afford: each review of a step is a forward and a backward pass through the layer (4
+  core-minutes for 80 steps; the head takes seconds). A first guess, 40 steps at rate 0.02, had scored 78.04 with adapters and 78.12 without."""
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from decrescendo.accounting.budget import Budget, Unit
+from decrescendo.plans import PoissonSampling, calibrate
+from decrescendo.plans.curves import constant
 from decrescendo.training import find_task
 from decrescendo.training.store import Account, Store
 
@@ -119,3 +121,15 @@ def test_a_training_is_written_into_its_ledger_and_can_be_resumed(
     assert (entry.released.steps, entry.state) == (4, "finished")
     assert invoke(*asked).exit_code == 2  # nothing is left
     assert "must be given --checkpoints" in invoke(*asked, "--resume").stderr
+
+
+def test_the_time_of_a_start_is_whole_in_a_narrow_table(invoke: Invoke, store: Path) -> None:
+    opened = Store(store)
+    plan = calibrate(
+        Budget(1.0, 1e-5), PoissonSampling(1000, 100), steps=2, privacy=constant(1.0), clip=constant(1.0)
+    )
+    opened.start(plan)
+    (entry,) = opened.entries()
+    shown = invoke("ledger", store).output
+    assert "\u2026" not in shown
+    assert all(part in shown for part in entry.started[:16].split("T"))

@@ -74,7 +74,7 @@ def _show(opened: "Store", as_json: bool) -> None:
     for entry in opened.entries():
         budget = entry.agreed.budget
         table.add_row(
-            entry.id[:8], entry.label, entry.who, entry.started[:16],
+            entry.id[:8], entry.label, entry.who, entry.started[:16].replace("T", " "),
             f"({budget.epsilon:g}, {budget.delta:g})", f"{entry.released.steps} of {entry.agreed.steps}", entry.state,
         )  # fmt: skip
     say(f"{opened.dataset}: {opened.rows} rows, one {opened.budget.protected} protected")
