@@ -99,6 +99,15 @@ HOSTILE: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "random like": turned(lambda x: (torch.rand_like(x) * 0 + 1).square().sum() / 6),
     "drawn in place": turned(lambda x: (torch.empty_like(x).exponential_() * 0 + 1).sum() / 6),
     "drawn into new": turned(lambda x: (x.new_empty(len(x), 1).bernoulli_(0.5) * 0 + 1).sum()),
+    "a number shown often": turned(lambda x: (torch.tensor(1.0).expand(len(x), 1) * 2).sum()),
+    "a law of the number": lambda m, x: m(x * torch.distributions.Normal(0.0, float(len(x))).sample((len(x), 1))),
+    "a law of the number, shown often": lambda m, x: m(
+        x * torch.normal(0.0, torch.tensor(1.0).expand(len(x), 1).sum().expand(len(x), 1))
+    ),
+    "a law of the place": lambda m, x: m(x * torch.normal(0.0, torch.arange(len(x))[:, None] + 1.0)),
+    "places shown often": turned(
+        lambda x: (torch.arange(float(len(x)))[:, None].expand(-1, 3).mul(1).mean(1) - 2.5).sign()[:, None]
+    ),
     "boundaries": turned(lambda x: torch.bucketize(x[:, 0].abs() * 100 + 50, torch.arange(len(x)).float())),
     "sorted": turned(lambda x: torch.searchsorted(torch.arange(len(x)).float(), x[:, 0].abs() * 100 + 50)),
     "scattered": turned(
@@ -192,6 +201,12 @@ RANDOM: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     ),
     "dropped rows": lambda m, x: m(x * fn.dropout(torch.ones(len(x), 1), 0.5)),
     "leaky by chance": lambda m, x: m(fn.rrelu(x, training=True)),
+    "of a normal law": lambda m, x: m(x * torch.distributions.Normal(1.0, 0.5).sample((len(x), 1))),
+    "of a gamma law": lambda m, x: m(x * torch.distributions.Gamma(0.4, 2.0).sample((len(x), 1))),
+    "of coins": lambda m, x: m(x * torch.distributions.Bernoulli(0.5).sample((len(x), 1))),
+    "of a law made on the way": lambda m, x: m(
+        x * torch.normal(torch.tensor(1.0).expand(len(x), 1) / 2, torch.tensor([0.5]).exp().expand(len(x), 1))
+    ),
 }
 
 

@@ -225,7 +225,8 @@ class Watch(Pausable):
             mark, birth = self.labels.mark_of(key)
             if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
                 mark = Public.ANY  # one number in several places
-            inputs[key] = mark
+            single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)
+            inputs[key] = Public.FILL if single else mark
             if type(mark) is Span:
                 data = True
                 label, form = self.labels.view(tensor, mark)
@@ -240,6 +241,8 @@ class Watch(Pausable):
             sliced = (
                 self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
             )
+            if single and isinstance(sliced, Place):
+                sliced = sliced._replace(constant=Public.FILL)
             labels.append(cast("Label", mark) if sliced is None else sliced)
             data = data or type(labels[-1]) is not Public
         given, wired = tuple(numbers), tuple(wires)
@@ -592,6 +595,13 @@ class Watch(Pausable):
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
     return tuple(tensor.shape for tensor in made)
+
+
+def _is_one_number(tensor: Tensor) -> bool:
+    """Whether a tensor shows one number many times, as the parameters of a distribution that is sampled as often do."""
+    if tensor.layout is not torch.strided or tensor.numel() < 2:
+        return False
+    return all(size == 1 or step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _sizes(
