@@ -167,6 +167,28 @@ def test_what_the_controls_do_not_say_is_not_saved(opened: Open, browser: Browse
     faultless(browser, studio.url)
 
 
+def test_an_answer_that_comes_late_is_not_saved(opened: Open, browser: Browser) -> None:
+    """A control that moves while a plan is computed: that plan is shown when it comes, and is not what is asked for."""
+    studio = opened()
+    start(browser, studio.url)
+    browser.until(CERTIFIED)
+    browser.value(
+        "window.held = []; const sent = window.fetch; window.fetch = async (to, ...rest) => {"
+        "if (to === 'api/plan') await new Promise(done => held.push(done)); return sent(to, ...rest); }; true"
+    )
+    browser.type("#epsilon", "1")
+    browser.until("held.length === 1")
+    browser.type("#epsilon", "3")
+    browser.value("held[0](), true")
+    browser.until("document.querySelector('#promise').textContent.startsWith('(1, ') && held.length === 2")
+    assert browser.value("[...document.querySelectorAll('#files button')].every(button => button.disabled)")
+    assert shown(browser, "#status") == "computing …"
+    browser.value("held[1](), true")
+    browser.until(f"{SETTLED} && document.querySelector('#promise').textContent.startsWith('(3, ')")
+    assert not browser.value("document.querySelector('#files button').disabled")
+    faultless(browser, studio.url)
+
+
 def test_two_plans_side_by_side(opened: Open, browser: Browser) -> None:
     studio = opened()
     start(browser, studio.url)

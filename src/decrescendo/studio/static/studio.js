@@ -149,7 +149,7 @@ async function serve() {
       else {
         const asked = form();
         last = JSON.stringify([asked, quick]);
-        present({ ...(await ask("plan", { form: asked, quick })), planned: true, quick });
+        present({ ...(await ask("plan", { form: asked, quick })), planned: true, quick, asked: JSON.stringify(asked) });
         passes(asked);
       }
       if (wish || quick) continue;
@@ -209,7 +209,10 @@ function present(subject) {
     button.addEventListener("click", () => save(name).catch((error) => refuse(error.message)));
     return button;
   }));
-  stale(false);
+  // A control may have moved while this was computed.
+  const late = subject.planned && subject.asked !== JSON.stringify(form());
+  stale(late);
+  if (late) say("computing …");
   $("back").hidden = Boolean(subject.planned);
   for (const row of document.querySelectorAll("tr.pick")) row.classList.toggle("now", Number(row.dataset.number) === subject.number);
   redraw();
