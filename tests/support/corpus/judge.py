@@ -48,7 +48,7 @@ def quiet() -> Any:
     """No warnings of the programs, and torch's generators as they were afterwards."""
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")
-        torch.manual_seed(7)
+        torch.default_generator.manual_seed(7)  # `torch.manual_seed` writes down the stack, for CUDA
         yield
 
 

@@ -50,7 +50,7 @@ class Program:
 
     def build(self) -> tuple[nn.Module, Loss]:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.default_generator.manual_seed(0)
             return self.make()
 
     def batches(self) -> list[Any]:
