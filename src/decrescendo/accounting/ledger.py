@@ -9,7 +9,6 @@ from typing import final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
-from scipy.stats import binom
 
 from decrescendo.base.arrays import read_only
 from decrescendo.errors import InvalidValue, check_array, check_instance, check_integer, check_real
@@ -263,6 +262,8 @@ class Ledger:
         overflow = np.zeros(len(self))
         if max_batch_size is not None:
             cap = check_integer("max_batch_size", max_batch_size, at_least=1)
+            from scipy.stats import binom  # slow to load
+
             rates, place = np.unique(self._sample_rate, return_inverse=True)
             overflow = (rates * binom.sf(cap - 1, count, rates))[place]
         cut = Ledger()

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 from scipy.special import logsumexp, ndtr
-from scipy.stats import binom
 
 # Beyond so many deviations there is less than 1e-23; what is cut off goes to the pessimistic side.
 _TAIL = 10.0
@@ -66,6 +65,8 @@ class BinomialMixture:
         return float(low), float(high)
 
     def _parts(self) -> tuple[Float[np.ndarray, " parts"], Float[np.ndarray, " parts"]]:
+        from scipy.stats import binom  # slow to load
+
         j = np.arange(self.size + 1.0)
         return j, np.asarray(binom.pmf(j, self.size, self.sample_rate))
 

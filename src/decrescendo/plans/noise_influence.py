@@ -2,7 +2,6 @@
 
 import numpy as np
 from jaxtyping import Float
-from scipy.signal import lfilter
 
 from decrescendo.errors import InvalidValue, check_array, check_real
 
@@ -45,6 +44,8 @@ def noise_influence(
     >>> noise_influence([2.0, 2.0, 2.0], curvature=0.25)
     array([0.25, 0.5 , 1.  ])
     """
+    from scipy.signal import lfilter  # slow to load
+
     eta = check_array("learning_rate", learning_rate, above=0)
     if not eta.size:
         raise InvalidValue("learning_rate must have at least one step, got none")

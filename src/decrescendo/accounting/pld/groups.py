@@ -33,7 +33,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 from scipy.special import ndtr
-from scipy.stats import binom
 
 from decrescendo.accounting.gaussian import log_delta
 from decrescendo.accounting.pld.discretisation import CURVE_ERROR, LARGEST_MU, LossGrid, Lowered
@@ -82,6 +81,8 @@ class Group:
     @property
     def _log_shares(self) -> Float[np.ndarray, " size"]:
         """log w_j, j = 1 .. k."""
+        from scipy.stats import binom  # slow to load
+
         return np.asarray(binom.logpmf(np.arange(1, self.size + 1), self.size, self.sample_rate)) - math.log(
             self.rate
         )
