@@ -240,10 +240,17 @@ class TestTraining:
 
     def test_a_trainers_batches_have_the_law_that_the_proof_is_about(self) -> None:
         """Every subset as often as in Poisson batches of which an even choice was kept; a trainer that ignores the cap
-        is seen."""
-        judge = truncated.TestBatches()
-        assert not judge.far_off(self.batches(3, judge.DRAWS), 3)
+        is seen, and so would one that keeps the first rows, or whose rows come a sixth too seldom."""
+        judge, draws = truncated.TestBatches(), 1_000
+        assert not judge.far_off(self.batches(3, draws), 3)
         assert judge.far_off(self.batches(None, 50), 3)
+        for size, kept in ((4, 3), (4 * 5 / 6, None)):
+            found: dict[tuple[int, ...], int] = {}
+            whole = PoissonSampling(8, size, None if kept else 3).batches(draws, np.random.default_rng(7))
+            for batch in whole:
+                key = tuple(int(row) for row in batch[:kept])
+                found[key] = found.get(key, 0) + 1
+            assert judge.far_off(found, 3)
 
     def test_secure_batches_are_cut_too(self) -> None:
         drawn = list(PoissonSampling(ROWS, 30, 12).batches(50, SecureStream(bytes(range(32)))))

@@ -1,5 +1,6 @@
 """Which packages computed a run."""
 
+import functools
 import platform
 from importlib.metadata import version
 
@@ -11,4 +12,10 @@ def versions() -> dict[str, str]:
     ['decrescendo', 'numpy', 'python', 'torch']
     """
     packages = ("decrescendo", "numpy", "torch")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+@functools.cache
+def _version(name: str) -> str:
+    """As installed: a file that is long to parse, read once for all runs of a process."""
+    return version(name)
