@@ -221,6 +221,6 @@ def test_random_numbers_of_each_row_are_taken(name: str) -> None:
 
 
 def test_a_folder_named_like_torch_is_a_users() -> None:
-    assert looks._is_ours(torch.nn.__file__)
-    assert not looks._is_ours("/home/somebody/torch/model.py")
-    assert not looks._is_ours("/home/somebody/decrescendo/clipping/model.py")
+    assert looks.is_library(torch.nn.__file__)
+    assert not looks.is_library("/home/somebody/torch/model.py")
+    assert not looks.is_library("/home/somebody/decrescendo/clipping/model.py")

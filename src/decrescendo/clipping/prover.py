@@ -28,6 +28,7 @@ from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
+from decrescendo.clipping.proof.remembered import Numbers, following, numbers_of
 from decrescendo.clipping.proof.script import Script
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
@@ -57,6 +58,8 @@ class Prover:
         self._one_at_a_time = threading.RLock()
         # Truth values of the data that were asked for, and on how many examples alone they made no difference.
         self._idle: dict[tuple[bool, ...], int] = {}
+        # Of small passes: how many examples, and the numbers that Python kept before and after.
+        self._kept: list[tuple[int, Numbers, Numbers]] = []
 
     def begin(self, batch: Batch, seed: int, workspace: Workspace) -> None:
         """A first pass over examples of this shape, over a few rows, if there was none."""
@@ -88,6 +91,7 @@ class Prover:
     def _proven(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
         count, again = max(rows, 2), True
         while True:
+            self._kept.clear()
             first = self._try(batch, rows, count, seed, workspace)
             if isinstance(first, Pass) and self._is_known(first.watch.script):
                 self._check_answers(batch, rows, first, seed)
@@ -119,12 +123,26 @@ class Prover:
                     f"many others there are, got {next(filter(None, differences))}. Divide by a constant (the expected "
                     "batch size), not by len(batch), and let no branch depend on it"
                 )
+            self._check_kept()
             if first.watch.looks.poisoned:
                 self._check_steering(batch, rows, small[0], seed, workspace)
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             self._accept(first.watch.script)
             return first
+
+    def _check_kept(self) -> None:
+        """Whether a program keeps how many examples there were: a pass that is another one then may be so by that."""
+        last = {count: (count, before, after) for count, before, after in self._kept}
+        names = following(*last.values()) if len(last) == len(_SMALL) else []
+        if names and self._script is not None:
+            raise UnsupportedModel(
+                "a pass must not depend on how many examples earlier ones had, got a program that does something else "
+                f"than before and keeps their number in {names[0]}. Count steps, not examples, or outside of the loss"
+            )
+        self.memory.assumed |= {
+            f"the number of examples, kept in {name}, steers no later pass" for name in names
+        }
 
     def _is_known(self, script: Script) -> bool:
         return self._script is not None and not script.differs(self._script)
@@ -144,9 +162,14 @@ class Prover:
         for _ in range(_ANSWERS):
             recipes = self._script.recipes if expected is None and self._script is not None else {}
             watch = Watch(count, self.memory, seed, expected, recipes, poison=poison, replays=expected)
+            small = count in _SMALL and (expected is not None or self._script is None)
+            before = numbers_of(self._model, self._loss) if small else {}
             try:
                 with drawing(self._model, seed):
-                    return run(self._model, self._loss, given(batch, rows, watch), workspace, watch)
+                    done = run(self._model, self._loss, given(batch, rows, watch), workspace, watch)
+                if small:
+                    self._kept.append((count, before, numbers_of(self._model, self._loss)))
+                return done
             except DecrescendoError as error:
                 return error, watch
             except Exception as error:
@@ -241,7 +264,7 @@ class Prover:
                 # Measured is an upper bound, far above where the terms of a sum cancel.
                 measured = float(squares[name][row])
                 allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
-                if math.isinf(measured):  # squares that overflow count as not finite
+                if not math.isfinite(measured):  # it counts for nothing, as squares that overflow do
                     continue
                 if done.watch.looks.poisoned and not error <= allowed:
                     raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
@@ -262,11 +285,14 @@ def _norms_and_errors(
     """
     one = torch.zeros_like(done.losses, dtype=done.measured.dtype)
     one[row] = 1
+    # Nothing times infinity is not nothing: one example must not spoil what is found of another.
+    bad = ~torch.isfinite(torch.stack([square.cpu() for square in done.squares().values()]).sum(0))
+    measured = done.measured.without(bad) if bool(bad.any()) else done.measured
     found: dict[str, tuple[float, float]] = {}
 
     def compare(name: str, gradient: Tensor) -> Tensor:
         with full_precision(), torch.no_grad():
-            error = (done.measured.scaled_sum(name, one) - gradient).norm()
+            error = (measured.scaled_sum(name, one) - gradient).norm()
             found[name] = float(_norm(gradient)), float(error)
         # What a backward pass keeps in the gradient's place, without memory of its own.
         return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
@@ -279,7 +305,7 @@ def _norms_and_errors(
         for handle in handles:
             handle.remove()
     for name in parameters.keys() - found.keys():  # the loss does not depend on it
-        found[name] = 0.0, float(done.measured.scaled_sum(name, one).norm())
+        found[name] = 0.0, float(measured.scaled_sum(name, one).norm())
     return found
 
 

@@ -176,14 +176,17 @@ _LIBRARIES = tuple(
 
 
 @functools.cache
-def _is_ours(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Whether a file of code is torch's, the engine's or of what checks types."""
     return filename.startswith(("<", *_LIBRARIES))
 
 
 def line() -> str:
     """The innermost line of code that is neither torch's nor the engine's."""
     frame = cast("Any", sys)._getframe(1)
-    while frame is not None and (_is_ours(frame.f_code.co_filename) or "__tracebackhide__" in frame.f_locals):
+    while frame is not None and (
+        is_library(frame.f_code.co_filename) or "__tracebackhide__" in frame.f_locals
+    ):
         frame = frame.f_back
     if frame is None:
         return "the model"
