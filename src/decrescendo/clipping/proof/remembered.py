@@ -1,6 +1,7 @@
 """What Python keeps from one pass to the next, where no dispatcher looks: numbers and lengths that follow the batch."""
 
 import functools
+import inspect
 from collections import deque
 from collections.abc import Iterable
 from types import CellType, FunctionType, MethodType
@@ -73,7 +74,9 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
         held = cast("dict[str, object]", object.__getattribute__(value, "__dict__"))
     except AttributeError:
         return []
-    forward = [("forward", type(value).forward)] if isinstance(value, nn.Module) else []
+    forward = (
+        [("forward", inspect.getattr_static(value, "forward", None))] if isinstance(value, nn.Module) else []
+    )
     return [
         *forward,
         *((name, item) for name, item in list(held.items()) if item is not None and name not in _TORCHS),
