@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor
 
+from decrescendo.accounting import Budget
 from decrescendo.clipping import Engine
 from decrescendo.errors import PlanViolation
-from decrescendo.training import Trainer
+from decrescendo.training import Store, Trainer, train
 from decrescendo.training.trainer import ENDED_ON_A_BATCH, ROWS_CHANGED
 
 from .conftest import loss, make_model, make_plan, sgd
@@ -86,3 +88,19 @@ def test_a_step_within_a_step_is_refused(data: Data, monkeypatch: pytest.MonkeyP
     assert len(errors) == 2
     assert all("one after another" in error for error in errors)
     assert trainer.ledger.steps == 1
+
+
+def test_equal_seeds_draw_other_noise_for_each_run_of_a_store(data: Data, tmp_path: Path) -> None:
+    """The store adds up what is independent; with one noise, the difference of two runs has none of it."""
+    plan = make_plan()
+    store = Store.create(tmp_path / "ledger.db", Budget(1e3, 1e-2), dataset="digits", rows=len(data[0]))
+
+    def weights(**settings: Any) -> Tensor:
+        model = make_model()
+        return train(model, loss, data, plan, sgd(model), seed=0, **settings).weights["0.weight"]
+
+    alone, first, second, third = weights(), *(weights(store=store) for _ in range(3))
+    assert alone.equal(first)
+    assert not any(one.equal(other) for one, other in ((first, second), (first, third), (second, third)))
+    again = Store.create(tmp_path / "again.db", Budget(1e3, 1e-2), dataset="digits", rows=len(data[0]))
+    assert [weights(store=again).equal(one) for one in (first, second)] == [True, True]

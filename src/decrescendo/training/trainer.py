@@ -94,7 +94,8 @@ class Trainer:
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
             The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
-            last: global generators are neither read nor moved.
+            last: global generators are neither read nor moved. With a store, each run but its first has streams of its
+            own, by its place there: equal seeds do not draw equal noise.
         settings: of the clipping engine; they cannot change a guarantee.
         store: where the run is registered, its whole plan reserved, and each release written down before anything of
             it can be seen.
@@ -186,7 +187,8 @@ class Trainer:
         check_optimizer(optimizer, Inventory.of(model), parameters)
         self._model, self._optimizer, self._stepped = model, optimizer, SteppedWeights(model)
         self._device = next(iter(parameters.values())).device
-        self._streams = RunStreams.of(seed)
+        place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
+        self._streams = RunStreams.of(_of_its_own(seed, place))
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
         self._engine: Clipper = Engine(
@@ -224,6 +226,12 @@ class Trainer:
         self._account = (
             store.start(agreed, id=self._life.run_id) if store is not None and self._world.rank == 0 else None
         )
+        registered = self._account is not None and not self._life.resumed and not isinstance(seed, Secure)
+        if store is not None and registered and store.entries()[place].id != self._life.run_id:
+            raise PlanViolation(
+                "runs of one store that have seeds must be registered one after another, got another one at the same "
+                "moment. Both may have its noise: begin again"
+            )
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._drawn: int | None = None
         # Of the batch drawn: its tensors as they were handed out, each with the number of writes to it.
@@ -535,6 +543,11 @@ class Trainer:
         if batch is not None and any(handed.get(id(x)) != _writes(x) for x in leaves_of(batch)):
             self._life.supposed = tuple({*self._life.supposed, ROWS_CHANGED})
         return self._settings
+
+
+def _of_its_own(seed: int | Secure, place: int) -> int | Secure:
+    """The seed of a run with so many before it in its store: what a store adds up is drawn independently."""
+    return seed if isinstance(seed, Secure) or not place else Streams(seed).child(place).seed
 
 
 def _writes(tensor: torch.Tensor) -> int:
