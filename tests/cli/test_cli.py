@@ -501,6 +501,7 @@ def test_wrong_input_is_one_clear_line_and_leaves_nothing(
     (tmp_path / "full" / "weights").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # what Python keeps of mine.py is Python's
     before = sorted(tmp_path.rglob("*"))
     arguments, words = BAD[case]
     result = invoke(*(plan_file if argument == "PLAN" else argument for argument in arguments))
