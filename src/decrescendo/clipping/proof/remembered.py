@@ -92,14 +92,18 @@ def _content(cell: CellType) -> object:
 
 def following(one: tuple[int, Numbers, Numbers], two: tuple[int, Numbers, Numbers]) -> list[str]:
     """Of two passes (how many examples, what was kept before and after): which numbers follow that number, or grow by
-    it.
+    it. What grows alike in both counts passes.
 
-    >>> following((2, {"seen": 5, "calls": 1}, {"seen": 7, "calls": 2}), (3, {"seen": 7}, {"seen": 10, "calls": 3}))
+    >>> two = 2, {"seen": 5, "calls": 1}, {"seen": 7, "calls": 2}
+    >>> three = 3, {"seen": 7, "calls": 2}, {"seen": 10, "calls": 3}
+    >>> following(two, three)
     ['seen']
     """
     found: list[str] = []
     for name in one[2].keys() & two[2].keys():
-        pairs = [(after[name], after[name] - before.get(name, 0)) for _, before, after in (one, two)]
-        if any(mine != its and mine * two[0] == its * one[0] for mine, its in zip(*pairs, strict=True)):
-            found.append(name)
+        growth = [after[name] - before.get(name, 0) for _, before, after in (one, two)]
+        for mine, its in (growth, (one[2][name], two[2][name])) if growth[0] != growth[1] else ():
+            if mine != its and mine * two[0] == its * one[0]:
+                found.append(name)
+                break
     return sorted(found)
