@@ -1,6 +1,5 @@
 """The command that opens the page."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -27,8 +26,6 @@ def studio_command(
 
     Example: decrescendo studio plan.json
     """
-    # Read when NumPy is loaded: products are small here, and threads that wait for each other take five times the work.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from decrescendo.base.extras import require
 
     require("uvicorn")

@@ -30,6 +30,7 @@ from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
 from decrescendo.accounting.protocol import check_poisson
+from decrescendo.base.one_thread import one_blas_thread
 from decrescendo.errors import AccountingError, check_integer, check_real
 
 
@@ -254,6 +255,7 @@ class Pld:
         """Upper end of epsilon at ``delta``."""
         return Bound(self.bracket(ledger, delta)[1], "upper")
 
+    @one_blas_thread()
     def bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
         """(lower, upper): the true epsilon at ``delta`` lies between them."""
         check_poisson(ledger, self.name)
@@ -302,6 +304,7 @@ class Pld:
         lower, upper = self.protecting(budget).bracket(ledger, budget.delta)
         return Guarantee(upper, budget.delta, budget.unit, "Pld", "upper", lower, budget.examples_per_person)
 
+    @one_blas_thread()
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon within a few percent, some ten times faster: for steering searches and drawing, not for promising.
 
@@ -322,6 +325,7 @@ class Pld:
         """Upper end of delta at ``epsilon``."""
         return Bound(self.delta_bracket(ledger, epsilon)[1], "upper")
 
+    @one_blas_thread()
     def delta_bracket(self, ledger: Ledger, epsilon: float) -> tuple[float, float]:
         """(lower, upper): the true delta at ``epsilon`` >= 0 lies between them.
 
@@ -426,6 +430,7 @@ def _near(steps: _Steps, delta: float) -> float:
     return epsilon
 
 
+@one_blas_thread()
 def upper_epsilon(parts: Sequence[Part], delta: float) -> float:
     """Epsilon at ``delta`` of the composition of ``parts``, at most."""
     steps = _Steps((), tuple(parts))
@@ -435,6 +440,7 @@ def upper_epsilon(parts: Sequence[Part], delta: float) -> float:
     return steps.bounds(near, delta, _SMOOTHING * near, lower=False).epsilons(delta, near)[1]
 
 
+@one_blas_thread()
 def upper_delta(parts: Sequence[Part], epsilon: float) -> float:
     """Delta at ``epsilon`` of the composition of ``parts``, at most."""
     steps = _Steps((), tuple(parts))
