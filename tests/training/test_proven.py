@@ -12,6 +12,7 @@ import torch
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.training import Trainer, train
+from decrescendo.training.bits import fingerprint
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.run import Run
 from decrescendo.training.statement import UNRECORDED, Provenance
@@ -226,3 +227,13 @@ def test_a_loop_with_its_own_optimiser_is_not_watched(data: Data) -> None:
         optimizer.step()
         optimizer.zero_grad()
     assert trainer.finish().proven
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64], ids=str)
+def test_a_fingerprint_is_of_weights_of_any_kind(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((3, 2), (), (0, 2)):
+        values = torch.randn(shape, dtype=dtype, generator=generator)
+        before = fingerprint(values)
+        assert torch.equal(before, fingerprint(values.clone()))
+        assert torch.equal(before, fingerprint(values + 1)) == (not values.numel())

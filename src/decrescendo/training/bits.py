@@ -3,7 +3,7 @@
 import hashlib
 from typing import Any, cast
 
-from torch import Tensor, hash_tensor, int64, uint8, view_as_real
+from torch import Tensor, hash_tensor, int64, uint8, view_as_real, zeros
 
 from decrescendo.optim.noise import NoisyMean
 
@@ -16,6 +16,8 @@ def checksum(value: Tensor) -> bytes:
 def fingerprint(value: Tensor) -> Tensor:
     """One number of all numbers in ``value``, at the speed of memory: it sees what is written, not what is forged."""
     local = _local(value.detach())
+    if not local.numel():
+        return zeros((), dtype=int64, device=local.device)
     return hash_tensor(view_as_real(local) if local.is_complex() else local).view(int64)
 
 
