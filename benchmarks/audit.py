@@ -39,7 +39,7 @@ from broken_builds import BROKEN, healthy  # noqa: E402
 RESULT, PAGE, FIGURE = (
     ROOT / "results/audit/mnist.json",
     ROOT / "docs/explanation/audit.md",
-    ROOT / "docs/explanation/audit",
+    ROOT / "docs/explanation/audit.png",
 )
 EPSILONS, DELTA, CONFIDENCE, HEALTHY = (1.0, 2.0, 4.0, 8.0), 1e-5, 0.95, "healthy"
 CANARIES, ROWS = 10_000, 100
@@ -182,7 +182,7 @@ def draw(found: list[dict[str, Any]]) -> None:
         Mark(build, epsilon, audit, max(result.lower, result.lower_by_curve), result.lower, result.caught_by)
         for (audit, build, epsilon), result in results(found).items()
     ]
-    draw_audits(marks, builds=(HEALTHY, *BROKEN), stem=FIGURE)
+    draw_audits(marks, builds=(HEALTHY, *BROKEN), path=FIGURE)
     text = PAGE.read_text(encoding="utf-8")
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
     PAGE.write_text(f"{head}{BEGIN}\n\n{table(found)}\n\n{END}{tail}", encoding="utf-8")

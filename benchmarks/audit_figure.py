@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from decrescendo.errors import InvalidValue
-from decrescendo.report.canvas import COLOURS, label, legend, new_figure, save_both
+from decrescendo.report.canvas import COLOURS, label, legend, new_figure, save
 
 _SHAPES = ("o", "s", "D", "^", "v", "P", "X")
 
@@ -31,13 +31,13 @@ class Mark:
     caught_by: tuple[str, ...]
 
 
-def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], stem: Path) -> list[Path]:
-    """PNG and SVG. Filled marks contradict the certified value, hollow ones do not; "noise" is a test without epsilon.
+def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], path: Path) -> None:
+    """Filled marks contradict the certified value, hollow ones do not; "noise" is a test without epsilon.
 
     Args:
         marks: at least one.
         builds: rows, from the top.
-        stem: the path without suffix.
+        path: the PNG file to write.
 
     Raises:
         InvalidValue: no mark.
@@ -87,4 +87,4 @@ def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], stem: Path) -> 
             label=audit,
         )
     legend(figure, panels[0], columns=len(audits))
-    return save_both(figure, stem)
+    save(figure, path)

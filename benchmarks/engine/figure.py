@@ -1,13 +1,12 @@
 """Times plain training as a picture: one line a workload, one mark a contender, logarithmic."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.engine.contenders import CONTENDERS
 from decrescendo.base.extras import require
-from decrescendo.report.canvas import COLOURS, DPI
+from decrescendo.report.canvas import COLOURS, DPI, save
 
 # Ours first and largest; the palette has six colours, so the seventh is black.
 _MARKS = ("D", "o", "s", "^", "v", "P", "X")
@@ -15,12 +14,12 @@ _SHOWN = ("decrescendo", "opacus-hooks", "opacus-ghost", "opacus-ew", "vmap", "o
 _TICKS = (0.5, 1, 2, 3, 5, 10, 20, 50, 100, 200)
 
 
-def draw(reports: Mapping[str, dict[str, Any]], paths: list[Path]) -> None:
-    """Write the same picture to every path, in the format of its suffix.
+def draw(reports: Mapping[str, dict[str, Any]], path: Path) -> None:
+    """Write the picture.
 
     Args:
         reports: results of one device by workload, in the order of the rows.
-        paths: ending in ``.png`` or ``.svg``.
+        path: the PNG file to write.
     """
     figure = require("matplotlib.figure").Figure(
         figsize=(8.6, 1.9 + 0.42 * len(reports)), layout="constrained", dpi=DPI
@@ -64,16 +63,4 @@ def draw(reports: Mapping[str, dict[str, Any]], paths: list[Path]) -> None:
     for side in ("top", "right"):
         panel.spines[side].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
-    for path in paths:
-        _save(figure, path)
-
-
-def _save(figure: Any, path: Path) -> None:
-    kind = path.suffix[1:]
-    backend = {"png": "FigureCanvasAgg", "svg": "FigureCanvasSVG"}[kind]
-    getattr(require(f"matplotlib.backends.backend_{'agg' if kind == 'png' else 'svg'}"), backend)(figure)
-    beside = path.with_name(f".{path.name}.part")
-    # No date and no random names in it: the same results, the same file.
-    with require("matplotlib").rc_context({"svg.hashsalt": path.stem}):
-        figure.savefig(beside, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})
-    os.replace(beside, path)
+    save(figure, path)

@@ -51,14 +51,14 @@ _DEVICES = {"cpu": "On the processor", "cuda": "On a GPU"}
 
 
 def write(results: Path, docs: Path) -> None:
-    """The page and one figure a device, in both formats."""
+    """The page and one figure a device."""
     lines = _opening()
     for device, title in _DEVICES.items():
         reports = _read(results / device, device)
         if not reports:
             continue
         stem = "engine-speed" if device == "cpu" else f"engine-speed-{device}"
-        draw(reports, [docs / f"{stem}.png", docs / f"{stem}.svg"])
+        draw(reports, docs / f"{stem}.png")
         lines += _section(title, stem, reports)
     lines += _closing(results)
     (docs / "engine-speed.md").write_text("\n".join(lines) + "\n")

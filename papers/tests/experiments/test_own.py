@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from decrescendo_papers.experiments.own import CHOSEN, SEARCHED, STAND_INS, name, rows, words
-from decrescendo_papers.experiments.recipes import load_recipe
+from decrescendo_papers.experiments.recipes import load_recipes
 from decrescendo_papers.experiments.table1 import COLUMNS, TABLE1
 
-SETTINGS = Path(__file__).parents[2] / "results/settings"
+SETTINGS = load_recipes(Path(__file__).parents[2] / "results/settings.jsonl")
 PLACES = {name(row, column): (row, column) for row in SEARCHED for column in COLUMNS}
 
 
 @pytest.mark.parametrize("key", CHOSEN)
 def test_what_is_run_is_what_was_found_by_the_rule(key: str) -> None:
     row, column = PLACES[key]
-    recipe = load_recipe(SETTINGS / f"{key}.json")
+    recipe = SETTINGS[key]
     assert recipe.command.split() == ["papers", *words(row, column)]
     assert recipe.stand_in == STAND_INS[column.task]
     (cell,) = [

@@ -237,7 +237,7 @@ def test_pairs_without_spread_have_no_test_and_equal_ones_are_a_tie() -> None:
 
 
 def test_a_page_without_results_is_unfinished_not_broken(tmp_path: Path) -> None:
-    found = pages(Sources(Archive([]), tmp_path, tmp_path, tmp_path, tmp_path))
+    found = pages(Sources(Archive([]), tmp_path, tmp_path / "none", tmp_path, tmp_path))
     for name, text in found.items():
         assert "nan" not in text, name
         assert (
@@ -260,14 +260,14 @@ def test_the_committed_pages_are_those_of_the_committed_results() -> None:
         Sources(
             Archive.of_files(files),
             results / "figures",
-            results / "recipes",
+            results / "recipes.jsonl",
             results / "influence",
             results / "registered",
         )
     )
     for name, text in expected.items():
         assert (folder / name).read_text(encoding="utf-8") == text, f"{name}: run papers report"
-    for link in re.findall(r"\(([^)]+\.(?:png|svg))\)", expected["figures.md"] + expected["hong.md"]):
+    for link in re.findall(r"\(([^)]+\.png)\)", expected["figures.md"] + expected["hong.md"]):
         assert (folder / link).is_file()
 
 

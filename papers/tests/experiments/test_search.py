@@ -12,7 +12,7 @@ from decrescendo.accounting.budget import Budget
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo_papers.experiments import search as search_room
 from decrescendo_papers.experiments.perform import perform, plan_of
-from decrescendo_papers.experiments.recipes import Recipe, load_recipe, save_recipe
+from decrescendo_papers.experiments.recipes import Recipe, load_recipe, load_recipes, save_recipe
 from decrescendo_papers.experiments.results import find, path_of
 from decrescendo_papers.experiments.search import Search, search
 from decrescendo_papers.experiments.space import (
@@ -286,9 +286,14 @@ class TestRecipe:
         with pytest.raises(FileRefused, match=r"recipe\.json must"):
             load_recipe(path)
 
-    def test_a_row_of_a_table_has_exactly_its_settings(self, tmp_path: Path) -> None:
-        recipe = search(asked(), tmp_path, here(tmp_path))
-        row = recipe.row("strong", "strong recipe")
-        spec = base_spec("toy", epsilon=3.0, accountant=row.accountant, settings=row.settings)
-        assert spec == recipe.spec
-        assert recipe.seeds(3) == [recipe.spec.seeded(seed) for seed in (1, 2, 3)]
+    def test_an_archive_of_which_one_line_is_edited_is_refused(self, tmp_path: Path) -> None:
+        recipe, archive = search(asked(), tmp_path, here(tmp_path)), tmp_path / "both.jsonl"
+        for name in ("two", "one"):
+            save_recipe(tmp_path / f"{name}.json", recipe)
+        lines = [(tmp_path / f"{name}.json").read_text() for name in ("two", "one")]
+        archive.write_text("".join(lines))
+        assert list(load_recipes(archive).items()) == [("two", recipe), ("one", recipe)]
+        archive.write_text(lines[0] + lines[1].replace('"one"', '"three"'))
+        with pytest.raises(FileRefused, match=r"both\.jsonl, line 2 must match its own checksum"):
+            load_recipes(archive)
+        assert load_recipes(tmp_path / "none") == {}

@@ -25,8 +25,17 @@ def _result(spec: Spec, percent: float) -> Result:
 
 @pytest.fixture
 def strong(tmp_path: Path) -> Strong:
-    save_recipe(tmp_path / "mnist-0.4-paper.json", RECIPE)
-    return read_recipes(tmp_path)
+    return _read(tmp_path, {"mnist-0.4-paper": RECIPE})
+
+
+def _read(folder: Path, recipes: dict[str, Recipe]) -> Strong:
+    """As an archive holds them: what searches wrote, one behind the other."""
+    archive = folder / "recipes.jsonl"
+    with archive.open("w") as lines:
+        for name, recipe in recipes.items():
+            save_recipe(folder / f"{name}.json", recipe)
+            lines.write((folder / f"{name}.json").read_text())
+    return read_recipes(archive)
 
 
 def test_they_are_run_with_seeds_that_no_search_used(strong: Strong) -> None:
@@ -62,8 +71,8 @@ def test_a_target_reached_from_public_weights_only_says_so(tmp_path: Path, stron
         dataclasses.replace(SPEC, start="enlarged-digits"), "fashion-mnist", "public", 0.9, TRIALS,
         {"clip": "0.1..1"}, 1.0, "tune", {},
     )  # fmt: skip
-    save_recipe(tmp_path / "mnist-0.4-paper-start.json", started)
-    both, target = read_recipes(tmp_path), TARGETS["mnist", 0.4, "paper"]
+    both = _read(tmp_path, {**strong.recipes, "mnist-0.4-paper-start": started})
+    target = TARGETS["mnist", 0.4, "paper"]
 
     def page(fresh: float, public: float) -> str:
         gaps = {"": fresh, "enlarged-digits": public}
@@ -87,11 +96,12 @@ def test_fashion_is_run_from_public_weights_too_with_nothing_searched(tmp_path: 
     fashion = base_spec(
         "fashion-mnist", epsilon=0.4, accountant="pld", settings={"method": "constant", "steps": 10}
     )
-    save_recipe(tmp_path / "one.json", dataclasses.replace(RECIPE, spec=fashion, stand_in="mnist"))
-    save_recipe(tmp_path / "two.json", RECIPE)
     tanh = dataclasses.replace(fashion, model="tanh")
-    save_recipe(tmp_path / "tanh.json", dataclasses.replace(RECIPE, spec=tanh, stand_in="mnist"))
-    found = read_recipes(tmp_path)
+    searched = {
+        "one": dataclasses.replace(RECIPE, spec=fashion, stand_in="mnist"), "two": RECIPE,
+        "tanh": dataclasses.replace(RECIPE, spec=tanh, stand_in="mnist"),
+    }  # fmt: skip
+    found = _read(tmp_path, searched)
     assert {name: recipe.spec for name, recipe in found.recipes.items()} == {
         "one": fashion, "one-from-mnist": dataclasses.replace(fashion, start="mnist"), "two": SPEC,
         "tanh": tanh,

@@ -40,26 +40,14 @@ def legend(figure: Any, panel: Any, *, columns: int) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), columns), frameon=False)
 
 
-def save(figure: Any, path: Path) -> None:
-    """Write ``figure``, as PNG or as SVG by the path's suffix. The same figure gives the same file."""
+def save(figure: Any, path: Path) -> Path:
+    """Write ``figure`` as PNG, or as SVG by the suffix, and return the path. The same figure gives the same file."""
     svg = path.suffix == ".svg"
-    backend = "svg" if svg else "agg"
-    name = "FigureCanvasSVG" if svg else "FigureCanvasAgg"
-    getattr(require(f"matplotlib.backends.backend_{backend}"), name)(figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Written beside and renamed, so that a crash leaves no half picture. No date in it.
     beside = path.with_name(f".{path.name}.part")
     with require("matplotlib").rc_context({"svg.hashsalt": "decrescendo"}):
-        if svg:
-            figure.savefig(beside, format="svg", metadata={"Date": None, "Creator": None})
-        else:
-            figure.savefig(beside, format="png", metadata={"Software": None})
+        unsaid = ("Date", "Creator") if svg else ("Software",)
+        figure.savefig(beside, format="svg" if svg else "png", metadata=dict.fromkeys(unsaid))
     os.replace(beside, path)
-
-
-def save_both(figure: Any, stem: Path) -> list[Path]:
-    """Write ``figure`` as PNG and as SVG, and return their paths."""
-    paths = [stem.with_name(f"{stem.name}.{suffix}") for suffix in ("png", "svg")]
-    for path in paths:
-        save(figure, path)
-    return paths
+    return path

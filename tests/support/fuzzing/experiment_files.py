@@ -81,8 +81,6 @@ def _recipes() -> list[Files]:
 def _read_recipe(folder: Path) -> Recipe:
     read = load_recipe(folder / FILE)
     read.describe().encode()
-    read.row("a", "b")
-    read.seeds(3)
     return read
 
 

@@ -44,9 +44,7 @@ def influence_command(
     points: Annotated[int, typer.Option(help="At how many steps the noise is changed.", min=3)] = 6,
     seeds: Annotated[int, typer.Option(help="How many seeds, from 0.", min=2)] = 5,
     out: SavePlan = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the influence into this PNG file, and an SVG.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the influence into this PNG file.")] = None,
     results: Influences = Path("results/influence"),
     threads: Threads = None,
     as_json: AsJson = False,
@@ -97,8 +95,9 @@ def influence_command(
     )
     if out is not None:
         found.plan.save(out)
-    drawn = [] if plot is None else draw_influence(found.influence, found.fit, plot)
-    written = [*([] if out is None else [out]), *drawn]
+    if plot is not None:
+        draw_influence(found.influence, found.fit, plot)
+    written = [path for path in (out, plot) if path is not None]
     if as_json:
         influence, fit = found.influence, found.fit
         columns = (influence.at, influence.mean, *influence.interval())

@@ -109,8 +109,8 @@ def _hong(runs: Path, folder: Path, seeds: int, jobs: int, device: str, dry_run:
 def report_command(
     results: Results = Path("results/runs"),
     curves: Curves = Path("results/figures"),
-    recipes: Annotated[Path, typer.Option(help="Folder of recipes that searches found.")] = Path(
-        "results/recipes"
+    recipes: Annotated[Path, typer.Option(help="File of recipes that searches found.")] = Path(
+        "results/recipes.jsonl"
     ),
     influence: Influences = Path("results/influence"),
     folder: Annotated[Path, typer.Option("--out", help="Folder for pages and figures.")] = Path(

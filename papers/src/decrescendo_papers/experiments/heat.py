@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.base import require
-from decrescendo.report.canvas import new_figure, save_both
+from decrescendo.report.canvas import new_figure, save
 
 # Readable without colour vision, and even in grey: light is high.
 COLOUR_MAP = "cividis"
@@ -17,19 +17,19 @@ def draw_heat(
     values: Float[np.ndarray, "rows columns"],
     rows: Sequence[float],
     columns: Sequence[float],
-    stem: Path,
+    path: Path,
     *,
     row_label: str,
     column_label: str,
     label: str,
-) -> list[Path]:
-    """PNG and SVG beside each other; the first row is at the bottom, what is not a number stays empty.
+) -> Path:
+    """The first row is at the bottom, what is not a number stays empty.
 
     Args:
         values: what is shown.
         rows: coordinate of each row.
         columns: coordinate of each column.
-        stem: the path without suffix.
+        path: the PNG file to write.
         row_label: of the vertical axis.
         column_label: of the horizontal axis.
         label: of the colours.
@@ -60,4 +60,4 @@ def draw_heat(
         spine.set_visible(False)
     bar = figure.colorbar(image, ax=axis, label=label)
     bar.outline.set_visible(False)
-    return save_both(figure, stem)
+    return save(figure, path)

@@ -129,8 +129,8 @@ def _one(study: Study, seed: int, folder: Path, tick: Tick) -> None:
     add_seed(study.path(folder), study.identity, measured, facts)
 
 
-def draw_influence(influence: Influence, fit: Exponential, path: Path) -> list[Path]:
-    """The measured influence with its band, and the fit: PNG and SVG beside each other."""
+def draw_influence(influence: Influence, fit: Exponential, path: Path) -> Path:
+    """The measured influence with its band, and the fit, as a figure."""
     low, high = influence.interval()
     every = np.arange(1, influence.steps + 1)
     lines = {
@@ -140,4 +140,4 @@ def draw_influence(influence: Influence, fit: Exponential, path: Path) -> list[P
         f"fit, times {np.exp(fit.rate):.3f} a step": Scores(every.tolist(), [fit.at(every).tolist()]),
     }
     panel = Panel(lines, "influence of $z_t^2$ on the final loss", markers=True, from_zero=False)
-    return draw_panels([panel], path.with_suffix(""))
+    return draw_panels([panel], path)

@@ -16,7 +16,7 @@ SEARCHED = (TCDP, ZCDP)
 STAND_INS = {"mnist": "fashion-mnist", "fashion-mnist": "mnist"}
 TRIALS = 10
 VARY = ("epochs=1,2,5", "clip=0.2..4:log", "stride=0.05..1.5:log", "rho_mu=1.02..3:log")
-# What was found, two digits: ``results/settings``.
+# What was found, two digits: ``results/settings.jsonl``.
 CHOSEN: dict[str, dict[str, float]] = {
     "tcdp-mnist-0.4": {"epochs": 2, "clip": 1.5, "learning_rate": 0.15, "rho_mu": 1.8},
     "zcdp-mnist-0.4": {"epochs": 1, "clip": 3.2, "learning_rate": 0.02, "rho_mu": 1.1},
@@ -34,7 +34,7 @@ FIX = ("batch=250", "lr_decay=none", "momentum=0.0", "averaging=0.0")
 
 
 def name(row: Row, column: Column) -> str:
-    """Of a recipe in ``results/settings``, without its end."""
+    """Of a recipe in ``results/settings.jsonl``."""
     return f"{row.key}-{column.task}-{column.epsilon:g}"
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from decrescendo.errors import InvalidValue
 from decrescendo.report import Scores
-from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save_both
+from decrescendo.report.canvas import COLOURS, LINES, label, legend, new_figure, save
 
 DOTS = 40  # a line of more points is a curve
 
@@ -45,13 +45,13 @@ class Panel:
     other: tuple[float, str] | None = None
 
 
-def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
-    """PNG and SVG beside each other; a line is the mean of a `Scores`, its band from the lowest to the highest, or see
+def draw_panels(panels: Sequence[Panel], path: Path) -> Path:
+    """A line is the mean of a `Scores`, its band from the lowest to the highest, or see
     `Panel.each`.
 
     Args:
         panels: at least one.
-        stem: the path without suffix.
+        path: the PNG file to write.
 
     Raises:
         InvalidValue: no panel.
@@ -95,4 +95,4 @@ def draw_panels(panels: Sequence[Panel], stem: Path) -> list[Path]:
             heights += [panel.level[0]] if panel.level is not None else []
             axis.set_ylim(0, max(*heights, panel.top or 0.0) * 1.12)
     legend(figure, axes[0], columns=4)
-    return save_both(figure, stem)
+    return save(figure, path)

@@ -1,15 +1,18 @@
-"""What a search on public data found, as one small file: settings, score, and everything it took to find them."""
+"""What a search on public data found, as one sealed line: settings, score, and everything it took to find them.
+
+A file of one line is what a search writes; several, one behind the other, are an archive.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decrescendo.base.sealed import read, write
+from decrescendo.base import sealed
+from decrescendo.base.whole_file import read_whole, write_whole
 from decrescendo.errors import FileRefused
 from decrescendo_papers.experiments.checked import listed, named, number, numbers, text, texts, whole
 from decrescendo_papers.experiments.spec import Spec
-from decrescendo_papers.experiments.table import Row
 
 FORMAT, VERSION = "decrescendo-recipe", 1
 
@@ -74,18 +77,6 @@ class Recipe:
         """Trials without a score."""
         return sum(trial.score is None for trial in self.trials)
 
-    def seeds(self, count: int, first: int = 1) -> list[Spec]:
-        """Fresh runs on the task's own data; from seed 1, because 0 was searched with."""
-        return [self.spec.seeded(seed) for seed in range(first, first + count)]
-
-    def row(self, key: str, label: str) -> Row:
-        """A row of a table, certified, with these settings; not in the paper."""
-        said = ("task", "epsilon", "accountant", "seed")
-        settings = {name: value for name, value in self.spec.settings().items() if name not in said}
-        # Settings at a spec's default are left out, and the optimiser's default is not every task's.
-        settings["optimizer"] = self.spec.optimizer
-        return Row(key, label, (), settings, accountant="pld", control=True)
-
     def describe(self) -> str:
         """A few lines for people."""
         spec = self.spec
@@ -103,8 +94,10 @@ class Recipe:
 
 
 def save_recipe(path: Path, recipe: Recipe) -> None:
-    """Write ``recipe`` as JSON, all or nothing."""
-    write(path, FORMAT, VERSION, {**asdict(recipe), "spec": recipe.spec.settings()})
+    """Write ``recipe`` as a line that is called as the file is, without its end; all or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"format": FORMAT, "version": VERSION, "name": path.stem, **asdict(recipe)}
+    write_whole(path, sealed.seal({**facts, "spec": recipe.spec.settings()}) + "\n")
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -113,21 +106,38 @@ def load_recipe(path: Path) -> Recipe:
     Raises:
         FileRefused: not there, damaged, edited, foreign or newer.
     """
-    content = read(path, FORMAT, VERSION)
+    return _read(read_whole(path), path)[1]
+
+
+def load_recipes(path: Path) -> dict[str, Recipe]:
+    """The recipes in a file of several, by name, in its order; none if there is no such file.
+
+    Raises:
+        FileRefused: one is damaged, edited, foreign or newer.
+    """
+    lines = read_whole(path).splitlines() if path.exists() else []
+    return dict(_read(line, f"{path}, line {at}") for at, line in enumerate(lines, start=1))
+
+
+def _read(raw: str | bytes, source: object) -> tuple[str, Recipe]:
+    """Name and recipe; files of before have no name."""
+    content = sealed.opened(raw, source, FORMAT, VERSION)
+    del content["format"], content["version"]
     try:
+        name = text(content.pop("name", ""))
         trials = tuple(_trial(named(item)) for item in listed(content.pop("trials")))
         spec = Spec.of(named(content.pop("spec")))
-        for name in ("stand_in", "public", "command"):
-            content[name] = text(content[name])
-        for name in ("score", "core_minutes"):
-            content[name] = number(content[name])
-        for name in ("space", "sampler", "machine"):
-            content[name] = texts(content[name])
-        return Recipe(spec=spec, trials=trials, **content)
+        for entry in ("stand_in", "public", "command"):
+            content[entry] = text(content[entry])
+        for entry in ("score", "core_minutes"):
+            content[entry] = number(content[entry])
+        for entry in ("space", "sampler", "machine"):
+            content[entry] = texts(content[entry])
+        return name, Recipe(spec=spec, trials=trials, **content)
     except FileRefused as error:
-        raise FileRefused(f"{path}: {error}") from None
+        raise FileRefused(f"{source}: {error}") from None
     except (TypeError, KeyError) as error:
-        raise FileRefused(f"{path} must have the entries of a recipe, got {error}") from None
+        raise FileRefused(f"{source} must have the entries of a recipe, got {error}") from None
 
 
 def _trial(item: Mapping[str, Any]) -> Trial:

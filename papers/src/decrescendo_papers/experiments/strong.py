@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from decrescendo.errors import InvalidValue
-from decrescendo_papers.experiments.recipes import Recipe, load_recipe
+from decrescendo_papers.experiments.recipes import Recipe, load_recipes
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED, Column, fits
 from decrescendo_papers.experiments.table1 import TABLE1
 from decrescendo_papers.experiments.table2 import TABLE2
 from decrescendo_papers.experiments.table3 import TABLE3
 
-FOLDER = Path("results/recipes")
+FILE = Path("results/recipes.jsonl")
 
 # Seeds that no search has used.
 FIRST_SEED = 100
@@ -46,10 +46,10 @@ def paper_of(task: str, epsilon: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Strong:
-    """All recipes of a folder, as ``reproduce recipes`` runs them.
+    """All recipes of a file, as ``reproduce recipes`` runs them.
 
     Args:
-        recipes: by file name without suffix, sorted.
+        recipes: by name.
     """
 
     recipes: dict[str, Recipe]
@@ -67,7 +67,7 @@ class Strong:
         Args:
             seeds: 0 is the first seed that no search has used, `FIRST_SEED`.
             blocks: see `experiments.table.Table.specs`.
-            only: patterns ``task/epsilon/file name``.
+            only: patterns ``task/epsilon/name``.
 
         Raises:
             InvalidValue: a pattern that fits no recipe.
@@ -91,16 +91,16 @@ class Strong:
         return [spec.seeded(FIRST_SEED + seed) for seed in seeds for spec in chosen]
 
 
-def read_recipes(folder: Path = FOLDER) -> Strong:
-    """The recipes in ``folder``, none if there is no such folder; those in `STARTS` also from pre-trained weights.
+def read_recipes(path: Path = FILE) -> Strong:
+    """The recipes in a file, none if there is no such file; those in `STARTS` also from pre-trained weights.
 
     Raises:
         FileRefused: one is damaged.
     """
     found: dict[str, Recipe] = {}
-    for path in sorted(folder.glob("*.json")):
-        found[path.stem] = recipe = load_recipe(path)
+    for name, recipe in load_recipes(path).items():
+        found[name] = recipe
         start = STARTS.get((recipe.spec.task, recipe.spec.model))
         if start and not recipe.spec.start:
-            found[f"{path.stem}-from-{start}"] = replace(recipe, spec=replace(recipe.spec, start=start))
+            found[f"{name}-from-{start}"] = replace(recipe, spec=replace(recipe.spec, start=start))
     return Strong(found)

@@ -40,7 +40,7 @@ TABLE1 = Table(
         "on MNIST's test images and on nothing else; its delta is 1e-5, and 1/N from commit 076798c on.",
         "The parameters of the baselines' noise decays are not in the paper: here the noise falls by as "
         "much as mu grows. Apart from that they have settings of their own, searched for in each column on public "
-        "pictures by one rule that was written down before (`experiments/own.py`, `results/settings`). On "
+        "pictures by one rule that was written down before (`experiments/own.py`, `results/settings.jsonl`). On "
         "Fashion-MNIST at epsilon 2 the theorem of tCDP-SGD allows none of the ten trials: no settings there.",
     ),
     tried=(

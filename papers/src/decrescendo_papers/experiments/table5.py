@@ -5,7 +5,7 @@ import dataclasses
 from decrescendo_papers.experiments.methods import DYNAMIC, GROWING_MU, LINEAR, SENSITIVITY_DECAY, VANILLA
 from decrescendo_papers.experiments.table import Column, Row, Table
 
-# The best of 12 trials of vanilla DP-SGD on T-shirts, its clip norm and rate rounded: results/settings/xray-1.json.
+# The best of 12 trials of vanilla DP-SGD on T-shirts, its clip norm and rate rounded: xray-1 in results/settings.jsonl.
 SMALL = {"model": "small-tanh", "batch": 512.0, "epochs": 10.0, "clip": 0.43, "learning_rate": 4.0}
 PLAIN = {**SMALL, "batch": 64.0, "epochs": 20.0, "learning_rate": 0.1}  # usual values; nothing was searched
 VGG = "VGG-11 at 64x64, batch 128, 5 epochs, rate 0.05, C_0 = 1"

@@ -67,13 +67,13 @@ class Sources:
     Args:
         archive: finished runs.
         curves: folder of what is computed without training: cost curves, other units.
-        recipes: folder of the recipes that searches found.
+        recipes: file of the recipes that searches found.
         influence: folder of measured influences.
         registered: folder of the recipes whose searches were registered.
     """
 
     archive: Archive
     curves: Path
-    recipes: Path = Path("results/recipes")
+    recipes: Path = Path("results/recipes.jsonl")
     influence: Path = Path("results/influence")
     registered: Path = Path("results/registered")

@@ -26,11 +26,11 @@ def _line(costs: Costs, *values: list[float]) -> Scores:
     return Scores([0, *costs.steps], [[0.0, *series] for series in values])
 
 
-def draw_consumption(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
+def draw_consumption(figure: Figure, sources: Sources, path: Path) -> Path | None:
     """Figure 2: a line a schedule; the CLT beside the certified upper end."""
     found = curves(figure, sources.curves)
     if not found:
-        return []
+        return None
     epsilon = next(iter(figure.curves.values())).epsilon
     level, delta = (epsilon, f"budget {epsilon:g}"), setting(next(iter(figure.curves.values())).delta)
     top = max(max(costs.upper) for costs in found.values())
@@ -40,18 +40,18 @@ def draw_consumption(figure: Figure, sources: Sources, stem: Path) -> list[Path]
         Panel({_symbol(name): _line(costs, costs.upper) for name, costs in found.items()},
               "certified $\\varepsilon$ spent, upper end", "Certified, the very same steps", level, True, top=top),
     ]  # fmt: skip
-    return draw_panels(panels, stem)
+    return draw_panels(panels, path)
 
 
 def _symbol(name: str) -> str:
     return name.replace("rho_mu", "$\\rho_\\mu$")
 
 
-def draw_accountants(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
+def draw_accountants(figure: Figure, sources: Sources, path: Path) -> Path | None:
     """Figure 4: a panel a budget; CLT, certified bracket and Renyi."""
     found = curves(figure, sources.curves)
     if not found:
-        return []
+        return None
     panels = [
         Panel(
             {
@@ -65,7 +65,7 @@ def draw_accountants(figure: Figure, sources: Sources, stem: Path) -> list[Path]
         )
         for i, (name, costs) in enumerate(found.items())
     ]
-    return draw_panels(panels, stem)
+    return draw_panels(panels, path)
 
 
 def costs_words(figure: Figure, sources: Sources) -> str:

@@ -17,7 +17,7 @@ from decrescendo_papers.experiments.pages.settings import machines_table, settin
 from decrescendo_papers.experiments.reproduce import FIGURES
 from decrescendo_papers.experiments.spec import Spec
 
-Draw = Callable[[Figure, Sources, Path], list[Path]]
+Draw = Callable[[Figure, Sources, Path], Path | None]
 Words = Callable[[Figure, Sources], str]
 
 # In the paper's order: how each is drawn, and what is said of it.
@@ -32,7 +32,8 @@ SECTIONS: dict[str, tuple[Draw, Words]] = {
 
 def draw_figures(sources: Sources, folder: Path) -> list[Path]:
     """Draw every figure that has something to show into ``folder``."""
-    return [path for key, (draw, _) in SECTIONS.items() for path in draw(FIGURES[key], sources, folder / key)]
+    drawn = [draw(FIGURES[key], sources, folder / f"{key}.png") for key, (draw, _) in SECTIONS.items()]
+    return [path for path in drawn if path is not None]
 
 
 def figures_page(sources: Sources) -> str:
@@ -48,8 +49,7 @@ def figures_page(sources: Sources) -> str:
         figure = FIGURES[key]
         parts += [f"## {figure.title}", "\n".join(f"- {note}" for note in figure.notes)]
         if is_drawn(figure, sources):
-            parts += [f"![{figure.title}]({key}.png)", f"As a vector graphic: [{key}.svg]({key}.svg)."]
-            parts += [words(figure, sources), *_settings(figure, sources)]
+            parts += [f"![{figure.title}]({key}.png)", words(figure, sources), *_settings(figure, sources)]
         else:
             parts.append("**Unfinished**: nothing has been computed for it yet.")
         seeds = " --seeds 3" if figure.runs else ""

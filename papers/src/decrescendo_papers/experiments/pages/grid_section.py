@@ -35,14 +35,14 @@ def matrix(
     return np.array([[found[mu, c].mean if (mu, c) in found else np.nan for mu in values] for c in values])
 
 
-def draw_grid(_: Figure, sources: Sources, stem: Path) -> list[Path]:
+def draw_grid(_: Figure, sources: Sources, path: Path) -> Path | None:
     """The drawing; nothing without results."""
     found = scores(sources.archive)
     if not found:
-        return []
+        return None
     values = shown(found)
     return draw_heat(
-        matrix(found, values), values, values, stem,
+        matrix(found, values), values, values, path,
         row_label="$1 / \\rho_c$", column_label="$1 / \\rho_\\mu$", label="test accuracy (%)",
     )  # fmt: skip
 

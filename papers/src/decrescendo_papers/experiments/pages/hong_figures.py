@@ -45,12 +45,10 @@ def draw_influences(sources: Sources, folder: Path) -> list[Path]:
     }
     written: list[Path] = []
     if all(panel.lines for panel in panels):
-        written += draw_panels(panels, folder / "hong-influence")
+        written.append(draw_panels(panels, folder / "hong-influence.png"))
     if all(scales.values()):
-        written += draw_panels(
-            [_influence_panel(scales, "Influence of step t, 3 and 5, made-up, N = 1000")],
-            folder / "hong-scale",
-        )
+        panel = _influence_panel(scales, "Influence of step t, 3 and 5, made-up, N = 1000")
+        written.append(draw_panels([panel], folder / "hong-scale.png"))
     return written
 
 
@@ -91,7 +89,7 @@ def draw_gains(cases: Sequence[Compared], folder: Path) -> list[Path]:
         )
         for metric, unit in UNITS.items()
     ]  # fmt: skip
-    written = draw_panels(gains, folder / "hong-gain")
+    written = [draw_panels(gains, folder / "hong-gain.png")]
     for task in tasks:
         panels = [
             Panel(
@@ -103,5 +101,5 @@ def draw_gains(cases: Sequence[Compared], folder: Path) -> list[Path]:
             )
             for metric, unit in UNITS.items()
         ]  # fmt: skip
-        written += draw_panels(panels, folder / f"hong-{task}")
+        written.append(draw_panels(panels, folder / f"hong-{task}.png"))
     return written

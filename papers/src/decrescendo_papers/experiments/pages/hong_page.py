@@ -126,10 +126,8 @@ def _influence(sources: Sources) -> str:
     return "\n\n".join(
         [
             f"![Influence over the steps](hong-influence.png)\n\nT = {SHOWN}; each curve over its own last value; "
-            f"bands are {100 * LEVEL:g} % intervals, thin lines the fitted exponentials. As a vector graphic: "
-            "[hong-influence.svg](hong-influence.svg).",
-            "![Influence for data of three lengths](hong-scale.png)\n\nThe same for data of three lengths. As a vector "
-            "graphic: [hong-scale.svg](hong-scale.svg).",
+            f"bands are {100 * LEVEL:g} % intervals, thin lines the fitted exponentials.",
+            "![Influence for data of three lengths](hong-scale.png)\n\nThe same for data of three lengths.",
             table(header, rows, "lrlrrrrrr"),
             "Influences are times z^2, so that they are nats of final training loss, with standard errors; the growth "
             f"has its {100 * LEVEL:g} % interval. *In band*: at how many of the measured steps the interval holds the "
@@ -191,12 +189,9 @@ def _comparison(cases: Sequence[Compared]) -> str:
         return "**Unfinished**: no run is finished."
     parts = [
         "![Gain of exponential over uniform noise over N](hong-gain.png)\n\nSeed by seed, with "
-        f"{100 * LEVEL:g} % intervals; above zero the exponential is better. As a vector graphic: "
-        "[hong-gain.svg](hong-gain.svg).",
-        "![Scores on 3 and 5](hong-mnist35-pca.png)\n\n3 and 5. As a vector graphic: "
-        "[hong-mnist35-pca.svg](hong-mnist35-pca.svg).",
-        "![Scores on ten digits](hong-mnist-pca.png)\n\nTen digits. As a vector graphic: "
-        "[hong-mnist-pca.svg](hong-mnist-pca.svg).",
+        f"{100 * LEVEL:g} % intervals; above zero the exponential is better.",
+        "![Scores on 3 and 5](hong-mnist35-pca.png)\n\n3 and 5.",
+        "![Scores on ten digits](hong-mnist-pca.png)\n\nTen digits.",
     ]
     for metric, unit in UNITS.items():
         pairs = [one.gain(metric) for one in cases]

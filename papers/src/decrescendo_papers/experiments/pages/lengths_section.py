@@ -36,11 +36,11 @@ def _scores(runs: list[Result], series: str) -> Scores:
     )
 
 
-def draw_lengths(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
+def draw_lengths(figure: Figure, sources: Sources, path: Path) -> Path | None:
     """The drawing; nothing without results."""
     lengths = traces(figure, sources, "gradient_norm")
     if not lengths:
-        return []
+        return None
     return draw_panels(
         [
             Panel(
@@ -50,7 +50,7 @@ def draw_lengths(figure: Figure, sources: Sources, stem: Path) -> list[Path]:
             ),
             Panel(traces(figure, sources, "test_accuracy"), "test accuracy (%)", from_zero=False, each=True),
         ],
-        stem,
+        path,
     )
 
 

@@ -24,7 +24,7 @@ def recipes_page(strong: Strong, archive: Archive) -> str:
         "The same models at the same certified epsilon, with settings that a search on public data found. Test "
         "accuracy in %, mean ± sample standard deviation over fresh seeds (none that the search used), beside the best "
         "number of the paper at the same epsilon (which the paper only claims) and the target set before the search. "
-        "Written by `papers report` from `results/recipes` and `results/runs`.",
+        "Written by `papers report` from `results/recipes.jsonl` and `results/runs`.",
         _progress(strong, scores),
         _overview(strong, scores),
         _starts(runs),
