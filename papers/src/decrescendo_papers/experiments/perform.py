@@ -38,6 +38,7 @@ from decrescendo_papers.experiments.pretrain import check_start, load_pretrained
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.stand_ins import load_stand_in
+from decrescendo_papers.experiments.stopped import until_spent
 from decrescendo_papers.experiments.tasks import find_task
 
 Tick = Callable[[int], None]  # steps taken since the last call
@@ -84,6 +85,8 @@ def accountant_of(spec: Spec) -> Accountant:
 def _plan(spec: Spec) -> Plan:
     sampling = PoissonSampling(units_of(spec), spec.batch)
     unit = Unit.CLIENT if spec.records else Unit.EXAMPLE
+    if spec.noise or spec.noise_decay:
+        return until_spent(spec, Budget(spec.epsilon, spec.delta, unit), sampling, accountant_of(spec))
     epochs = max(1, round(spec.steps * sampling.sample_rate))
     privacy, clip = schedule_curves(
         spec.method, clip=spec.clip, rho_mu=spec.rho_mu, rho_c=spec.rho_c, epochs=epochs
@@ -193,6 +196,7 @@ def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tic
         trace=trace.series,
         seconds=run.seconds,
         machine=machine(device),
+        steps=plan.steps if spec.noise else 0,
     )
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from decrescendo.base import sealed
-from decrescendo.errors import FileRefused
+from decrescendo.errors import FileRefused, check_integer
 from decrescendo_papers.experiments import lines
 from decrescendo_papers.experiments.checked import named, number, numbers, pair, text, texts
 from decrescendo_papers.experiments.spec import Spec
@@ -30,6 +30,7 @@ class Result:
         seconds: wall-clock time of the training.
         machine: where it ran, and with what versions.
         commit: of the checkout it was made with, "+" behind it where files differed; empty: not known.
+        steps: taken, where the budget decided how many; 0: those of the spec.
         refused: why the budget cannot be met by this accountant; there was no run then.
     """
 
@@ -45,6 +46,7 @@ class Result:
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: str = ""
     commit: str = ""
+    steps: int = 0
 
 
 def path_of(folder: Path, spec: Spec) -> Path:
@@ -55,8 +57,9 @@ def path_of(folder: Path, spec: Spec) -> Path:
 def line_of(result: Result) -> str:
     """``result`` as a line, without its end."""
     facts = {**asdict(result), "spec": result.spec.settings()}
-    if not result.commit:  # so that lines of before are what they were
-        del facts["commit"]
+    for name in ("commit", "steps"):  # so that lines of before are what they were
+        if not facts[name]:
+            del facts[name]
     return sealed.seal({"format": FORMAT, "version": VERSION, **facts})
 
 
@@ -85,6 +88,7 @@ def read_line(line: str, source: object) -> Result:
         content["machine"] = texts(content["machine"])
         content["seconds"], content["refused"] = number(content["seconds"]), text(content["refused"])
         content["commit"] = text(content.get("commit", ""))
+        content["steps"] = check_integer("steps", content.get("steps", 0), at_least=0)
         return Result(spec=spec, **content)
     except FileRefused as error:
         raise FileRefused(f"{source}: {error}") from None

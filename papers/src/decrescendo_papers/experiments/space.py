@@ -18,7 +18,9 @@ from decrescendo_papers.experiments.tasks import Task
 STANDS_FOR = {"epochs": "steps", "stride": "learning_rate"}
 
 # Said by the search itself, never searched over.
-_DECIDED = {"task", "epsilon", "accountant", "seed", "stand_in", "trace", "revision"}
+_DECIDED = {
+    "task", "epsilon", "accountant", "seed", "stand_in", "trace", "revision", "noise", "noise_decay"
+}  # fmt: skip
 _TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Spec)}
 SETTINGS = tuple(name for name in _TYPES if name not in _DECIDED) + tuple(STANDS_FOR)
 

@@ -49,6 +49,10 @@ class Spec:
         rows: only so many of the task's rows (or of the stand-in's) are trained on, drawn anew for each seed; 0: all.
         records: rows a client holds: the plan then protects clients, a cohort has ``batch`` of them, and the run is
             federated (`federated.simulate`); 0: rows are the unit.
+        noise: noise multiplier of the first epoch, where it is fixed and nothing is calibrated: ``steps`` is then the
+            most, and the run ends before the step that its accountant finds too much for the budget. With
+            ``exponential-decay`` only; 0: calibrated.
+        noise_decay: with ``noise``, the k of its fall by the factor e^k an epoch, >= 0.
         revision: see `REVISION`.
 
     >>> spec = Spec(task="mnist", method="dynamic", accountant="pld", epsilon=0.4, delta=1e-6, steps=4800,
@@ -81,12 +85,14 @@ class Spec:
     start: str = ""
     rows: int = 0
     records: int = 0
+    noise: float = 0.0
+    noise_decay: float = 0.0
     revision: int = REVISION
 
     def __post_init__(self) -> None:
         for name in ("task", "method", "accountant", "optimizer", "lr_decay", "model", "stand_in", "start"):
             check_instance(name, getattr(self, name), str)
-        for name in ("epsilon", "momentum", "averaging"):
+        for name in ("epsilon", "momentum", "averaging", "noise", "noise_decay"):
             object.__setattr__(self, name, check_real(name, getattr(self, name), at_least=0))
         for name in ("momentum", "averaging"):
             check_real(name, getattr(self, name), below=1)
@@ -108,6 +114,8 @@ class Spec:
             )
         if self.records and not self.private:
             raise InvalidValue(f"records must be 0 without privacy, which has no unit, got {self.records}")
+        if self.noise and not self.private:
+            raise InvalidValue(f"noise must be 0 without privacy, got noise={self.noise:g}")
         if self.start and self.start == self.stand_in:
             raise InvalidValue(
                 "start must be other public data than stand_in: the weights would have seen the data that the run "

@@ -110,6 +110,8 @@ class Table:
         rows: in the order in which they are run.
         notes: lines for the page: what is implemented and what was inferred.
         tried: what was changed to come nearer to the paper where it was not reached; run as the paper counts.
+        own: baselines with settings of their own; run as the paper counts.
+        stopped: rows whose noise is fixed and whose runs end when the budget is spent, in both blocks.
         plain: accuracy without privacy that the paper reports, by task.
         persons: keys of the rows for which the guarantee of a person behind several clients is computed; the others
             have the noise of one of these.
@@ -124,6 +126,7 @@ class Table:
     notes: tuple[str, ...] = ()
     tried: tuple[Row, ...] = ()
     own: tuple[Row, ...] = ()
+    stopped: tuple[Row, ...] = ()
     plain: Mapping[str, float] = field(default_factory=dict[str, float])
     plain_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     plain_others: Mapping[str, tuple[str, Mapping[str, Any]]] = field(
@@ -162,12 +165,14 @@ class Table:
                 for column in self.columns:
                     yield self.cell(row, column, block, seeds)
 
-    def tried_cells(self, seeds: Sequence[int], rows: Sequence[Row] | None = None) -> Iterator[Cell]:
+    def tried_cells(
+        self, seeds: Sequence[int], rows: Sequence[Row] | None = None, block: str = CLAIMED
+    ) -> Iterator[Cell]:
         """What was tried, or these rows, in the columns where they were."""
         for row in self.tried if rows is None else rows:
             for column in self.columns:
                 if not row.only or column.key in row.only:
-                    yield self.cell(row, column, CLAIMED, seeds)
+                    yield self.cell(row, column, block, seeds)
 
     def plain_specs(self, seeds: Sequence[int]) -> dict[str, tuple[Spec, ...]]:
         """The runs without privacy, by task, and others by name."""
@@ -196,6 +201,8 @@ class Table:
         cells = list(self.cells(seeds, blocks))
         if CLAIMED in blocks:
             cells += self.tried_cells(seeds, (*self.tried, *self.own))
+        for block in blocks:
+            cells += self.tried_cells(seeds, self.stopped, block)
         plain = self.plain_specs(seeds)
         chosen = [cell for cell in cells if not only or any(fits(cell.key, pattern) for pattern in only)]
         tasks = [task for task in plain if not only or any(fits(f"{task}/0/plain", p) for p in only)]

@@ -29,6 +29,8 @@ ELSEWHERE = {
     "start",
     "rows",
     "records",
+    "noise",
+    "noise_decay",
 }
 NAMES = {"lr_decay": "learning rate decay", "clip": "clip norm C_0", "averaging": "averaging of iterates"}
 
