@@ -16,7 +16,7 @@ from decrescendo.report import Paired, paired
 from decrescendo_papers.experiments.alike import SAME, above, alike, first_of_least, first_of_most
 from decrescendo_papers.experiments.comparisons import pooled
 from decrescendo_papers.experiments.estimate import Exponential
-from decrescendo_papers.experiments.figure3 import EPSILON, FIGURE3, TASK, grid_spec
+from decrescendo_papers.experiments.figures import EPSILON, FIGURE3, TASK, grid_spec
 from decrescendo_papers.experiments.hong import CASES, DYNAMIC, STEPS, UNIFORM, Chosen, Loss
 from decrescendo_papers.experiments.pages.archive import Archive, Sources
 from decrescendo_papers.experiments.pages.grid_section import grid_words

@@ -10,7 +10,7 @@ import pytest
 from decrescendo import accounting
 from decrescendo.errors import InvalidValue
 from decrescendo_papers.experiments import costs, results
-from decrescendo_papers.experiments.figure3 import COARSE, FIGURE3, FIGURE3_WHOLE
+from decrescendo_papers.experiments.figures import COARSE, FIGURE3, FIGURE3_WHOLE
 from decrescendo_papers.experiments.pages.archive import Archive, Sources
 from decrescendo_papers.experiments.pages.figures_page import draw_figures, figures_page
 from decrescendo_papers.experiments.perform import plan_of

@@ -4,11 +4,7 @@ from collections.abc import Sequence
 
 from decrescendo.errors import InvalidValue
 from decrescendo_papers.experiments.figure import Exhibit, Figure
-from decrescendo_papers.experiments.figure1 import FIGURE1
-from decrescendo_papers.experiments.figure2 import FIGURE2
-from decrescendo_papers.experiments.figure3 import FIGURE3, FIGURE3_WHOLE
-from decrescendo_papers.experiments.figure4 import FIGURE4
-from decrescendo_papers.experiments.figure5 import FIGURE5
+from decrescendo_papers.experiments.figures import FIGURE1, FIGURE2, FIGURE3, FIGURE3_WHOLE, FIGURE4, FIGURE5
 from decrescendo_papers.experiments.registered import read_registered
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.strong import read_recipes

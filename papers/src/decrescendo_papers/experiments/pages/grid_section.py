@@ -9,7 +9,7 @@ from jaxtyping import Float
 from decrescendo.report import paired
 from decrescendo_papers.experiments.alike import above, first_of_least, first_of_most
 from decrescendo_papers.experiments.figure import Figure
-from decrescendo_papers.experiments.figure3 import COARSE, EPSILON, TASK, WHOLE, grid_spec
+from decrescendo_papers.experiments.figures import COARSE, EPSILON, TASK, WHOLE, grid_spec
 from decrescendo_papers.experiments.heat import draw_heat
 from decrescendo_papers.experiments.pages.archive import Archive, Sources
 from decrescendo_papers.experiments.pages.scores import Score, score_of
