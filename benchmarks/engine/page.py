@@ -81,6 +81,8 @@ def _section(title: str, stem: str, reports: Mapping[str, Report]) -> list[str]:
     counted = {name: report for name, report in reports.items() if not report["extra"]}
     lines = ["", f"## {title}", "", *_machine(reports), "", f"![times plain training]({stem}.png)", ""]
     lines += _summary(counted)
+    if aside := [_label(report) for name, report in reports.items() if name not in counted]:
+        lines.append(f"Not counted in these, as variants of others: {', '.join(aside)}.")
     lines += ["", "### Times plain training", "", "Median over rounds of the ratio within a round.", ""]
     lines += _header(["workload (batch)", *[CONTENDERS[n].title for n in others], "best peer / ours"])
     for report in reports.values():

@@ -114,13 +114,13 @@ def test_constant_schedules_against_an_independent_library(rate: float, noise: f
         # Their rounding is upwards and of second order in the grid: what it converges to, and a fair error of that.
         converged, uncertain = fine - (coarse - fine) / 3, abs(coarse - fine)
         # Their Fourier transforms are off by up to 1e-16 a step in delta, by another amount on another processor: of a
-        # million steps at 1e-9 that is a thousandth of epsilon.
+        # million steps at 1e-9 that is 3.1 thousandths of epsilon, the most of these cases.
         rounding = finer(delta * (1 - min(0.5, 1e-16 * steps / delta))) - fine
         assert lower <= fine + rounding
         assert upper >= converged - uncertain - rounding
         assert upper <= converged * (1 + 1e-3) + uncertain + rounding
         assert uncertain < 1e-3 * converged + rounding
-        assert rounding < 5e-3 * converged
+        assert rounding < 3.5e-3 * converged
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,8 @@ def test_the_exact_delta_of_a_search_over_a_gaussian_is_below(mean: float, shape
         if mean == 1:
             assert truth == pytest.approx(one, rel=1e-3, abs=1e-12)
         elif one > 1e-12:
-            assert truth > 1.1 * one  # searching does leak: the price of one run would be no bound
+            # Searching does leak: the price of one run would be no bound. The least of these cases is 1.125 times it.
+            assert truth > 1.12 * one
 
 
 @settings(max_examples=15)

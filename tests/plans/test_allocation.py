@@ -176,7 +176,8 @@ def test_a_schedule_that_stands_has_equal_rates_of_exchange() -> None:
         step = 1e-4 * np.eye(a.size)[t]
         slope = (max(prices.log_deltas(x + step)) - max(prices.log_deltas(x - step))) / 2e-4
         rates.append(slope / (2 * a[t] * math.exp(-2 * x[t])))
-    assert rates == pytest.approx([rates[0]] * a.size, rel=0.01)
+    # Prices are read off a table of noise: what lies between its entries is off by up to 0.46 % here.
+    assert rates == pytest.approx([rates[0]] * a.size, rel=6e-3)
 
 
 def test_full_batches_are_in_closed_form_for_every_accountant_of_them() -> None:

@@ -26,7 +26,13 @@ from decrescendo_papers.experiments.pages.claims import (
     same_sign,
     table_claims,
 )
-from decrescendo_papers.experiments.pages.claims_page import claims_page, totals, universal, what_holds
+from decrescendo_papers.experiments.pages.claims_page import (
+    against_falling_rate,
+    claims_page,
+    totals,
+    universal,
+    what_holds,
+)
 from decrescendo_papers.experiments.pages.filled import Filled
 from decrescendo_papers.experiments.pages.question import answer
 from decrescendo_papers.experiments.pages.verdict import against_paper, orders, own_settings
@@ -83,6 +89,22 @@ def test_without_runs_and_without_chance() -> None:
         "holds",
         "fails",
     ]
+
+
+@pytest.mark.parametrize(
+    ("p", "outcome"),
+    [
+        (np.nextafter(LEVEL, 0), "fails"),
+        (LEVEL, "undecided"),
+        (np.nextafter(LEVEL, 1), "undecided"),
+        (1.0, "undecided"),
+    ],
+)
+def test_a_shape_can_be_refuted_and_never_holds(p: float, outcome: str) -> None:
+    (one,) = corrected([Claim("f", "an exponential", "c", "r", against=p)])
+    assert (one.p_value, one.corrected, one.outcome) == (p, p, outcome)
+    two = corrected([Claim("f", "an exponential", "c", "r", against=p)] * 2)
+    assert [other.corrected for other in two] == [min(1.0, 2 * p)] * 2
 
 
 def test_holm_is_taken_within_a_family_and_among_tests_only() -> None:
@@ -244,6 +266,23 @@ def test_the_index_opens_with_every_method_against_vanilla() -> None:
     assert "Table 1 -2.00 (together -2.00, p = " in text
     assert "dynamic is -1.00 points against vanilla with a rate falling to zero" in text
     assert "against vanilla, dynamic is -2.00 and the falling rate -1.00" in text
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_what_is_said_of_the_falling_rate_adds_up_whoever_has_more_seeds(seeds: int) -> None:
+    scores = {
+        "vanilla": [90.0, 91.0, 80.0],
+        "dynamic": [91.0, 93.0, 95.0],
+        "vanilla-linear": [90.5, 91.9, 99.0],
+    }
+    filled = fill(
+        {(CERTIFIED, key, 0.4): by[: seeds if "linear" in key else 3] for key, by in scores.items()}
+    )
+    (line,) = against_falling_rate(filled)
+    means = {key: float(np.mean(by[:seeds])) for key, by in scores.items()}
+    of_vanilla = means["dynamic"] - means["vanilla"], means["vanilla-linear"] - means["vanilla"]
+    assert f"dynamic is {of_vanilla[0]:+.2f} and the falling rate {of_vanilla[1]:+.2f}." in line
+    assert f"dynamic is {of_vanilla[0] - of_vanilla[1]:+.2f} points against" in line
 
 
 def test_every_command_of_the_page_means_the_cells_of_its_line(tmp_path: Path) -> None:

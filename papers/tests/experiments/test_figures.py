@@ -114,4 +114,9 @@ def test_only_the_points_of_the_grid_that_are_there_are_drawn(tmp_path: Path) ->
     results.save(tmp_path, Result(point, metrics={"test_accuracy": 0.93}))
     page = figures_page(Sources(Archive.read(tmp_path), tmp_path))
     assert "1 of 64 points are finished" in page
-    assert "93.00 at 1/rho_mu = 0.1, 1/rho_c = 0.8" in page
+    assert "The best score is 93.00 at 1/rho_mu = 0.1, 1/rho_c = 0.8" in page
+    assert "papers reproduce figure3 --seeds 1" in page
+    results.save(tmp_path, Result(point.seeded(1), metrics={"test_accuracy": 0.91}))
+    page = figures_page(Sources(Archive.read(tmp_path), tmp_path))
+    assert "The best mean is 92.00 ± 1.41 at 1/rho_mu = 0.1, 1/rho_c = 0.8" in page
+    assert "papers reproduce figure3 --seeds 2" in page

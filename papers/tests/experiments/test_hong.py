@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from decrescendo_papers.experiments import hong
+from decrescendo_papers.experiments.estimate import Exponential, Influence
 from decrescendo_papers.experiments.execute import Outcome
 from decrescendo_papers.experiments.hong import (
     CASES,
@@ -32,10 +33,12 @@ from decrescendo_papers.experiments.pages.hong_cases import (
     LOSS,
     compared,
     corrected_p,
+    refuted,
     sized,
     trend,
 )
 from decrescendo_papers.experiments.pages.hong_page import hong_page
+from decrescendo_papers.experiments.pages.hong_verdict import how_far
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.spec import NOT_PRIVATE, Spec
 
@@ -215,6 +218,52 @@ def test_no_word_of_the_page_hangs_on_the_last_digit(bench: Bench, seed: int) ->
         for study, found in bench.influence.items()
     }
     assert hong_page(Sources(Archive(bench.results.values()), NOWHERE, NOWHERE, NOWHERE)) == page
+
+
+EXACT = Exponential(2.0, 0.1, (0.0, 0.2), 10)
+PLACES = np.array([1, 4, 7, 10])
+
+
+def off_by(distance: float) -> Influence:
+    """Four seeds whose mean is on the curve but at the third step, there ``distance`` standard errors from it."""
+    away = np.array([-1.5, -0.5, 0.5, 1.5])
+    slopes = EXACT.at(PLACES) + away[:, None]
+    slopes[:, 2] += distance * float(stats.sem(away))
+    return Influence(10, PLACES, slopes)
+
+
+@pytest.mark.parametrize("distance", [-8.0, -3.0, 1e-3, 0.5, 3.0, 8.0])
+def test_a_curve_is_refuted_by_its_furthest_step(distance: float) -> None:
+    slow = min(
+        float(stats.ttest_1samp(of, value).pvalue)
+        for of, value in zip(off_by(distance).slopes.T, EXACT.at(PLACES), strict=True)
+    )
+    assert refuted(off_by(distance), EXACT) == pytest.approx(min(1.0, 4 * slow))
+
+
+def test_a_curve_on_its_points_is_not_refuted_nor_one_of_one_seed() -> None:
+    assert refuted(off_by(0.0), EXACT) == 1.0
+    equal = Influence(10, PLACES, np.tile(EXACT.at(PLACES), (3, 1)) * (1 + 1e-15))
+    assert refuted(equal, EXACT) == 1.0  # no spread, and off the curve by rounding only
+    assert refuted(Influence(10, PLACES, equal.slopes + 0.1), EXACT) == 0.0  # no spread, and off it
+    assert refuted(Influence(10, PLACES, off_by(8.0).slopes[:1]), EXACT) is None
+
+
+def test_alarms_of_the_curve_are_no_more_than_the_level() -> None:
+    dice = np.random.default_rng(0)
+    alarms = [
+        (refuted(Influence(10, PLACES, EXACT.at(PLACES) + dice.normal(size=(5, 4))), EXACT) or 0.0) < 0.05
+        for _ in range(400)
+    ]
+    assert np.mean(alarms) <= 0.08  # 0.05, and three standard errors of 400
+
+
+@pytest.mark.parametrize(
+    ("off", "cases", "words"),
+    [(0, 3, "not refuted here"), (1, 3, "refuted in some cases"), (3, 3, "refuted everywhere here")],
+)
+def test_how_far_a_shape_is_refuted(off: int, cases: int, words: str) -> None:
+    assert how_far(off, cases) == words
 
 
 def test_no_difference_is_not_called_one(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """Recipes by registration: what was found is what the registered commands find, and the page judges by the rule."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -81,15 +82,32 @@ def test_a_target_is_reached_at_or_above_it_by_all_seeds(
     page = registered_page(found, Archive(runs))
     line = next(line for line in page.splitlines() if line.startswith("| names "))
     assert words in " ".join(line.split())
-    assert f"{gap:+.2f}" in line
+    assert f"{gap:+.2f} ± 0.00" in line
     assert f"{FIRST.target + gap:.2f} ± 0.00" in line
     reached = words == "| reached |"
-    assert f"targets {int(reached)} are reached" in registered_in_brief(found, Archive(runs))
+    assert f"targets, {int(reached)} reached, " in registered_in_brief(found, Archive(runs))
+
+
+@pytest.mark.parametrize(
+    ("mean", "close"),
+    # Five seeds whose standard error is one: within two of the target, on the edge, beyond it, on both sides.
+    [(1.99, True), (2.0, True), (2.01, False), (-2.0, True), (-2.01, False)],
+)
+def test_what_other_seeds_could_turn_is_named(tmp_path: Path, mean: float, close: bool) -> None:
+    save_recipe(tmp_path / f"{FIRST.key}.json", RECIPE)
+    spread = math.sqrt(2.5)  # of -2 .. 2; times it and over the root of five: an error of one
+    runs = [
+        Result(SPEC.seeded(FIRST_SEED + i), {"test_accuracy": (FIRST.target + mean + away) / 100})
+        for i, away in enumerate(math.sqrt(5) / spread * step for step in (-2, -1, 0, 1, 2))
+    ]
+    words = registered_in_brief(read_registered(tmp_path), Archive(runs))
+    assert words.endswith(f"could say otherwise: {FIRST.key}.") is close
+    assert ("Closer to the target" in words) is close
 
 
 def test_nothing_found_is_said(tmp_path: Path) -> None:
     page = registered_page(read_registered(tmp_path), Archive([]))
-    assert "6 are not evaluated yet" in page
+    assert "0 reached, 0 not reached, 6 not evaluated yet." in page
     assert "Nothing yet." in page
 
 

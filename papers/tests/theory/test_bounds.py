@@ -293,7 +293,7 @@ def printed_theorem_4_5(case: Quadratic, beta: float, steps: int, z: np.ndarray)
         fits = middle <= 8 / (math.sqrt(1 + 64 * a(middle)) + 1)
         eta_0, above = (middle, above) if fits else (eta_0, middle)
     gamma, zeta = 1 - eta_0 / problem.kappa, 1 - eta_0 / 4 - a(eta_0) * eta_0**2
-    assert zeta >= -1e-12
+    assert zeta >= -1e-12  # zero but for the rounding of the bisection above
     excess, squares = case.momentum(eta_0 / (2 * problem.smoothness), beta, noise_on_the_mean(problem, z))
     u_3 = float(influence.momentum_weights(steps, gamma=gamma, beta=beta) @ z**2)
     right = (gamma**steps + 2 * eta_0 * problem.noise_weight * u_3) * problem.initial_excess

@@ -1,9 +1,10 @@
 """Recipes by registration: what is searched for, where and by which rule, written down before its first run.
 
-Each target is the best number that others publish for a model like the paper's. For each there is one search on public
-data, of these trials in this space, and one evaluation: the best trial's settings, as they are, with seeds 100 to 104.
-Nothing is searched a second time, and no row is left out. The spaces were written by a person who had seen what the
-recipes of the archive (`experiments.strong`) score on the test data; for the targets here nothing had been run.
+Each target is the best number of others that was known here for a model like the paper's. For each there is one search
+on public data, of these trials in this space, and one evaluation: the best trial's settings, as they are, with seeds
+100 to 104. Nothing is searched a second time, and no row is left out. The spaces were written by a person who had seen
+what the recipes of the archive (`experiments.strong`) score on the test data; for the targets here nothing had
+been run.
 """
 
 from dataclasses import dataclass

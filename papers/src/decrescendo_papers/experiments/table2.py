@@ -27,8 +27,8 @@ TABLE2 = Table(
         "Adam, 25 epochs and C_0 = 2; rate 0.02, batch 512, sizes, length 256 and a vocabulary of 10,000 "
         "are inferred from public examples.",
         "The vocabulary is public: the 10,000 most frequent English words, not counted on the reviews.",
-        "Adam divides by the length of the gradient, so a clip norm that falls changes the weights' steps "
-        "little: what moves here is mostly the noise.",
+        "Adam divides by the length of the gradient, so a clip norm that falls should change the weights' steps "
+        "little, and the noise be what moves here: a guess, which no run here tests.",
     ),
     plain={"imdb": 82.85},
 )

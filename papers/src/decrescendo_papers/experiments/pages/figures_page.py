@@ -52,7 +52,7 @@ def figures_page(sources: Sources) -> str:
             parts += [f"![{figure.title}]({key}.png)", words(figure, sources), *_settings(figure, sources)]
         else:
             parts.append("**Unfinished**: nothing has been computed for it yet.")
-        seeds = " --seeds 3" if figure.runs else ""
+        seeds = f" --seeds {_seeds(figure, sources)}" if figure.runs else ""
         parts.append(f"```sh\npapers reproduce {key}{seeds}\npapers report\n```")
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -66,6 +66,11 @@ def is_drawn(figure: Figure, sources: Sources) -> bool:
 def all_runs(figure: Figure) -> list[Spec]:
     """The figure's runs, and those of its larger grid where it has one."""
     return list(FIGURES.get(f"{figure.key}-whole", figure).runs.values())
+
+
+def _seeds(figure: Figure, sources: Sources) -> int:
+    """The largest number of seeds that a run of it has, at least one."""
+    return max((len(sources.archive.of(spec)) for spec in all_runs(figure)), default=1) or 1
 
 
 def _settings(figure: Figure, sources: Sources) -> list[str]:

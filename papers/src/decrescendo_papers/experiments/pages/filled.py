@@ -76,6 +76,7 @@ class Filled:
     def all_results(self) -> list[Result]:
         """Every result that the page shows."""
         cells = [*self.table.cells([0]), *self.table.tried_cells([0], (*self.table.tried, *self.table.own))]
+        cells += [cell for block in BLOCKS for cell in self.table.tried_cells([0], self.table.stopped, block)]
         found = [self.archive.of(cell.specs[0]) for cell in cells]
         found += [self.archive.of(spec) for spec, _ in self.plain().values()]
         return [result for results in found for result in results.values()]

@@ -57,7 +57,8 @@ def grid_words(_: Figure, sources: Sources) -> str:
     best, worst = (pick(found, lambda point: found[point].mean) for pick in (first_of_most, first_of_least))
     lines = [
         f"- {len(found)} of {len(values) ** 2} points are finished, with {_range(counts)} a point.",
-        f"- The best mean is {found[best].shown} at {_point(best)}, the worst {found[worst].shown} at {_point(worst)}: "
+        f"- The best {'score' if counts == [1] else 'mean'} is {found[best].shown} at {_point(best)}, the worst "
+        f"{found[worst].shown} at {_point(worst)}: "
         f"{found[best].mean - found[worst].mean:.2f} points apart.",
     ]
     gains = above_vanilla(sources.archive)

@@ -150,6 +150,21 @@ def inside(found: Influence, fit: Exponential) -> Bool[np.ndarray, " points"]:
     return (low - rounding <= fitted) & (fitted <= high + rounding)
 
 
+def refuted(found: Influence, fit: Exponential) -> float | None:
+    """P value against the fitted exponential: of the measured step that is furthest from it by Student's t-test over
+    the seeds, times the number of steps. The fit has seen the same numbers, and is nearer to them than the truth: p is
+    rather too large.
+
+    ``None`` for one seed. Up to rounding a step that is on the curve is not off it.
+    """
+    if found.seeds < 2:
+        return None
+    away = np.abs(found.mean - fit.at(found.at))
+    away[away <= SAME * np.abs(found.slopes).max()] = 0.0
+    far = np.divide(away, found.error, out=np.where(away > 0, np.inf, 0.0), where=found.error > 0)
+    return min(1.0, len(found.at) * float(2 * stats.t.sf(far.max(), found.seeds - 1)))
+
+
 def reach(numbers: Sequence[float]) -> float:
     """Half of Student's confidence interval of the mean; zero for one value."""
     if len(numbers) < 2:

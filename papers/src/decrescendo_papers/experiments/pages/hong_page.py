@@ -256,7 +256,7 @@ def _privacy(cases: Sequence[Compared]) -> str:
         f"epsilon of the very same runs is {rounded(low, 'down', 4)} .. {rounded(high, 'up', 4)}: "
         f"{100 * (1 - high / EPSILON):.1f} % of the budget is not used. Without subsampling the `{Gaussian().name}` "
         f"accountant is exact: at the same epsilon it allows sum 1/z_t^2 = {mu**2:.4f}, {share:.2f} times the paper's "
-        "R, to any schedule alike. The choice of steps and schedule costs nothing: it is made on made-up data. Rate "
+        "R, to any schedule alike. The choice of steps and schedule costs no privacy: it is made on made-up data. Rate "
         "and clip norm are the paper's; its authors chose the rate on private data without noise, which nothing pays "
         "for. The training losses on this page are read from private rows, twenty times over: they are shown because "
         "MNIST is published, and the guarantee is that of each run's weights alone."

@@ -22,7 +22,7 @@ def index_page(tables: Sequence[Filled], sources: Sources, claims: Sequence[Clai
         "# What the paper reports, and what comes out here",
         "Tables and figures of Du et al. 2022, *Dynamic Differential-Privacy Preserving SGD*, trained again and "
         "counted twice: as the paper counts, and with a certified epsilon. Everything in this folder is written by "
-        "`papers report` from `results/runs` and `results/figures`; no number is typed by hand.",
+        "`papers report` from what lies in `results`; no number is typed by hand.",
         "## What holds, and what does not",
         f"{RULE} Each claim with its cell, seeds and command: [claims.md](claims.md).",
         what_holds(tables, claims),

@@ -8,6 +8,7 @@ from decrescendo.base.markdown import table
 from decrescendo_papers.experiments.pages.filled import VANILLA, Filled
 from decrescendo_papers.experiments.pages.question import question_section
 from decrescendo_papers.experiments.pages.settings import machines_table, methods_table, settings_table
+from decrescendo_papers.experiments.pages.stopped_section import stopped_section
 from decrescendo_papers.experiments.pages.verdict import seeds_of, verdict
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import CERTIFIED, CLAIMED, Column, Row
@@ -41,6 +42,7 @@ def table_page(filled: Filled, *sections: str) -> str:
         *_block(filled, CLAIMED),
         *_block(filled, CERTIFIED),
         *_own(filled),
+        stopped_section(filled),
         *_tried(filled),
         *sections,
         "## Without privacy",
@@ -48,7 +50,8 @@ def table_page(filled: Filled, *sections: str) -> str:
         "## What is implemented",
         "\n".join(f"- {note}" for note in source.notes),
         methods_table([*filled.rows(CERTIFIED)]),
-        "Equal seeds have equal initial weights and batches whatever the method. Schedules move at every step (the "
+        "Equal seeds have equal initial weights whatever the method, and equal batches where the sample rate is equal. "
+        "Schedules move at every step (the "
         "baselines' noise decays once an epoch), and the noisy sum is divided by the expected batch size.",
         "## Settings",
         settings_table(_specs(filled)),

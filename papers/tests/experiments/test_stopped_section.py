@@ -1,0 +1,79 @@
+"""Facts: what the page says of runs that ended when the budget was spent changes where the means do."""
+
+import dataclasses
+
+import pytest
+
+from decrescendo_papers.experiments.methods import DYNAMIC, STOPPED, ZCDP
+from decrescendo_papers.experiments.pages.archive import Archive
+from decrescendo_papers.experiments.pages.filled import Filled
+from decrescendo_papers.experiments.pages.stopped_section import sentences, stopped_section
+from decrescendo_papers.experiments.pages.table_page import table_page
+from decrescendo_papers.experiments.results import Result
+from decrescendo_papers.experiments.spec import Spec
+from decrescendo_papers.experiments.table import CERTIFIED, CLAIMED, Column, Table
+
+COLUMN = Column("mnist", 0.4)
+ROW = dataclasses.replace(STOPPED, only=("mnist/0.4",))
+TABLE = Table(
+    key="table1", title="Table 1: made up", columns=(COLUMN, Column("mnist", 1.2)),
+    rows=(DYNAMIC.reports(92.0, 94.0), ZCDP.reports(60.0, 70.0)), stopped=(ROW,),
+)  # fmt: skip
+
+
+def result(spec: Spec, percent: float, steps: int = 0) -> Result:
+    return Result(
+        spec, {"test_accuracy": percent / 100}, claimed=0.4, certified=(0.399, 0.4), clt=0.39,
+        noise_multiplier=(10.0, 9.0), steps=steps,
+    )  # fmt: skip
+
+
+def fill(block: str, stopped: float | str | None, dynamic: float | None = 92.0) -> Filled:
+    found: list[Result] = []
+    (spec,) = TABLE.cell(ROW, COLUMN, block, [0]).specs
+    if isinstance(stopped, str):
+        found.append(Result(spec, refused=stopped))
+    elif stopped is not None:
+        found.append(result(spec, stopped, 1_440))
+    if dynamic is not None:
+        found.append(result(TABLE.cell(DYNAMIC, COLUMN, block, [0]).specs[0], dynamic))
+    return Filled(TABLE, Archive(found))
+
+
+@pytest.mark.parametrize(
+    ("mean", "near", "ahead"),
+    [(58.99, 0, 0), (59.0, 1, 0), (59.01, 1, 0), (91.99, 1, 0), (92.0, 1, 1), (92.01, 1, 1)],
+)
+def test_means_are_held_against_the_papers_and_dynamics(mean: float, near: int, ahead: int) -> None:
+    assert sentences(fill(CLAIMED, mean)) == [
+        f"**Against the paper's rho-zCDP-SGD**: within 1.0 point of its number, or above it, in {near} of 1 columns "
+        "that have runs.",
+        f"**Against dynamic DP-SGD, as the paper counts**: level with its mean or above it in {ahead} of 1 columns "
+        "that have runs; nothing is tested.",
+    ]
+    # Ended by Pld it is not the paper's baseline.
+    (line,) = sentences(fill(CERTIFIED, mean))
+    assert line.startswith(
+        f"**Against dynamic DP-SGD, certified**: level with its mean or above it in {ahead} of 1 "
+    )
+
+
+def test_without_runs_nothing_is_said_and_without_a_first_step_that() -> None:
+    assert sentences(fill(CLAIMED, None)) == []
+    assert sentences(fill(CLAIMED, "too much")) == [
+        "**No run**, as the paper counts: the first epoch alone costs more than the budget in mnist/0.4."
+    ]
+    assert len(sentences(fill(CLAIMED, 60.0, dynamic=None))) == 1
+
+
+def test_the_section_shows_both_blocks_and_their_steps() -> None:
+    filled = fill(CLAIMED, 61.0)
+    lines = [" ".join(line.split()) for line in stopped_section(filled).splitlines() if "mnist/0.4 |" in line]
+    assert lines == [
+        "| as the paper counts | mnist/0.4 | 61.00 | 1 | 1,440 | 10 -> 9 | 0.399 .. 0.4 | - | 92.00 | 60.00 |",
+        "| certified | mnist/0.4 | - | - | - | - | - | - | - | - |",
+    ]
+    assert "no first step" in stopped_section(fill(CLAIMED, "too much"))
+    assert stopped_section(filled) in table_page(filled)
+    assert len(filled.all_results()) == 2
+    assert stopped_section(Filled(dataclasses.replace(TABLE, stopped=()), Archive([]))) == ""
