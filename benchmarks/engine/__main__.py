@@ -42,7 +42,8 @@ def main() -> None:
     elif arguments.command == "one":
         one(arguments, device)
     elif arguments.command == "memory":
-        print(json.dumps(memory_here(arguments.workload, arguments.contender, device)))
+        setting = Setting(workloads(device)[arguments.workload], device)
+        print(json.dumps(memory_here(CONTENDERS[arguments.contender].make(setting), device)))
     else:
         for name in _chosen(arguments.workloads, known):
             show(name, _chosen(arguments.contenders, list(CONTENDERS)), device, arguments.rows)
@@ -79,7 +80,8 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
         # First, since a contender that hangs is noticed here: what runs in this process cannot be stopped.
         surroundings = environment(arguments.threads)
         for name in dict.fromkeys(("plain", *arguments.contenders)):
-            memory[name] = memory_apart(workload.name, name, device, surroundings)
+            command = ["benchmarks.engine", "memory", workload.name, name, "--device", str(device)]
+            memory[name] = memory_apart(command, surroundings)
             print(f"{workload.name}, {name}: memory {memory[name]}", file=sys.stderr, flush=True)
     slow = {name: found["too slow"] for name, found in memory.items() if "too slow" in found}
     quick = [name for name in arguments.contenders if name not in slow]

@@ -6,14 +6,14 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.engine.contenders import CONTENDERS, Setting
+from benchmarks.engine.contenders import Step
 from benchmarks.engine.timing import WARM_UP, synchronise
-from benchmarks.engine.workloads import workloads
 
 # Seconds that a contender has for its steps and all that goes before them.
 PATIENCE = 240
@@ -22,23 +22,11 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
-def memory_apart(
-    workload: str, contender: str, device: torch.device, environment: dict[str, str]
-) -> dict[str, Any]:
-    """`memory_here` in a fresh process; a reason under "failed" or "too slow" where there is no number."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.engine",
-        "memory",
-        workload,
-        contender,
-        "--device",
-        str(device),
-    ]
+def memory_apart(module: Sequence[str], environment: dict[str, str]) -> dict[str, Any]:
+    """What a module that prints `memory_here` finds in a fresh process; a reason under "failed" or "too slow"."""
     try:
         done = subprocess.run(
-            command,
+            [sys.executable, "-m", *module],
             capture_output=True,
             text=True,
             env=environment | _ALLOCATOR,
@@ -53,9 +41,8 @@ def memory_apart(
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def memory_here(workload: str, contender: str, device: torch.device) -> dict[str, Any]:
+def memory_here(step: Step, device: torch.device) -> dict[str, Any]:
     """Bytes at the highest point of one step, after warm-up, above the level before the very first step."""
-    step = CONTENDERS[contender].make(Setting(workloads(device)[workload], device))
     gc.collect()
     level = _now()
     synchronise(device)

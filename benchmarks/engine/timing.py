@@ -5,7 +5,7 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,17 +49,17 @@ def measure(setting: Setting, names: list[str], *, rounds: int, seconds: float) 
         first = "" if entry.first is None else f", first step {entry.first:.2f} s"
         print(f"{setting.workload.name}, {name}: {entry.status}{first}", file=sys.stderr, flush=True)
     running = {name: entry.step for name, entry in entries.items() if entry.step is not None}
-    times = _rounds(running, setting.device, rounds=rounds, seconds=seconds)
+    times = in_turns(running, setting.device, rounds=rounds, seconds=seconds)
     return {name: _report(entry, times.get(name), times["plain"]) for name, entry in entries.items()}
 
 
-def timed(step: Step, device: torch.device) -> float:
-    """Seconds of one step, with the device's queue empty before and after."""
+def timed(step: Step, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of one step by a clock, with the device's queue empty before and after."""
     synchronise(device)
-    start = time.perf_counter()
+    start = clock()
     step.step()
     synchronise(device)
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def synchronise(device: torch.device) -> None:
@@ -90,9 +90,15 @@ def _ready(name: str, setting: Setting, expected: Mapping[str, Any]) -> Entry:
     return Entry("ready", "", step, error, first)
 
 
-def _rounds(
-    running: Mapping[str, Step], device: torch.device, *, rounds: int, seconds: float
+def in_turns(
+    running: Mapping[str, Step],
+    device: torch.device,
+    *,
+    rounds: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
+    """Seconds of one step of each in every round; no new round after ``seconds``, once there are seven."""
     times: dict[str, list[float]] = {name: [] for name in running}
     order = list(running)
     shuffle = random.Random(0)
@@ -104,7 +110,7 @@ def _rounds(
         shuffle.shuffle(order)
         for name in order:
             time.sleep(PAUSE)
-            times[name].append(timed(running[name], device))
+            times[name].append(timed(running[name], device, clock))
     return times
 
 

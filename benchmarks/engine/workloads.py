@@ -68,11 +68,13 @@ class Workload:
         return tuple(tensor.to(device) for tensor in self.draw(generator))
 
 
-def _images(rows: int, *shape: int) -> Callable[[torch.Generator], Batch]:
+def images(rows: int, *shape: int) -> Callable[[torch.Generator], Batch]:
+    """Random pictures of a shape, and one of ten classes for each."""
     return lambda g: (torch.rand(rows, *shape, generator=g), torch.randint(10, (rows,), generator=g))
 
 
-def _texts(rows: int, length: int, vocabulary: int, classes: int) -> Callable[[torch.Generator], Batch]:
+def texts(rows: int, length: int, vocabulary: int, classes: int) -> Callable[[torch.Generator], Batch]:
+    """Random tokens, and a class for each text."""
     return lambda g: (
         torch.randint(vocabulary, (rows, length), generator=g),
         torch.randint(classes, (rows,), generator=g),
@@ -101,7 +103,7 @@ def _paper_cnn(rows: int) -> Workload:
         "CNN of the paper",
         "1x28x28 images, convolutions 16 8x8 and 32 4x4, linear 512-32-10",
         lambda: paper_cnn(SEED),
-        _images(rows, 1, 28, 28),
+        images(rows, 1, 28, 28),
         rows,
         1.9,
         extra=rows != 250,
@@ -133,7 +135,7 @@ def _vit(*, cuda: bool) -> Workload:
         "ViT-tiny",
         f"192 wide, 12 blocks, 3 heads, 3x{image}x{image} images in {patch}x{patch} patches ({tokens} tokens)",
         lambda: ViT(image=image, patch=patch),
-        _images(rows, 3, image, image),
+        images(rows, 3, image, image),
         rows,
         37.0,
     )
@@ -150,7 +152,7 @@ def workloads(device: torch.device) -> dict[str, Workload]:
             "CNN 32/64 5x5",
             "1x28x28 images, convolutions 32 5x5 and 64 5x5, linear 1024-512-10",
             cnn_5x5,
-            _images(250, 1, 28, 28),
+            images(250, 1, 28, 28),
             250,
             3.6,
         ),
@@ -159,7 +161,7 @@ def workloads(device: torch.device) -> dict[str, Workload]:
             "embedding MLP",
             "vocabulary 10,000 x 16, 256 tokens, mean over tokens, linear 16-16-2",
             EmbeddingMLP,
-            _texts(512, 256, 10_000, 2),
+            texts(512, 256, 10_000, 2),
             512,
             0.82,
         ),
@@ -177,7 +179,7 @@ def workloads(device: torch.device) -> dict[str, Workload]:
             "VGG-11",
             "1x64x64 images, eight 3x3 convolutions of 64 to 512, no normalisation, linear 2048-512-10",
             vgg_11,
-            _images(16, 1, 64, 64),
+            images(16, 1, 64, 64),
             16,
             1.06,
         ),
@@ -186,7 +188,7 @@ def workloads(device: torch.device) -> dict[str, Workload]:
             "transformer encoder",
             "vocabulary 1,000, nn.TransformerEncoder 2 x 128, 4 heads, feed-forward 512, 64 tokens, no dropout",
             TextEncoder,
-            _texts(64, 64, 1_000, 4),
+            texts(64, 64, 1_000, 4),
             64,
             5.0,
         ),

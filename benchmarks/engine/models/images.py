@@ -3,19 +3,19 @@
 from torch import nn
 
 
-def cnn_5x5() -> nn.Module:
-    """Two 5x5 convolutions of 32 and 64 channels and two linear layers, for 1x28x28 images."""
+def cnn_5x5(width: int = 32) -> nn.Module:
+    """Two 5x5 convolutions of ``width`` and twice as many channels and two linear layers, for 1x28x28 images."""
     return nn.Sequential(
-        nn.Conv2d(1, 32, 5),
+        nn.Conv2d(1, width, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 5),
+        nn.Conv2d(width, 2 * width, 5),
         nn.ReLU(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(1024, 512),
+        nn.Linear(32 * width, 16 * width),
         nn.ReLU(),
-        nn.Linear(512, 10),
+        nn.Linear(16 * width, 10),
     )
 
 
