@@ -17,7 +17,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path("src", "decrescendo")
-SOURCES = (PACKAGE / "base" / "rng" / "gaussian.c", PACKAGE / "clipping" / "rules" / "products.c")
+RULES = PACKAGE / "clipping" / "rules"
+SOURCES = (PACKAGE / "base" / "rng" / "gaussian.c", RULES / "matrices.c", RULES / "products.c")
 FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi"]
 
 

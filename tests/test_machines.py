@@ -38,6 +38,11 @@ def play(leg: str, seen: str, folder: Path) -> subprocess.CompletedProcess[str]:
         ),
         pytest.param("two-threads", "__import__('torch').get_num_threads() == 2", marks=pytest.mark.slow),
         ("no-kernel", "__import__('decrescendo.clipping.rules.compiled', fromlist=['x']).library() is None"),
+        pytest.param(
+            "no-kernel",
+            "__import__('decrescendo.clipping.rules.matrices', fromlist=['x']).library() is None",
+            marks=pytest.mark.slow,
+        ),
         pytest.param("hash-seed", "os.environ['PYTHONHASHSEED'].isdigit()", marks=pytest.mark.slow),
         pytest.param("time-zone", "time.tzname[0] == 'PST'", marks=pytest.mark.slow),
         pytest.param("plain-c", "locale.setlocale(locale.LC_ALL, '') == 'C'", marks=pytest.mark.slow),

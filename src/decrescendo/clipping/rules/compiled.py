@@ -117,7 +117,7 @@ def gradients(
         [1, *numbers][-2:] for numbers in (pixels, geometry.kernel, geometry.stride, places)
     )
     sizes = Sizes(batch, high, wide, channels, outputs, *kernel, *steps, ys, xs, *strides)
-    pointers = [_pointer(tensor) for tensor in (found, squares, last, d)]
+    pointers = [pointer(tensor) for tensor in (found, squares, last, d)]
     function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), BEST)
     return squares
 
@@ -149,8 +149,15 @@ def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Ten
     return d.contiguous(), (count, 1)
 
 
-def _pointer(tensor: Tensor) -> int:
-    """Where its numbers lie; some tensors have none (made up, or known to be zero)."""
+def pointer(tensor: Tensor) -> int:
+    """Where its numbers lie; some tensors have none (made up, or known to be zero).
+
+    Errors:
+        InvalidValue: such a tensor.
+
+    >>> pointer(torch.ones(1)) != 0
+    True
+    """
     address = tensor.data_ptr()
     if not address and tensor.numel():
         raise InvalidValue(

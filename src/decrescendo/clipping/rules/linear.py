@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from decrescendo.clipping.rules import matrices
 from decrescendo.clipping.rules.grams import (
     Lengths,
     gram_cost,
@@ -24,7 +25,15 @@ from decrescendo.clipping.rules.grams import (
     products_of,
     slack_of,
 )
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, scale_and_sum, square_rows, zero_rows
+from decrescendo.clipping.rules.rule import (
+    Call,
+    Kernel,
+    Rule,
+    round_up,
+    scale_and_sum,
+    square_rows,
+    zero_rows,
+)
 from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, product_cost
 
 
@@ -105,8 +114,8 @@ class LinearKernel:
             return gram_norms(a, d, slack_of(self.inputs))
         shape = (a.shape[0], d.shape[2], a.shape[2])
         if method == "keep" and (kept := self._room(shape, d)) is not None:
-            self.product = torch.bmm(d.transpose(1, 2), a, out=kept)
-            return square_rows(kept)
+            self.product = kept
+            return product_squares(d.transpose(1, 2), a, kept)
         return _product_norms(a, d, slack_of(self.inputs))
 
     def _lengths(self, d: Tensor) -> Float[Tensor, " batch"]:
@@ -163,7 +172,8 @@ class LinearKernel:
         batch, places, features = a.shape
         outputs = d.shape[2]
         wide = features * outputs
-        product = product_cost(outputs, places, features)
+        quick = matrices.covers(a, d)
+        product = matrices.COST * places * wide if quick else product_cost(outputs, places, features)
         summed = product_cost(outputs, batch * places, features) / batch
         cost = {
             "gram": gram_cost(places, features, outputs) + summed,
@@ -198,6 +208,17 @@ def scaled_product(
     return total
 
 
+def product_squares(
+    left: Float[Tensor, "batch outputs positions"],
+    right: Float[Tensor, "batch positions features"],
+    found: Float[Tensor, "batch outputs features"],
+) -> Float[Tensor, " batch"]:
+    """Writes the products to ``found``; the squares of their norms, never below the exact ones."""
+    if matrices.covers(right, left):
+        return round_up(matrices.products(right, left, found), found[0].numel())
+    return square_rows(torch.bmm(left, right, out=found))
+
+
 def product_norms(
     left: Float[Tensor, "batch outputs positions"],
     right: Float[Tensor, "batch positions features"],
@@ -205,7 +226,8 @@ def product_norms(
 ) -> Float[Tensor, " batch"]:
     """|left right|^2 of products that are not kept: with room for what other roundings of the sum can add."""
     lengths = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=2)
-    return square_rows(torch.bmm(left, right)) + slack * lengths.sum(1).square()
+    found = left.new_empty(left.shape[0], left.shape[1], right.shape[2])
+    return product_squares(left, right, found) + slack * lengths.sum(1).square()
 
 
 def _product_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"]:
