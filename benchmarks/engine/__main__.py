@@ -1,4 +1,5 @@
-"""Command line: ``run`` measures, ``page`` writes docs/reference/engine-speed.md, ``profile`` shows operations."""
+"""Command line: ``run`` measures, ``operations`` counts, ``page`` writes docs/reference/engine-speed.md, ``profile``
+shows where time goes."""
 
 import argparse
 import json
@@ -29,6 +30,11 @@ def main() -> None:
         from benchmarks.engine.page import write
 
         write(arguments.results, arguments.docs)
+        return
+    if arguments.command == "operations":
+        from benchmarks.engine.operations import write as count_all
+
+        count_all(arguments.results / "operations.json")
         return
     device = _device(arguments.device)
     known = list(workloads(device))
@@ -165,11 +171,13 @@ def _parser() -> argparse.ArgumentParser:
     page = commands.add_parser("page", help="docs/reference/engine-speed.md and figure from results/engine")
     page.add_argument("--results", type=Path, default=RESULTS)
     page.add_argument("--docs", type=Path, default=ROOT / "docs/reference")
-    operations = commands.add_parser("profile", help="the costliest operations")
-    operations.add_argument("--workloads", nargs="+")
-    operations.add_argument("--contenders", nargs="+", default=["plain", "decrescendo"])
-    operations.add_argument("--device", default="auto")
-    operations.add_argument("--rows", type=int, default=15)
+    counted = commands.add_parser("operations", help="count products and bytes, ours and plain training's")
+    counted.add_argument("--results", type=Path, default=RESULTS)
+    profiled = commands.add_parser("profile", help="the costliest operations")
+    profiled.add_argument("--workloads", nargs="+")
+    profiled.add_argument("--contenders", nargs="+", default=["plain", "decrescendo"])
+    profiled.add_argument("--device", default="auto")
+    profiled.add_argument("--rows", type=int, default=15)
     return parser
 
 

@@ -59,7 +59,7 @@ def write(results: Path, docs: Path) -> None:
             continue
         stem = "engine-speed" if device == "cpu" else f"engine-speed-{device}"
         draw(reports, docs / f"{stem}.png")
-        lines += _section(title, stem, reports)
+        lines += _section(title, stem, reports, device, results)
     lines += _closing(results)
     (docs / "engine-speed.md").write_text("\n".join(lines) + "\n")
 
@@ -74,7 +74,7 @@ def _opening() -> list[str]:
     return ["# What a private step costs", "", *_wrapped(_OPENING)]
 
 
-def _section(title: str, stem: str, reports: Mapping[str, Report]) -> list[str]:
+def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, results: Path) -> list[str]:
     shown = [name for name in CONTENDERS if _installed(name, reports)]
     absent = [CONTENDERS[name].title for name in CONTENDERS if name not in shown]
     others = [name for name in shown if name != "plain"]
@@ -98,11 +98,41 @@ def _section(title: str, stem: str, reports: Mapping[str, Report]) -> list[str]:
     for report in reports.values():
         cells = [_cell(report, name, lambda e, report=report: _memory(e, report)) for name in shown]
         lines.append(_row([_label(report), *cells]))
+    if device == "cpu":
+        lines += _counted(results)
     lines += ["", "### Workloads", "", *_header(["workload", "batch", "parameters", "clip norm", "sizes"])]
     for r in reports.values():
         cells = [r["title"], str(r["rows"]), f"{r['parameters']:,}", f"{r['clip norm']:g}", r["sizes"]]
         lines.append(_row(cells))
     lines += _remarks(reports, absent)
+    return lines
+
+
+_COUNTED = (
+    "The floor, counted and not timed: multiplications and additions of all products of a step (10^9), and the MiB that its "
+    "operations read and write; in brackets times plain training. An engine may need no more products than plain "
+    "training, which ours hardly does; but where plain training writes one gradient for all examples, the gradient of "
+    "each, or Gram matrices, are written and read. By `python -m benchmarks.engine operations`, {when}."
+)
+
+
+def _counted(results: Path) -> list[str]:
+    """What both do, from operations.json; nothing where it was not counted."""
+    path = results / "operations.json"
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    lines = ["", "### Operations and bytes of a step", "", *_wrapped(_COUNTED.format(when=words(found))), ""]
+    lines += _header(["workload", "products, plain training", "ours", "MiB, plain training", "ours "])
+    for workload in workloads(torch.device("cpu")).values():
+        if workload.name in found["workloads"]:
+            plain, ours = (found["workloads"][workload.name][name] for name in ("plain", OURS))
+            cells: list[str] = []
+            for key, unit in (("operations", 1e9), ("bytes", 2**20)):
+                digits = ".2f" if key == "operations" else ",.0f"
+                cells += [f"{plain[key] / unit:{digits}}"]
+                cells += [f"{ours[key] / unit:{digits}} ({ours[key] / plain[key]:.2f})"]
+            lines.append(_row([f"{workload.title} ({workload.rows})", *cells]))
     return lines
 
 
@@ -136,7 +166,7 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
         )
     if whole:
         lines.append(
-            f"With noise, seeded: {statistics.median(whole):.2f} times in the median, {max(whole):.2f} at most."
+            f"With secure noise: {statistics.median(whole):.2f} times in the median, {max(whole):.2f} at most."
         )
     if leads:
         lines.append(

@@ -1,0 +1,117 @@
+"""Multiplications and bytes of a step, ours and plain training's: counted, not timed, so the same on every machine.
+
+A step's time is bounded by both: products by the processor's arithmetic, all else by its memory. Counted are the
+multiplications and additions of products and convolutions (torch's formulas, and those of our compiled kernels), and
+what operations read and write, views apart.
+"""
+
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from benchmarks import measured_at
+from benchmarks.engine.contenders import CONTENDERS, Setting
+from benchmarks.engine.workloads import workloads
+from decrescendo.clipping.rules import compiled, matrices
+
+_WARM_UP = 3
+# No views to torch, but nothing is read or written.
+_STILL = {
+    "_unsafe_view",
+    "squeeze_",
+    "unsqueeze_",
+    "empty",
+    "new_empty",
+    "empty_like",
+    "empty_strided",
+    "detach_",
+}
+
+
+class Counted(TorchDispatchMode):
+    """Operations (multiplications and additions of products) and bytes of what is done while it is on.
+
+    >>> with Counted() as counted:
+    ...     _ = torch.ones(2, 3) @ torch.ones(3, 4)
+    >>> counted.operations, counted.bytes == 4 * (6 + 12 + 6 + 12 + 8)  # both sides made, both read, one product written
+    (48, True)
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations = self.bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        found = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        formula = flop_registry.get(getattr(torch.ops.aten, name.rstrip("_"), None))  # in place as not
+        if formula is not None:
+            self.operations += formula(*args, **kwargs, out_val=found)
+        if not func.is_view and name not in _STILL:
+            self._moved(args, kwargs, found)
+        return found
+
+    def kernel(self, plain: Callable[..., Tensor], products: Callable[..., int]) -> Callable[..., Tensor]:
+        """``plain``, which torch does not see, counted."""
+
+        def counted(*args: Any) -> Tensor:
+            self.operations += 2 * products(*args)
+            found = plain(*args)
+            self._moved(args, found)
+            return found
+
+        return counted
+
+    def _moved(self, *values: Any) -> None:
+        self.bytes += sum(
+            leaf.numel() * leaf.element_size() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)
+        )
+
+
+def count(setting: Setting, name: str) -> dict[str, int]:
+    """One step of a contender, after it has warmed up."""
+    step = CONTENDERS[name].make(setting)
+    with torch.backends.mkldnn.flags(enabled=False):  # its recurrent layer is one operation without a formula
+        for _ in range(_WARM_UP):
+            step.step()
+        counted = Counted()
+        with ExitStack() as stack:
+            patch = mock.patch.object
+            stack.enter_context(patch(compiled, "gradients", counted.kernel(compiled.gradients, _convolved)))
+            stack.enter_context(patch(matrices, "products", counted.kernel(matrices.products, _multiplied)))
+            stack.enter_context(counted)
+            step.step()
+    return {"operations": counted.operations, "bytes": counted.bytes}
+
+
+def _convolved(_: Tensor, d: Tensor, __: Any, found: Tensor) -> int:
+    return found.numel() * d[0, 0].numel()
+
+
+def _multiplied(a: Tensor, _: Tensor, found: Tensor) -> int:
+    return found.numel() * a.shape[1]
+
+
+def write(path: Path) -> None:
+    """Every workload, ours and plain training."""
+    torch.set_num_threads(1)
+    found: dict[str, Any] = {**measured_at(), "workloads": {}}
+    device = torch.device("cpu")
+    for name, workload in workloads(device).items():
+        setting = Setting(workload, device)
+        row = {contender: count(setting, contender) for contender in ("plain", "decrescendo")}
+        found["workloads"][name] = row
+        print(name, row, flush=True)
+    path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
