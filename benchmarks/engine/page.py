@@ -109,8 +109,8 @@ def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, 
 
 
 _COUNTED = (
-    "The floor, counted and not timed: multiplications and additions of all products of a step (10^9), and the MiB that its "
-    "operations read and write; in brackets times plain training. An engine may need no more products than plain "
+    "The floor, counted and not timed: multiplications and additions of all products of a step (10^9), and the MiB "
+    "that its operations read and write; in brackets times plain training. An engine may need no more products than plain "
     "training, which ours hardly does; but where plain training writes one gradient for all examples, the gradient of "
     "each, or Gram matrices, are written and read. By `python -m benchmarks.engine operations`, {when}."
 )
