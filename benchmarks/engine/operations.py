@@ -42,7 +42,7 @@ class Counted(TorchDispatchMode):
 
     >>> with Counted() as counted:
     ...     _ = torch.ones(2, 3) @ torch.ones(3, 4)
-    >>> counted.operations, counted.bytes == 4 * (6 + 12 + 6 + 12 + 8)  # both sides made, both read, one product written
+    >>> counted.operations, counted.bytes == 4 * (6 + 12 + 6 + 12 + 8)  # sides made and read, one written
     (48, True)
     """
 

@@ -109,9 +109,9 @@ def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, 
 
 
 _COUNTED = (
-    "The floor, counted and not timed: multiplications and additions of all products of a step (10^9), and the MiB "
-    "that its operations read and write; in brackets times plain training. An engine may need no more products than plain "
-    "training, which ours hardly does; but where plain training writes one gradient for all examples, the gradient of "
+    "The floor, counted and not timed: multiplications and additions of all products of a step (10^6), and the MiB "
+    "that its operations read and write; in brackets times plain training. An engine need not multiply more than plain "
+    "training, and ours hardly does; but where plain training writes one gradient for all examples, the gradient of "
     "each, or Gram matrices, are written and read. By `python -m benchmarks.engine operations`, {when}."
 )
 
@@ -123,13 +123,13 @@ def _counted(results: Path) -> list[str]:
         return []
     found = json.loads(path.read_text())
     lines = ["", "### Operations and bytes of a step", "", *_wrapped(_COUNTED.format(when=words(found))), ""]
-    lines += _header(["workload", "products, plain training", "ours", "MiB, plain training", "ours "])
+    lines += _header(["workload", "products, plain training", "ours", "MiB, plain training", "ours"])
     for workload in workloads(torch.device("cpu")).values():
         if workload.name in found["workloads"]:
             plain, ours = (found["workloads"][workload.name][name] for name in ("plain", OURS))
             cells: list[str] = []
-            for key, unit in (("operations", 1e9), ("bytes", 2**20)):
-                digits = ".2f" if key == "operations" else ",.0f"
+            for key, unit in (("operations", 1e6), ("bytes", 2**20)):
+                digits = ",.1f" if key == "operations" else ",.0f"
                 cells += [f"{plain[key] / unit:{digits}}"]
                 cells += [f"{ours[key] / unit:{digits}} ({ours[key] / plain[key]:.2f})"]
             lines.append(_row([f"{workload.title} ({workload.rows})", *cells]))
