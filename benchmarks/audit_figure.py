@@ -8,6 +8,7 @@ from decrescendo.errors import InvalidValue
 from decrescendo.report.canvas import COLOURS, label, legend, new_figure, save
 
 _SHAPES = ("o", "s", "D", "^", "v", "P", "X")
+_COLOURS = (*COLOURS, "black")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], path: Path) -> 
                 at = audits.index(mark.audit)
                 height = -row + 0.28 - 0.56 * at / max(1, len(audits) - 1)
                 shown = min(mark.lower, 0.97 * limit)
-                colour = COLOURS[at % len(COLOURS)]
+                colour = _COLOURS[at % len(_COLOURS)]
                 panel.plot([min(mark.plain, shown), shown], [height, height], color=colour, linewidth=1)
                 panel.plot(
                     shown, height, marker=">" if mark.lower > shown else _SHAPES[at % len(_SHAPES)],
@@ -69,7 +70,7 @@ def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], path: Path) -> 
                 if mark.caught_by == ("noise",):
                     panel.annotate(
                         "noise test", (shown, height), xytext=(6, -3), textcoords="offset points", fontsize=7,
-                        color=colour,
+                        color=colour, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
                     )  # fmt: skip
         panel.set_xlim(-0.03 * limit, limit)
         panel.set_ylim(-len(builds) + 0.5, 0.5)
@@ -82,7 +83,7 @@ def draw_audits(marks: Sequence[Mark], *, builds: Sequence[str], path: Path) -> 
             [],
             [],
             marker=_SHAPES[at % len(_SHAPES)],
-            color=COLOURS[at % len(COLOURS)],
+            color=_COLOURS[at % len(_COLOURS)],
             linestyle="-",
             label=audit,
         )

@@ -267,6 +267,10 @@ def test_the_settings_of_the_x_rays_are_the_best_of_the_grid_on_clothes(scripts:
 def test_the_page_says_what_was_measured() -> None:
     pretrained = importlib.import_module("benchmarks.pretrained")
     assert pretrained.PAGE.read_text(encoding="utf-8") == pretrained.page()
+    recipes = (ROOT / "papers/docs/reproduction/recipes.md").read_text(encoding="utf-8")
+    rows = [line for line in recipes.splitlines() if line.startswith("| imdb-")]
+    for score in pretrained.OURS_IMDB:
+        assert any(score in row for row in rows)
     for path in pretrained.RESULTS.glob("*.json"):
         for row in json.loads(path.read_text(encoding="utf-8")).get("rows", []):
             assert row["proven"]

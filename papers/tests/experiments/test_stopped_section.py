@@ -45,25 +45,40 @@ def fill(block: str, stopped: float | str | None, dynamic: float | None = 92.0) 
     [(58.99, 0, 0), (59.0, 1, 0), (59.01, 1, 0), (91.99, 1, 0), (92.0, 1, 1), (92.01, 1, 1)],
 )
 def test_means_are_held_against_the_papers_and_dynamics(mean: float, near: int, ahead: int) -> None:
-    assert sentences(fill(CLAIMED, mean)) == [
+    assert [line for line in sentences(fill(CLAIMED, mean)) if line.startswith("**Against")] == [
         f"**Against the paper's rho-zCDP-SGD**: within 1.0 point of its number, or above it, in {near} of 1 columns "
         "that have runs.",
         f"**Against dynamic DP-SGD, as the paper counts**: level with its mean or above it in {ahead} of 1 columns "
         "that have runs; nothing is tested.",
     ]
     # Ended by Pld it is not the paper's baseline.
-    (line,) = sentences(fill(CERTIFIED, mean))
+    (line,) = [line for line in sentences(fill(CERTIFIED, mean)) if line.startswith("**Against")]
     assert line.startswith(
         f"**Against dynamic DP-SGD, certified**: level with its mean or above it in {ahead} of 1 "
     )
 
 
 def test_without_runs_nothing_is_said_and_without_a_first_step_that() -> None:
-    assert sentences(fill(CLAIMED, None)) == []
-    assert sentences(fill(CLAIMED, "too much")) == [
-        "**No run**, as the paper counts: the first epoch alone costs more than the budget in mnist/0.4."
+    absent = [
+        f"**Unfinished**, {words}: no run yet in mnist/0.4." for words in ("as the paper counts", "certified")
     ]
-    assert len(sentences(fill(CLAIMED, 60.0, dynamic=None))) == 1
+    assert sentences(fill(CLAIMED, None)) == absent
+    assert sentences(fill(CLAIMED, "too much")) == [
+        "**No run**, as the paper counts: the first epoch alone costs more than the budget in mnist/0.4.",
+        absent[1],
+    ]
+    alone = sentences(fill(CLAIMED, 60.0, dynamic=None))
+    assert [line.partition("**:")[0] for line in alone if line.startswith("**Against")] == [
+        "**Against the paper's rho-zCDP-SGD"
+    ]
+
+
+@pytest.mark.parametrize(("seeds", "few"), [(1, True), (2, True), (3, False)])
+def test_few_seeds_are_named(seeds: int, few: bool) -> None:
+    specs = TABLE.cell(ROW, COLUMN, CERTIFIED, range(seeds)).specs
+    found = sentences(Filled(TABLE, Archive([result(spec, 60.0, 10) for spec in specs])))
+    assert (f"**Fewer than 3 seeds**, certified: mnist/0.4 ({seeds})." in found) is few
+    assert any(line.startswith("**Fewer") for line in found) is few
 
 
 def test_the_section_shows_both_blocks_and_their_steps() -> None:

@@ -111,6 +111,9 @@ FIGURE4 = Figure(
         "is reasonable because the two are close, above all where privacy is strong. It does not state the settings: "
         "those of MNIST in Table 1 are taken, at three claimed epsilons.",
         "The certified bracket is drawn beside them: the truth lies in it. The CLT is an estimate, not a lower bound.",
+        "Renyi accounting takes the best of a list of orders, and its curve has kinks where the best one changes. With "
+        "orders 0.1 apart up to 12 it was 0.6, 4.5 and 0.0 % lower at 400, 2,800 and 4,800 steps of epsilon 3, and the "
+        "same to four digits at the last step of the others.",
     ),
     curves={
         f"epsilon {epsilon:g}": base_spec(

@@ -85,7 +85,8 @@ def draw_gains(cases: Sequence[Compared], folder: Path) -> list[Path]:
     gains = [
         Panel(
             {NAMES[task]: line(task, [one.gain(metric).differences for one in sized(cases, task)]) for task in tasks},
-            f"gain in {unit}", "", (0.0, ""), markers=True, from_zero=False, x="number of images N",
+            f"gain in {unit.replace('%', 'points')}", "", (0.0, ""), markers=True, from_zero=False,
+            x="number of images N",
         )
         for metric, unit in UNITS.items()
     ]  # fmt: skip

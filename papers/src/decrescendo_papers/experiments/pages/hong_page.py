@@ -190,8 +190,9 @@ def _comparison(cases: Sequence[Compared]) -> str:
     parts = [
         "![Gain of exponential over uniform noise over N](hong-gain.png)\n\nSeed by seed, with "
         f"{100 * LEVEL:g} % intervals; above zero the exponential is better.",
-        "![Scores on 3 and 5](hong-mnist35-pca.png)\n\n3 and 5.",
-        "![Scores on ten digits](hong-mnist-pca.png)\n\nTen digits.",
+        "![Scores on 3 and 5](hong-mnist35-pca.png)\n\n3 and 5, mean over the seeds with "
+        f"{100 * LEVEL:g} % intervals of each method by itself.",
+        "![Scores on ten digits](hong-mnist-pca.png)\n\nTen digits, likewise.",
     ]
     for metric, unit in UNITS.items():
         pairs = [one.gain(metric) for one in cases]

@@ -4,6 +4,7 @@ from decrescendo.base.markdown import table
 from decrescendo_papers.experiments.alike import above
 from decrescendo_papers.experiments.methods import DYNAMIC
 from decrescendo_papers.experiments.pages.filled import REACHED, Filled
+from decrescendo_papers.experiments.pages.verdict import FEW_SEEDS
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED, CLAIMED, Cell
 
 NAMES = {CLAIMED: "as the paper counts", CERTIFIED: "certified"}
@@ -68,6 +69,12 @@ def sentences(filled: Filled) -> list[str]:
             lines.append(
                 f"**No run**, {NAMES[block]}: the first epoch alone costs more than the budget in {', '.join(none)}."
             )
+        if absent := [cell.column.key for cell, score in ran if not (score.refused or score.seeds)]:
+            lines.append(f"**Unfinished**, {NAMES[block]}: no run yet in {', '.join(absent)}.")
+        if few := [
+            f"{cell.column.key} ({score.seeds})" for cell, score in ran if 0 < score.seeds < FEW_SEEDS
+        ]:
+            lines.append(f"**Fewer than {FEW_SEEDS} seeds**, {NAMES[block]}: {', '.join(few)}.")
         near, of, ahead, pairs = 0, 0, 0, 0
         for cell, score in ran:
             base, best = filled.row(cell.row.base), filled.row(DYNAMIC.key)
