@@ -231,3 +231,34 @@ def test_empty_cohorts_and_silence_release_noise(placement: Placement) -> None:
         deviations = moved / (plan.noise_multiplier[0] * plan.clip_norm[0])
         # float32 weights cannot show a move of 1e9 exactly; the size of the noise is what counts.
         assert 0.5 < float(deviations.square().mean().sqrt()) < 2
+
+
+class Twofold(dict[str, Tensor]):
+    """A mapping whose values are not what it has at their names."""
+
+    def values(self) -> Any:
+        return {name: tensor * 1e-6 for name, tensor in self.items()}.values()
+
+
+class Small(Tensor):
+    """A tensor that says of itself that it is short."""
+
+    def detach(self) -> Tensor:
+        return torch.Tensor.detach(self.as_subclass(Tensor)) if self.asked() else torch.zeros(self.shape)
+
+    def asked(self) -> bool:
+        self.times = getattr(self, "times", 0) + 1
+        return self.times > 1
+
+
+@pytest.mark.parametrize("form", ["values", "class"])
+def test_what_is_judged_is_what_is_added(form: str) -> None:
+    """Both were in the sum with a thousand times the clip norm."""
+    server, opened = opened_server(Placement.CENTRAL)
+    client = opened.cohort[0]
+    good = honest(server, opened, client)
+    long = {name: torch.full_like(tensor, 1e3) for name, tensor in good.tensors.items()}
+    tensors = Twofold(long) if form == "values" else {k: v.as_subclass(Small) for k, v in long.items()}
+    before = sum_of(server)
+    raw_receive(server, forged(client, good.round, good.run, tensors))
+    assert float((sum_of(server) - before).norm()) <= opened.round.clip_norm

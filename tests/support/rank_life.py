@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -212,6 +212,28 @@ def two_at_once(shard: str = "") -> list[dict[str, Any]]:
         for trainer, batches in held:
             trainer.step(next(batches))
     return [facts(trainer.finish()) for trainer, _ in held]
+
+
+def supposed(what: str, who: int, shard: str = "", items: bool = False) -> tuple[str, ...]:
+    """What the run of each rank supposes where rank ``who`` does ``what`` between steps; the model is evaluated there,
+    too."""
+    world = distributed.join(timeout=60)
+    model, loss, data = subject("CNN")
+    rows = list(zip(*data, strict=True)) if items else data
+    if shard:
+        put_in_parts(model, shard, world.size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    trainer = Trainer(model, loss, plan_of("dynamic"), optimizer, seed=3, world=world)
+    for number, batch in enumerate(trainer.batches(rows)):
+        if what == "rows" and world.rank == who and batch is not None:
+            batch[0].data.sub_(batch[0].mean(0))
+        if what == "weights" and number == 1:
+            first = next(model.parameters()).data
+            cast("Any", first if not shard else cast("Any", first).to_local()).neg_()
+        trainer.step(batch)
+        with torch.no_grad():
+            loss(model, map_rows(lambda column: column[:2], data))
+    return trainer.finish().assumptions
 
 
 def put_in_parts(model: nn.Module, what: str, size: int) -> None:

@@ -12,7 +12,7 @@ from decrescendo.accounting import Budget
 from decrescendo.clipping import Engine
 from decrescendo.errors import PlanViolation
 from decrescendo.training import Store, Trainer, train
-from decrescendo.training.trainer import ENDED_ON_A_BATCH, ROWS_CHANGED
+from decrescendo.training.between import ENDED_ON_A_BATCH, ROWS_CHANGED
 
 from .conftest import loss, make_model, make_plan, sgd
 

@@ -12,11 +12,11 @@ import torch
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.training import Trainer, train
+from decrescendo.training.between import ENDED_ON_A_BATCH, WRITTEN
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.run import Run
 from decrescendo.training.statement import UNRECORDED, Provenance
-from decrescendo.training.trainer import ENDED_ON_A_BATCH, WRITTEN
 
 from .conftest import loss, make_model, make_plan, sgd
 
@@ -214,18 +214,6 @@ def test_what_leaves_the_weights_as_they_were_is_no_write(data: Data) -> None:
         with torch.no_grad():
             loss(model, data)
         model.load_state_dict(mine)
-    assert trainer.finish().proven
-
-
-def test_a_loop_with_its_own_optimiser_is_not_watched(data: Data) -> None:
-    """`fill_gradients` leaves the step to the caller."""
-    model = make_model()
-    optimizer = sgd(model)
-    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
-    for batch in trainer.batches(data):
-        trainer.fill_gradients(batch)
-        optimizer.step()
-        optimizer.zero_grad()
     assert trainer.finish().proven
 
 

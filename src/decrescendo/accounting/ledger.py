@@ -109,6 +109,17 @@ class Ledger:
         )
         return ledger
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy's columns are as read-only as its own.
+        columns = (
+            self._sample_rate,
+            self._noise_multiplier,
+            self._count,
+            self._overflow,
+            self._steps_per_epoch,
+        )
+        return _ledger_of, columns
+
     def _fill(
         self,
         rate: Float[np.ndarray, " n"],
@@ -326,6 +337,12 @@ class Ledger:
             + (f", each record once in {span(self._steps_per_epoch)} steps" if self.is_allocated else "")
             + (f", batches cut: overflow {span(self._overflow)})" if self.is_cut else ")")
         )
+
+
+def _ledger_of(*columns: np.ndarray) -> Ledger:
+    ledger = Ledger()
+    ledger._fill(*columns)  # pyright: ignore[reportPrivateUsage]
+    return ledger
 
 
 def _poisson(size: int) -> Int[np.ndarray, " n"]:

@@ -136,6 +136,11 @@ class Group:
                         )
                     )
 
+    def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
+        """The sentences of all ranks, on every rank, sorted."""
+        texts = self._exchange(_At.AGREE, lambda: json.dumps(sentences).encode())
+        return tuple(sorted({str(sentence) for text in texts for sentence in json.loads(text)}))
+
     def draw(self, make: Callable[[], Tree]) -> Tree:
         """What ``make`` returns on rank 0: numbers, texts, lists, dicts, tensors and arrays."""
         made: list[Tree] = []

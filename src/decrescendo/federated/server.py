@@ -7,7 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -420,18 +420,20 @@ class Server:
             return Received(Verdict.NOT_ASKED, f"client {client!r} is not in the cohort")
         if client in self._answered:
             return Received(Verdict.REPEATED, f"client {client} has answered")
-        refused = self._malformed(reply.tensors)
+        # Read once: a mapping of a client's own may answer otherwise when it is asked again.
+        tensors: Any = reply.tensors
+        if isinstance(tensors, Mapping):
+            tensors = dict(cast("Mapping[Any, Any]", tensors))
+        refused = self._malformed(tensors)
         if refused is not None:
             return refused
-        norm, c, share = norm_of(reply.tensors), opened.round.clip_norm, opened.round.share_std
+        norm, c, share = norm_of(tensors), opened.round.clip_norm, opened.round.share_std
         if not norm < float("inf"):
             return Received(Verdict.NONFINITE, "every value must be finite, and the norm too")
         verdict, factor, reason = Verdict.ACCEPTED, 1.0, ""
         if share > 0:
             longest = c + share * (self._size**0.5 + TAIL)
-            largest = max(
-                float(tensor.detach().abs().max()) for tensor in reply.tensors.values() if tensor.numel()
-            )
+            largest = max(float(tensor.detach().abs().max()) for tensor in tensors.values() if tensor.numel())
             if norm > longest or largest > c + TAIL * share:
                 return Received(Verdict.TOO_LONG, f"the norm must be at most {longest:.4g}, got {norm:.4g}")
         elif norm > (target := c * (1 - MARGIN)):
@@ -439,7 +441,7 @@ class Server:
             if norm > c:
                 verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
         self._answered.add(client)
-        total.add(reply.tensors, factor)
+        total.add(tensors, factor)
         return Received(verdict, reason)
 
     def _malformed(self, tensors: object) -> Received | None:
@@ -449,7 +451,7 @@ class Server:
             tensor = tensors[name]
             wide = torch.float64 if self.placement.shows_replies else accumulator(parameter.dtype)
             if (
-                not isinstance(tensor, Tensor)
+                type(tensor) not in (Tensor, nn.Parameter)  # of another class any number may come out
                 or tensor.layout != torch.strided
                 or tensor.is_meta
                 or tensor.dtype not in (wide, torch.float64)

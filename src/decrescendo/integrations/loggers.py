@@ -25,7 +25,7 @@ import torch
 
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.plans import Plan
-from decrescendo.training.progress import Progress
+from decrescendo.training.progress import Progress, shown_of
 
 Write = Callable[[Mapping[str, float], int], None]
 
@@ -89,7 +89,7 @@ class Log:
         if self._optimizer is not None:
             values["public/learning_rate"] = float(self._optimizer.param_groups[0]["lr"])
         if self._private:
-            seen = progress.diagnostics
+            seen = shown_of(progress)
             values["private/nonfinite"] = float(seen.nonfinite)
             if seen.examples:
                 values["private/clipped_share"] = seen.clipped / seen.examples

@@ -148,6 +148,10 @@ class BatchSchedule:
         object.__setattr__(self, "expected_batch_size", read_only(sizes))
         object.__setattr__(self, "max_batch_size", _cap(max_batch_size))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy's array is as read-only as its own.
+        return BatchSchedule, (self.dataset_size, self.expected_batch_size, self.max_batch_size)
+
     def at(self, taken: int) -> PoissonSampling:
         """How the batch of the step after ``taken`` steps is drawn."""
         if not 0 <= taken < self.expected_batch_size.size:

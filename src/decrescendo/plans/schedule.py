@@ -68,6 +68,10 @@ class Schedule:
         object.__setattr__(self, "noise_multiplier", read_only(noise))
         object.__setattr__(self, "clip_norm", read_only(clip))
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # A copy's arrays are as read-only as its own.
+        return Schedule, (self.noise_multiplier, self.clip_norm)
+
     @property
     def steps(self) -> int:
         """Number of steps T."""

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import UnsupportedModel
-from decrescendo.training.bits import checksum, fingerprint
+from decrescendo.training.bits import checksum
 
 
 class FrozenStateGuard:
@@ -58,39 +57,6 @@ class FrozenStateGuard:
                     f"frozen parameters must not change in training, got a change of {name}. What a forward "
                     "pass writes to it is raw data without noise: train it by its gradient, or leave it alone"
                 )
-
-
-class SteppedWeights:
-    """The trained parameters as the optimiser left them, to see whether other code writes to them before the next step.
-
-    >>> model = nn.Linear(2, 1)
-    >>> stepped = SteppedWeights(model)
-    >>> stepped.changed()
-    False
-    >>> stepped.note()
-    >>> model.bias.data.add_(1.0) is not None, stepped.changed()
-    (True, True)
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._left: torch.Tensor | None = None
-
-    def note(self) -> None:
-        """This is how a step leaves them."""
-        self._left = self._now()
-
-    def forget(self) -> None:
-        """From now on they are written to by a loop that has optimisers of its own."""
-        self._left = None
-
-    def changed(self) -> bool:
-        """Whether they are others than those noted last; false where none are."""
-        return self._left is not None and not torch.equal(self._left, self._now())
-
-    def _now(self) -> torch.Tensor:
-        values = [fingerprint(value) for value in trainable(self._model).values()]
-        return torch.stack([value.to(values[0].device) for value in values])
 
 
 def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

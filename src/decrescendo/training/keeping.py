@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import Diagnostics
-from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
 from decrescendo.plans.agreement import Agreement
 from decrescendo.training.bits import is_part
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
@@ -29,6 +29,8 @@ class Life:
         began: by the monotonic clock, moved back by the seconds of earlier lives.
         resumed: the steps at which it was gone on with.
         supposed: sentences of earlier lives, and of the data.
+        place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
+            store, and where a checkpoint does not say.
     """
 
     run_id: str
@@ -37,6 +39,7 @@ class Life:
     began: float = field(default_factory=time.monotonic)
     resumed: tuple[int, ...] = ()
     supposed: tuple[str, ...] = ()
+    place: int | None = None
 
     @property
     def taken(self) -> int:
@@ -69,6 +72,11 @@ class Keeper:
         self._world, self._streams, self._life, self._saved = world, streams, life, -1
         self.releases = Releases(checkpoints.folder) if world.rank == 0 else None
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there is to be a checkpoint of this step, and none was written."""
+        return self._life.taken % self._checkpoints.every == 0 and self._life.taken != self._saved
+
     def keep(
         self,
         model: nn.Module,
@@ -78,17 +86,18 @@ class Keeper:
     ) -> None:
         """A checkpoint, where one is due; the first before the first step."""
         life = self._life
-        if life.taken % self._checkpoints.every or life.taken == self._saved:
+        if not self.is_due:
             return
         self._saved = life.taken
         # Where ranks hold parts, all of them take part in putting these together: none may be missing.
-        self._world.agree(dict)
+        assumptions = self._world.together(assumptions)
         weights, moments = _whole(model.state_dict()), _whole(optimizer.state_dict())
         if self.releases is None:
             return
         state = {
             "agreed": self._agreed.sha256,
             "run": life.run_id,
+            "place": life.place,
             "ranks": self._world.size,
             "resumed": list(life.resumed),
             "model": weights,
@@ -129,6 +138,8 @@ class Keeper:
             self._checkpoints.restore(Checkpoint(step, state))
             self._saved, life.run_id = step, state["run"]
             life.resumed = (*state["resumed"], step)
+            place = state.get("place")
+            life.place = None if place is None else check_integer("place", place)
             norms = state.get("clip_norm", [])
             if bool(norms) != (tracker is not None):
                 raise PlanViolation(

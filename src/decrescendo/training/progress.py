@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, runtime_checkable
 
@@ -27,6 +27,10 @@ class Spending(Protocol):
         ...
 
 
+def unheard() -> None:
+    """Nobody asks who reads private diagnostics."""
+
+
 @dataclass(frozen=True, slots=True)
 class Progress:
     """A training after ``step`` of ``steps`` steps.
@@ -35,15 +39,22 @@ class Progress:
         step: steps taken, 1 .. steps.
         steps: steps of the plan; of an adaptive training the most it may take.
         seconds: since the training began.
-        diagnostics: what the clipping saw in this step; private, covered by no guarantee.
         spent: answers `epsilon_spent`.
     """
 
     step: int
     steps: int
     seconds: float
-    diagnostics: Diagnostics
+    _diagnostics: Diagnostics = field(repr=False)
     spent: Spending
+    _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """What the clipping saw in this step: private, covered by no guarantee. A run remembers that it was asked for:
+        where it then ends early, or the optimiser's settings change, that is among its assumptions."""
+        self._read()
+        return self._diagnostics
 
     @property
     def seconds_left(self) -> float:
@@ -58,6 +69,11 @@ class Progress:
         the whole budget.
         """
         return self.spent.at_step(self.step)
+
+
+def shown_of(progress: Progress) -> Diagnostics:
+    """The diagnostics, for code that shows them and decides nothing."""
+    return progress._diagnostics  # pyright: ignore[reportPrivateUsage]
 
 
 Callback = Callable[[Progress], "bool | None"]
@@ -88,7 +104,7 @@ def bar(steps: int, label: str = "training", console: Console | None = None) -> 
 
         def show(progress: Progress) -> None:
             nonlocal last, nonfinite
-            nonfinite += progress.diagnostics.nonfinite
+            nonfinite += shown_of(progress).nonfinite
             now = time.monotonic()
             if now - last < 0.1 and progress.step < progress.steps:
                 return

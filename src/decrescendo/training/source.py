@@ -50,6 +50,11 @@ class Source(Protocol):
         """Why no step follows, where that was decided on the way."""
         ...
 
+    @property
+    def assumption(self) -> str:
+        """What is supposed of who decides; empty where it is no code of a user's."""
+        ...
+
     def following(self, taken: int) -> Settings | None:
         """Settings of the step after ``taken`` steps; ``None`` at the end."""
         ...
@@ -86,7 +91,7 @@ class Source(Protocol):
 class Planned:
     """The schedule of a plan; with a ``tracker``, which moves C_t."""
 
-    stopped = ""
+    stopped = assumption = ""
 
     def __init__(self, plan: Plan, tracker: Tracker | None = None) -> None:
         self.tracker = tracker
@@ -118,8 +123,7 @@ class Planned:
 
     def guarantee(self, ledger: Ledger) -> Guarantee:
         """Of the ledger, or of the whole plan if the run ended early."""
-        as_planned = ledger.steps < self.steps or ledger == self.agreed.ledger
-        return self._planned if as_planned else certify(ledger, self.agreed.budget)
+        return self._planned if self.agreed.begins(ledger) else certify(ledger, self.agreed.budget)
 
     @property
     def decided_clip_norm(self) -> tuple[float, ...]:

@@ -5,9 +5,9 @@ is to be read in one place. Batches come from `drawing`, checkpoints from `keepi
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from itertools import count
 from typing import final
 
@@ -18,7 +18,7 @@ from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows, leaves_of
+from decrescendo.clipping.batches import count_rows
 from decrescendo.clipping.clipped import ClippedSum, trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (
@@ -31,22 +31,25 @@ from decrescendo.optim import apply
 from decrescendo.optim.apply import check_optimizer, fill_gradients
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import RandomAllocation
+from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows, assumption_of, table_of
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
-from decrescendo.training.frozen_state import FrozenStateGuard, SteppedWeights
+from decrescendo.training.frozen_state import FrozenStateGuard
 from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.people import check_people
-from decrescendo.training.progress import Progress
+from decrescendo.training.progress import Progress, unheard
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.store import Store, new_id
 from decrescendo.training.world import (
+    RANKS_ALIKE,
     Tree,
     World,
     data_facts,
@@ -55,25 +58,29 @@ from decrescendo.training.world import (
     world_of,
 )
 
-WRITTEN = (
-    "weights were changed between steps by other code than the optimiser, which made the change of released and public "
-    "values alone"
-)
-
 # Of the trainings that rank 0 has begun.
 _NUMBERS = count()
 
-ROWS_CHANGED = "batches were changed before step: each row of them was made of its own example alone"
-ENDED_ON_A_BATCH = "the run ended on a batch drawn, not released: that it ended there says nothing of it"
+SAME_ORDER = (
+    "data that were given anew in the midst of an epoch had each record in the row that it had before: else it may "
+    "have taken part twice"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """One step: what was released, and what the clipping saw (private, covered by no guarantee)."""
+    """One step: what was released."""
 
     step: int
     release: Release
-    diagnostics: Diagnostics
+    _diagnostics: Diagnostics = field(repr=False)
+    _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
+
+    @property
+    def diagnostics(self) -> Diagnostics:
+        """What the clipping saw: private, covered by no guarantee. A run remembers that it was asked for."""
+        self._read()
+        return self._diagnostics
 
 
 @final
@@ -176,6 +183,7 @@ class Trainer:
     ) -> None:
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
+        assumed = self._source.assumption
         _check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = trainable(model)
@@ -185,7 +193,8 @@ class Trainer:
                     f"the model must have values, got {name} on the meta device. Load or initialise it first"
                 )
         check_optimizer(optimizer, Inventory.of(model), parameters)
-        self._model, self._optimizer, self._stepped = model, optimizer, SteppedWeights(model)
+        self._model, self._optimizer = model, optimizer
+        self._between = BetweenSteps(model, optimizer, self._parts.settle)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
         self._streams = RunStreams.of(_of_its_own(seed, place))
@@ -195,7 +204,8 @@ class Trainer:
             model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep
         )
         self._accumulate = "float64" if settings is not None and settings.wide else "float32"
-        self._life = Life("" if store is None else new_id())
+        self._life = Life("" if store is None else new_id(), place=None if store is None else place)
+        self._life.supposed = (assumed,) if assumed else ()
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
@@ -221,24 +231,30 @@ class Trainer:
         if self._keeper is not None:
             self._keeper.resume(model, optimizer, self._source.tracker)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
+        self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
         self._account = (
             store.start(agreed, id=self._life.run_id) if store is not None and self._world.rank == 0 else None
         )
-        registered = self._account is not None and not self._life.resumed and not isinstance(seed, Secure)
-        if store is not None and registered and store.entries()[place].id != self._life.run_id:
-            raise PlanViolation(
-                "runs of one store that have seeds must be registered one after another, got another one at the same "
-                "moment. Both may have its noise: begin again"
-            )
-        self._frozen_state, self._looked = FrozenStateGuard(model), False
+        if self._account is not None and not isinstance(seed, Secure):
+            self._check_place()
         self._drawn: int | None = None
-        # Of the batch drawn: its tensors as they were handed out, each with the number of writes to it.
-        self._handed: list[tuple[torch.Tensor, int]] = []
         self._stepping = threading.Lock()
+        self._data: object = None
         self._settings: Settings | None = None
         self.spent = self._source.spent
+
+    def _check_place(self) -> None:
+        """That the run is where in its store its streams say: another in its place draws the same noise."""
+        place = self._life.place
+        assert self._account is not None
+        found = self._account.store.entries()
+        if place is not None and (place >= len(found) or found[place].id != self._life.run_id):
+            raise PlanViolation(
+                "runs of one store that have seeds must be registered one after another, got another one where this "
+                "one was to be. Both would have its noise: begin this one again, without its checkpoints"
+            )
 
     def batches(
         self,
@@ -277,8 +293,19 @@ class Trainer:
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
         whose = check_people(people, self._source.agreed.budget, table.count)
-        self._world.agree(lambda: data_facts(table) | {"num_workers": str(workers), "people": whose})
-        self._life.supposed = tuple(filter(None, {*self._life.supposed, assumption_of(table)}))
+        supposed = {*self._life.supposed, assumption_of(table)}
+
+        def facts() -> dict[str, str]:
+            found, all_rows = data_facts(table)
+            supposed.add("" if all_rows else RANKS_ALIKE)
+            return found | {"num_workers": str(workers), "people": whose}
+
+        self._world.agree(facts)
+        sampling, taken = self._source.sampling, self._life.taken
+        if data is not self._data and isinstance(sampling, RandomAllocation):
+            supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
+        self._data = data
+        self._life.supposed = tuple(filter(None, supposed))
         return table
 
     def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
@@ -290,7 +317,7 @@ class Trainer:
                     if not self._grant():
                         return
                     batch, self._drawn = next(drawn)
-                    self._handed = [] if batch is None else [(x, _writes(x)) for x in leaves_of(batch)]
+                    self._between.hand_out(batch)
                 yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "
@@ -315,6 +342,7 @@ class Trainer:
                 "all ranks must take the steps of several trainings in one order, got a step of another training on "
                 f"rank {self._world.rank} than on rank 0. Keep trainers in a list, not in a set"
             )
+        self._between.begin()
         granted = decided["settings"]
         self._settings = None if granted is None else Settings(*granted)
         if self._world.rank:
@@ -348,19 +376,19 @@ class Trainer:
         """Take the next step with the batch just drawn."""
         noisy, diagnostics = self._release(batch)
         apply(noisy, self._model, self._optimizer)
-        if not self._parts.trained:  # what an evaluation gathers would look like a change
-            self._stepped.note()
-        return StepResult(self._life.taken, noisy.release, diagnostics)
+        self._between.stepped()
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
         """`step` up to the noisy mean in every ``.grad``: the caller's loop steps its optimiser, and clears ``.grad``.
 
-        The release is recorded by then, so whatever the loop does with ``.grad`` is post-processing.
+        The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
+        changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.
         """
         noisy, diagnostics = self._release(batch)
         fill_gradients(noisy, self._model, self._optimizer)
-        self._stepped.forget()
-        return StepResult(self._life.taken, noisy.release, diagnostics)
+        self._between.filled()
+        return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
@@ -373,14 +401,14 @@ class Trainer:
             noisy, diagnostics = self._world.release(lambda: self._clip(batch), self._noised, self._record)
             self._life.releases.append(noisy.release)
             self._life.columns.append(diagnostics)
-            self._drawn, self._handed = None, []
+            self._drawn = None
         finally:
             self._stepping.release()
         return noisy, diagnostics
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
-        self._compare_stepped()
+        self._between.look()
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
@@ -389,11 +417,6 @@ class Trainer:
             self._frozen_state.check()
             self._looked = True
         return clipped
-
-    def _compare_stepped(self) -> None:
-        """Code of the user's may write to the weights between steps; what it makes it of is its word."""
-        if self._stepped.changed():
-            self._life.supposed = tuple({*self._life.supposed, WRITTEN})
 
     def _noised(self, clipped: ClippedSum) -> tuple[NoisyMean, bytes]:
         """What may be seen of a sum, once it is recorded, and its digest, where one is recorded."""
@@ -441,8 +464,9 @@ class Trainer:
     def progress(self) -> Progress:
         """How far the training is; after at least one step."""
         return Progress(
-            self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent
-        )
+            self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent,
+            self._between.read,
+        )  # fmt: skip
 
     def finish(self) -> Run:
         """The run so far. Ending before the plan does is allowed, and said in the run.
@@ -461,6 +485,9 @@ class Trainer:
             self._parts.settle()
             self._frozen_state.check()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
+            early = self._life.taken < self._source.steps and not self._source.stopped
+            ended = self._between.ended(early=early, drawn=self._drawn is not None)
+            assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
             weights = cpu_weights(self._model)
         if self._account is not None:
             self._account.finish()
@@ -479,10 +506,10 @@ class Trainer:
             ),
             clip_norm=self._source.decided_clip_norm[: ledger.steps],
             stopped=self._source.ended,
-            provenance=self._provenance(),
+            provenance=self._provenance(assumptions),
         )
 
-    def _provenance(self) -> Provenance:
+    def _provenance(self, assumptions: tuple[str, ...]) -> Provenance:
         optimizer = self._optimizer
         numbers = {key: value for key, value in optimizer.defaults.items() if isinstance(value, int | float)}
         shown = ", ".join(f"{key}={value:g}" for key, value in numbers.items() if value)
@@ -497,22 +524,23 @@ class Trainer:
             else str(self._device),
             accumulate=self._accumulate,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
-            assumptions=tuple(
-                sorted({*self._assumptions(), *([ENDED_ON_A_BATCH] if self._drawn is not None else [])})
-            ),
+            assumptions=assumptions,
         )
 
     def _assumptions(self) -> tuple[str, ...]:
         """Of this life of the run, and of those before."""
-        self._compare_stepped()
+        self._between.look()
         if isinstance(self._engine, Engine):
             found = self._engine.assumptions
         else:
             found = (f"{type(self._engine).__name__}, which clipped, proves nothing about examples",)
-        return tuple(sorted({*self._life.supposed, *found}))
+        return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def _keep(self) -> None:
         if self._keeper is not None:
+            if self._keeper.is_due:  # or the next life would take what was changed for what was there before
+                self._parts.settle()
+                self._frozen_state.check()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
             self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
 
@@ -539,20 +567,13 @@ class Trainer:
                 f"step must be given the batch just drawn, of {self._drawn} rows, got {given} rows. "
                 "Transform rows as you like, but drop or add none"
             )
-        handed = {id(tensor): writes for tensor, writes in self._handed}
-        if batch is not None and any(handed.get(id(x)) != _writes(x) for x in leaves_of(batch)):
-            self._life.supposed = tuple({*self._life.supposed, ROWS_CHANGED})
+        self._between.take_back(batch)
         return self._settings
 
 
 def _of_its_own(seed: int | Secure, place: int) -> int | Secure:
     """The seed of a run with so many before it in its store: what a store adds up is drawn independently."""
     return seed if isinstance(seed, Secure) or not place else Streams(seed).child(place).seed
-
-
-def _writes(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to, as autograd counts; of a tensor for inference, which it does not count, 0."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def _check_unit(budget: Budget) -> None:

@@ -29,6 +29,7 @@ Tree = dict[str, Any]
 Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
 # What ranks compare before the first step: so many examples where each must be read, and so many bytes of rows.
 _PROBES, _PROBED = 8, 2**26
+RANKS_ALIKE = "every rank has the same rows in the same order (compared: some of them)"
 # How the name of a fact begins that only some ranks have.
 OF_PART = "weights of part "
 
@@ -100,6 +101,10 @@ class World(Protocol):
         """Refuse, on every rank, facts in which the ranks differ; at some of the steps above 0 only."""
         ...
 
+    def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
+        """The sentences of all ranks, on every rank, sorted."""
+        ...
+
     def draw(self, make: Callable[[], Tree]) -> Tree:
         """What ``make`` returns on rank 0, on every rank."""
         ...
@@ -139,6 +144,10 @@ class Alone:
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """There is nobody to differ from."""
+
+    def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
+        """Its own."""
+        return sentences
 
     def draw(self, make: Callable[[], Tree]) -> Tree:
         """What ``make`` returns."""
@@ -251,8 +260,9 @@ def weight_facts(model: nn.Module, *, trained: bool = False) -> dict[str, str]:
     return {fact: _digest(listed) for fact, listed in digests.items()}
 
 
-def data_facts(table: Rows | Examples) -> dict[str, str]:
-    """Number of rows, and a digest of some of them; of their shapes where a row is not twice the same."""
+def data_facts(table: Rows | Examples) -> tuple[dict[str, str], bool]:
+    """Number of rows, and a digest of some of them; of their shapes where a row is not twice the same. And whether it
+    is a digest of all rows."""
 
     def probe(count: int) -> list[Tensor]:
         indices = np.unique(np.linspace(0, table.count - 1, count).astype(np.int64))
@@ -267,7 +277,8 @@ def data_facts(table: Rows | Examples) -> dict[str, str]:
     looks = [checksum(value).hex() for value in first]
     same = looks == [checksum(value).hex() for value in second]
     shapes = [[str(value.dtype), list(value.shape)] for value in first] if same else []
-    return {"number of rows": str(table.count), "rows of the data": _digest([shapes, looks if same else []])}
+    facts = {"number of rows": str(table.count), "rows of the data": _digest([shapes, looks if same else []])}
+    return facts, same and count >= table.count
 
 
 def _digest(value: object) -> str:

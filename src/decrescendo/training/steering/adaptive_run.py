@@ -9,6 +9,9 @@ from decrescendo.accounting import Guarantee, Ledger, Release
 from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
+from decrescendo.training.steering.policies import FromSchedule
+
+DECIDED = "noise and clipping were decided by a policy that looked at released and public values alone"
 
 
 @final
@@ -37,6 +40,7 @@ class AdaptiveRun:
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
         self.stopped = ""
+        self.assumption = "" if type(adaptive.policy) is FromSchedule else DECIDED
         self.tracker = None
 
     def following(self, taken: int) -> Settings | None:
@@ -60,6 +64,8 @@ class AdaptiveRun:
         check_instance(
             "policy's answer", proposed, Settings, "Return Settings(noise_multiplier, clip_norm) or None"
         )
+        # Numbers that stay as they are, whatever class they come in.
+        proposed = Settings(proposed.noise_multiplier, proposed.clip_norm)
         # What `privatise` would refuse, when it is already paid for.
         check_real(
             "noise_multiplier times clip_norm", proposed.noise_multiplier * proposed.clip_norm, at_least=0
