@@ -16,7 +16,7 @@ _SILENT = frozenset(
 # they may be others, in proportion. All other numbers have to be the same (`linspace` hides its length in its entries).
 _SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "bias_sizes"})
 _SIZES_OF: dict[str, tuple[str, ...]] = {
-    "repeat": ("repeats",), "eye": ("n", "m"), "randperm": ("n",), "arange": ("end",),
+    "repeat": ("repeats",), "eye": ("n", "m"), "multinomial": ("num_samples",), "randperm": ("n",), "arange": ("end",),
     "slice": ("start", "end"), "slice_backward": ("start", "end"), "split": ("split_size", "split_sizes"),
     "split_with_sizes": ("split_sizes",), "unsafe_split": ("split_size",), "native_group_norm": ("N",),
     "native_group_norm_backward": ("N",), "convolution": ("groups",), "convolution_backward": ("groups",),

@@ -411,6 +411,7 @@ _SIGNATURES = {
     "addbmm": "+,bik,bkj->ij", "_addmm_activation": "+,ik,kj->ij",
     "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr", "_cdist_backward": ".pr,.pm,.rm,.pr->.pm",
     "embedding": "Vd,.->.d", "bucketize": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
+    "_sample_dirichlet": ".C->.C",
     "grid_sampler_2d": "nc*,n*->nc*", "grid_sampler_3d": "nc*,n*->nc*",
     "grid_sampler_2d_backward": "nc*,nc*,n*->nc*,n*", "grid_sampler_3d_backward": "nc*,nc*,n*->nc*,n*",
     "im2col": "n*->n*", "col2im": "n*->n*", "native_channel_shuffle": "n*->n*", "channel_shuffle": "n*->n*",

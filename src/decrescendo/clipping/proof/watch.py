@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import (
+    LAID_ALONG,
     LONG,
     SUMMED,
     Call,
@@ -285,7 +286,7 @@ class Watch(Pausable):
             self.labels.note(made, at)
             return output
         if not data:
-            found, looked = self._label_constants(op, kwargs, made, inputs, at), False
+            found, looked = self._label_constants(op, args, kwargs, made, inputs, known, tensors, at), False
         else:
             fresh = any(key_of(tensor) not in inputs for tensor in made)
             found, looked = [None] * len(made), False
@@ -375,9 +376,12 @@ class Watch(Pausable):
     def _label_constants(
         self,
         op: Operation,
+        args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | None,
         made: list[Tensor],
         inputs: Mapping[int, Mark],
+        known: Mapping[int, Label],
+        tensors: Sequence[Tensor],
         at: int,
     ) -> list[Label | None]:
         """What is made from no example."""
@@ -385,12 +389,23 @@ class Watch(Pausable):
             self.script.events[at] = Event(op.name, (content_of(made[0]),), ())
         self.script.shapes[at] = _shapes(made)
         public = self._constant(op, kwargs, inputs.values())
+        chosen = op.name == "multinomial" and public is Public.ANY and self._own_stream(op, kwargs)
+        if (
+            chosen
+            and tensors[0].dim() == 1
+            and {**dict(enumerate(args)), **(kwargs or {})}.get(2, (kwargs or {}).get("replacement", False))
+        ):
+            public = Public.RANDOM  # each number is drawn from all, whatever the others are
         label: Label = public
         if op.rule is None and op.namespace not in _OWN:
             label = Mixed(f"the proof has no rule for {op.name}", op.name, public=True)
         found: list[Label | None] = []
         for number, tensor in enumerate(made):
-            long = self._random(at, tensor) if label is Public.RANDOM and op.rule is drawn else None
+            long = None
+            if label is Public.RANDOM and (op.rule is drawn or chosen):
+                long = self._random(at, tensor)
+            elif label is Public.ANY and self._own_stream(op, kwargs):
+                long = self._alike(op, tensors, known, tensor, at)
             if long is None or isinstance(long, Public):
                 long = self._as_long_as_the_batch(at, number, tensor, public)
             key = key_of(tensor)
@@ -422,7 +437,38 @@ class Watch(Pausable):
         for axis in range(min(2, tensor.dim())):
             if tensor.shape[axis] == self.count and self.guess(-1 - at, 0, Place(axis)):
                 return Place(axis)
+        times, rest = divmod(tensor.numel(), self.count)
+        # Of whole numbers, several for each example one after another (negative samples).
+        if times > 1 and not rest and tensor.dim() == 1 and not tensor.is_floating_point():
+            several = Place(0, times)
+            if self.guess(-1 - at, 0, several):
+                return several
         return Public.RANDOM
+
+    def _own_stream(self, op: Operation, kwargs: Mapping[str, Any] | None) -> bool:
+        return op.seeded and op.namespace in _OWN and not (kwargs and kwargs.get("generator") is not None)
+
+    def _alike(
+        self, op: Operation, tensors: Sequence[Tensor], known: Mapping[int, Label], made: Tensor, at: int
+    ) -> Label | None:
+        """Of random numbers of laws that are the same for each of as many rows as there are examples: their own."""
+        rows = {"_sample_dirichlet": 1, "multinomial": 1}.get(
+            op.name
+        )  # dimensions at the end that are one draw
+        if rows is None and op.rule is not pointwise:
+            return None
+        for axis in range(min(2, made.dim() - (rows or 0))):
+            places = [(tensor, axis + tensor.dim() - made.dim()) for tensor in tensors]
+            same = all(
+                own < 0
+                or tensor.shape[own] == 1
+                or (tensor.layout is torch.strided and tensor.stride(own) == 0)
+                or constant_of(known[id(tensor)]) is Public.FILL
+                for tensor, own in places
+            )
+            if same and made.shape[axis] == self.count and self.guess(-1 - at, 0, Place(axis)):
+                return Place(axis)
+        return None
 
     def _as_long_as_the_batch(self, at: int, number: int, tensor: Tensor, label: Public) -> Label | None:
         """Of a constant that has another shape with another number of examples."""
@@ -484,6 +530,14 @@ class Watch(Pausable):
         labels = [found] * len(made) if isinstance(found, (Place, Public, Mixed)) else list(found)
         if op.rule not in (fill, drawn) and any(constant_of(label) for label in labels):
             labels = [_computed(label, op) for label in labels]
+            if constant_of(labels[0]) is Public.ANY and made[0] is not None and self._own_stream(op, kwargs):
+                drawn_by = [tensor for tensor in tensors if tensor is not None]
+                alike = self._alike(op, drawn_by, known, made[0], len(self.script.events) - 1)
+                # That they came out alike for all examples, in this pass, is no reason to take them for alike.
+                by_place = (
+                    Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], Place) else labels[0]
+                )
+                labels = [by_place if alike is None else alike, *labels[1:]]
         missing = Mixed(f"the proof has no rule for this output of {op.name}")
         return labels + [missing] * (len(made) - len(labels)), call.looked
 

@@ -1,0 +1,121 @@
+"""Random numbers drawn by laws that are the same for each example are its own; those of other laws are not."""
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from decrescendo.clipping import Engine
+from decrescendo.errors import UnsupportedModel
+
+CHANCE = torch.distributions
+Program = Callable[[Any, Tensor], Tensor]
+
+
+class Words(nn.Module):
+    """Seven words of four numbers, and a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.layer = nn.Embedding(7, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x)
+
+
+def _negatives(m: Any, ids: Tensor, x: Tensor) -> Tensor:
+    return (m.table(ids).sum(1) * m(x)).sum(1)
+
+
+OWN: Mapping[str, Program] = {
+    "a beta law": lambda m, x: (m(x) * CHANCE.Beta(2.0, 3.0).sample((len(x), 1))).sum(1),
+    "a beta law of tensors": lambda m, x: (
+        m(x) * CHANCE.Beta(torch.tensor([2.0]), torch.tensor([3.0])).sample((len(x),))
+    ).sum(1),
+    "a law of Dirichlet": lambda m, x: (m(x) * CHANCE.Dirichlet(torch.arange(1.0, 5)).sample((len(x),))).sum(
+        1
+    ),
+    "a law for each column": lambda m, x: (
+        m(x) * CHANCE.Normal(torch.arange(4.0), 1.0).sample((len(x),))
+    ).sum(1),
+    "choices from one law": lambda m, x: _negatives(
+        m, torch.multinomial(torch.arange(1.0, 8), len(x) * 3, replacement=True).view(len(x), 3), x
+    ),
+    "choices from a law for each": lambda m, x: _negatives(
+        m, torch.multinomial(torch.arange(1.0, 8).expand(len(x), 7), 3, replacement=False), x
+    ),
+    "whole numbers in a line": lambda m, x: _negatives(m, torch.randint(7, (len(x) * 3,)).view(len(x), 3), x),
+    "looked up in a line": lambda m, x: (
+        m.table(torch.randint(7, (len(x) * 3,))).view(len(x), 3, 4).sum(1) * m(x)
+    ).sum(1),
+}
+_PLACES = torch.arange(1.0, 65)
+OTHERS: Mapping[str, Program] = {
+    "a probability by place": lambda m, x: (m(x) * torch.bernoulli((_PLACES / 65)[: len(x), None])).sum(1),
+    "a law of Dirichlet by place": lambda m, x: (
+        m(x) * torch._sample_dirichlet(_PLACES[: len(x), None] * torch.ones(1, 4))
+    ).sum(1),
+    "one draw over all examples": lambda m, x: (m(x) * torch._sample_dirichlet(torch.ones(4, len(x))).T).sum(
+        1
+    ),
+    "draws cut at other places": lambda m, x: (
+        m(x) * torch._sample_dirichlet(torch.ones(1, 4).expand(len(x), 4)).T.reshape(len(x), 4)
+    ).sum(1),
+    "a law of how many there are": lambda m, x: (
+        m(x) * torch._sample_dirichlet((torch.ones(1, 4) * len(x)).expand(len(x), 4))
+    ).sum(1),
+    "choices without repetition": lambda m, x: _negatives(
+        m, torch.multinomial(torch.ones(64), len(x), replacement=False).view(-1, 1) % 7, x
+    ),
+    "choices of one law over all": lambda m, x: (
+        m(x) * torch.multinomial(torch.ones(4, 7), len(x), replacement=True).T
+    ).sum(1),
+    "numbers in a line, moved on": lambda m, x: _negatives(
+        m, torch.randint(7, (len(x) * 3,)).roll(1).view(len(x), 3), x
+    ),
+    "numbers in a line, sorted": lambda m, x: _negatives(
+        m, torch.randint(7, (len(x) * 3,)).sort().values.view(len(x), 3), x
+    ),
+    "numbers of a generator": lambda m, x: (
+        m(x)
+        * torch._sample_dirichlet(
+            torch.ones(1, 4).expand(len(x), 4), generator=torch.Generator().manual_seed(1)
+        )
+    ).sum(1),
+}
+
+
+def an_engine(program: Program) -> Engine:
+    torch.manual_seed(0)
+    seeds = count()
+    return Engine(Words(), program, seeds=lambda: next(seeds))
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_numbers_of_one_law_are_each_examples_own(name: str) -> None:
+    engine = an_engine(OWN[name])
+    for rows in (5, 6, 1, 3, 12):
+        batch = torch.randn(rows, 4)
+        sums = [engine.clipped_sum(batch, 0.5).gradients["layer.weight"] for _ in range(2)]
+        assert not torch.equal(*sums)
+    assert engine.assumptions == ()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_numbers_of_other_laws_are_refused(name: str) -> None:
+    engine = an_engine(OTHERS[name])
+    for rows in (5, 4):
+        with pytest.raises(UnsupportedModel):
+            engine.clipped_sum(torch.randn(rows, 4), 0.5)
+
+
+@pytest.mark.parametrize("first", [4, 5, 6, 12])
+def test_a_constant_number_of_draws_is_not_taken_for_the_examples(first: int) -> None:
+    """As many as a multiple of the batch, by coincidence: all examples have them in common."""
+    engine = an_engine(lambda m, x: _negatives(m, torch.randint(7, (60,)).view(1, 60).expand(len(x), 60), x))
+    for rows in (first, 4, 5, 6, 7, 12):
+        with pytest.raises(UnsupportedModel):
+            engine.clipped_sum(torch.randn(rows, 4), 0.5)
