@@ -120,8 +120,8 @@ class BetweenSteps:
             self._note()
 
         self._handles = [
-            self._optimizer.register_step_pre_hook(before),
-            self._optimizer.register_step_post_hook(after),
+            _inner(self._optimizer).register_step_pre_hook(before),
+            _inner(self._optimizer).register_step_post_hook(after),
         ]
 
     def read(self) -> None:
@@ -171,12 +171,18 @@ def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
             f"{kind.__name__}, code of neither torch nor decrescendo, moved the weights by released and public values "
             "alone"
         )
-    held = cast("Any", optimizer)
+    held = cast("Any", _inner(optimizer))
     hooks = len(held._optimizer_step_pre_hooks) + len(held._optimizer_step_post_hooks)
     hooks += len(_global_optimizer_pre_hooks) + len(_global_optimizer_post_hooks)
     if hooks > own:
         found.add(HOOKED)
     return found
+
+
+def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """What steps in a wrapper that calls itself an optimiser (Accelerate's) and has no hooks."""
+    inner = None if "_optimizer_step_pre_hooks" in vars(optimizer) else vars(optimizer).get("optimizer")
+    return _inner(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
 def _settings_of(optimizer: torch.optim.Optimizer) -> object:
