@@ -204,7 +204,8 @@ def test_baselines_with_own_settings_are_held_against_the_papers_number_and_dyna
 ) -> None:
     scores = {(CLAIMED, "dynamic", 0.4): [92.0], (CLAIMED, "tcdp", 0.4): [20.0]}
     assert own_settings(fill(scores)) == []
-    (words,) = own_settings(fill(scores | {(CLAIMED, "tcdp-own", 0.4): [own]}))
+    words, learned = own_settings(fill(scores | {(CLAIMED, "tcdp-own", 0.4): [own]}))
+    assert learned.endswith(f"settings of their own score {own:.2f} (tCDP, 1 seed).")
     assert f"in {reached} columns searched" in words
     assert words.endswith(f"or above it in {ahead}.")
 

@@ -1,4 +1,4 @@
-"""Every comparison that the two papers make, as data with its outcome here."""
+"""The comparisons of methods that the two papers make, as data with its outcome here."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
