@@ -65,8 +65,8 @@ def exact_epsilon(order: int, divergence: mpmath.mpf, delta: float) -> mpmath.mp
 
 
 def exact_divergence(order: int, p: float, z: float) -> mpmath.mpf:
-    """By the textbook sum, with its cancellation: in enough digits."""
-    with mp.workdps(80):
+    """By the textbook sum, with its cancellation: in enough digits: a cost may be 1e-130."""
+    with mp.workdps(200):
         q, s = mp.mpf(p), mp.mpf(z)
         total = mp.fsum(
             mp.binomial(order, k) * (1 - q) ** (order - k) * q**k * mp.exp(mp.mpf(k * (k - 1)) / (2 * s**2))

@@ -5,7 +5,7 @@ Longer than most files: each column of a ledger goes through every method of it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -59,6 +59,16 @@ class Release:
         _check_epoch(self.steps_per_epoch, np.array([self.sample_rate]))
 
 
+class _Columns(NamedTuple):
+    """Of a ledger, one number for each release; read-only arrays."""
+
+    sample_rate: Float[np.ndarray, " n"]
+    noise_multiplier: Float[np.ndarray, " n"]
+    counts: Int[np.ndarray, " n"]
+    overflow: Float[np.ndarray, " n"]
+    steps_per_epoch: Int[np.ndarray, " n"]
+
+
 @final
 class Ledger:
     """An ordered list of releases, planned or done: the two have the same type.
@@ -72,18 +82,20 @@ class Ledger:
     True
     """
 
-    __slots__ = ("_count", "_noise_multiplier", "_overflow", "_sample_rate", "_steps_per_epoch")
+    __slots__ = ("_columns",)
 
     def __init__(self, releases: Iterable[Release] = ()) -> None:
         items = tuple(releases)
         for release in items:
             check_instance("each release", release, Release)
         self._fill(
-            np.array([r.sample_rate for r in items], dtype=np.float64),
-            np.array([r.noise_multiplier for r in items], dtype=np.float64),
-            np.array([r.count for r in items], dtype=np.int64),
-            np.array([r.overflow for r in items], dtype=np.float64),
-            np.array([r.steps_per_epoch for r in items], dtype=np.int64),
+            _Columns(
+                np.array([r.sample_rate for r in items], dtype=np.float64),
+                np.array([r.noise_multiplier for r in items], dtype=np.float64),
+                np.array([r.count for r in items], dtype=np.int64),
+                np.array([r.overflow for r in items], dtype=np.float64),
+                np.array([r.steps_per_epoch for r in items], dtype=np.int64),
+            )
         )
 
     @classmethod
@@ -103,79 +115,65 @@ class Ledger:
                 check_real("sample_rate", float(rates.max()), above=0, at_most=1)
         else:
             rates = np.full(noise.size, check_real("sample_rate", sample_rate, above=0, at_most=1))
-        ledger = cls()
-        ledger._fill(
-            rates, noise, np.ones(noise.size, dtype=np.int64), np.zeros(noise.size), _poisson(noise.size)
-        )
+        once, poisson = np.ones(noise.size, dtype=np.int64), np.zeros(noise.size, dtype=np.int64)
+        return cls._made(_Columns(rates, noise, once, np.zeros(noise.size), poisson))
+
+    @classmethod
+    def _made(cls, columns: Iterable[np.ndarray]) -> "Ledger":
+        ledger = cls.__new__(cls)
+        ledger._fill(_Columns(*columns))
         return ledger
 
     def __reduce__(self) -> tuple[object, ...]:
-        # A copy's columns are as read-only as its own.
-        columns = (
-            self._sample_rate,
-            self._noise_multiplier,
-            self._count,
-            self._overflow,
-            self._steps_per_epoch,
-        )
-        return _ledger_of, columns
+        return Ledger._made, (tuple(self._columns),)  # a copy's columns are as read-only as its own
 
-    def _fill(
-        self,
-        rate: Float[np.ndarray, " n"],
-        noise: Float[np.ndarray, " n"],
-        count: Int[np.ndarray, " n"],
-        overflow: Float[np.ndarray, " n"],
-        steps_per_epoch: Int[np.ndarray, " n"],
-    ) -> None:
-        if float(count.sum(dtype=np.float64)) > LARGEST_COUNT:
+    def _fill(self, columns: _Columns) -> None:
+        total = float(columns.counts.sum(dtype=np.float64))
+        if total > LARGEST_COUNT:
             raise InvalidValue(
-                f"a ledger must hold at most {LARGEST_COUNT} releases, got {count.sum(dtype=np.float64):.3g}. "
-                "Is a count wrong?"
+                f"a ledger must hold at most {LARGEST_COUNT} releases, got {total:.3g}. Is a count wrong?"
             )
-        self._sample_rate, self._noise_multiplier = read_only(rate), read_only(noise)
-        self._count, self._overflow = read_only(count), read_only(overflow)
-        self._steps_per_epoch = read_only(steps_per_epoch)
+        self._columns = _Columns(*map(read_only, columns))
 
     @property
     def sample_rate(self) -> Float[np.ndarray, " n"]:
         """p of each release, read-only."""
-        return self._sample_rate
+        return self._columns.sample_rate
 
     @property
     def noise_multiplier(self) -> Float[np.ndarray, " n"]:
         """z of each release, read-only."""
-        return self._noise_multiplier
+        return self._columns.noise_multiplier
 
     @property
     def count(self) -> Int[np.ndarray, " n"]:
         """How often each release happened, read-only."""
-        return self._count
+        return self._columns.counts
 
     @property
     def overflow(self) -> Float[np.ndarray, " n"]:
         """For each release the probability that a record is drawn into a batch that is full without it, read-only."""
-        return self._overflow
+        return self._columns.overflow
 
     @property
     def is_cut(self) -> bool:
         """Whether batches of some release were cut: what that costs is for `accounting.Truncated` to add."""
-        return bool(self._overflow.any())
+        return bool(self.overflow.any())
 
     @property
     def steps_per_epoch(self) -> Int[np.ndarray, " n"]:
         """For each release t, where records are allocated to the steps of an epoch; 0 of Poisson batches; read-only."""
-        return self._steps_per_epoch
+        return self._columns.steps_per_epoch
 
     @property
     def is_allocated(self) -> bool:
         """Whether some release is a step of an epoch, which is for `accounting.Allocated` to judge."""
-        return bool(self._steps_per_epoch.any())
+        return bool(self.steps_per_epoch.any())
 
     @property
     def steps(self) -> int:
         """Number of releases, counted with their multiplicity."""
-        return int(self._count.sum())
+        return int(self.count.sum())
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -190,26 +188,21 @@ class Ledger:
         """
         if not len(self):
             return self
-        alike = np.all(self._sample_rate == self._sample_rate[0]) and not self.is_cut
-        if alike and np.all(self._steps_per_epoch == self._steps_per_epoch[0]):
-            order = np.argsort(self._noise_multiplier, kind="stable")  # linear for monotone schedules
+        alike = np.all(self.sample_rate == self.sample_rate[0]) and not self.is_cut
+        if alike and np.all(self.steps_per_epoch == self.steps_per_epoch[0]):
+            order = np.argsort(self.noise_multiplier, kind="stable")  # linear for monotone schedules
         else:
-            keys = self._overflow, self._noise_multiplier, self._sample_rate, self._steps_per_epoch
+            keys = self.overflow, self.noise_multiplier, self.sample_rate, self.steps_per_epoch
             order = np.lexsort(keys)
         rate, noise, count, overflow, epoch = (column[order] for column in self._columns)
         columns = rate, noise, overflow, epoch
         starts = np.flatnonzero(np.r_[True, np.any([np.diff(column) != 0 for column in columns], axis=0)])
         rate, noise, overflow, epoch = (column[starts] for column in columns)
-        merged = Ledger()
-        merged._fill(rate, noise, np.add.reduceat(count, starts), overflow, epoch)
-        return merged
+        return Ledger._made((rate, noise, np.add.reduceat(count, starts), overflow, epoch))
 
     def __add__(self, other: "Ledger") -> "Ledger":
         check_instance("a ledger's other half", other, Ledger)
-        joined = Ledger()
-        both = zip(self._columns, other._columns, strict=True)
-        joined._fill(*(np.concatenate(columns) for columns in both))
-        return joined
+        return Ledger._made(map(np.concatenate, zip(self._columns, other._columns, strict=True)))
 
     def first(self, steps: int) -> "Ledger":
         """The first ``steps`` rows of the ledger.
@@ -220,15 +213,11 @@ class Ledger:
         rows = check_integer("steps", steps)
         if rows > len(self):
             raise InvalidValue(f"steps must be <= {len(self)}, the rows of the ledger, got steps={rows}")
-        head = Ledger()
-        head._fill(*(column[:rows] for column in self._columns))
-        return head
+        return Ledger._made(column[:rows] for column in self._columns)
 
     def where(self, rows: Bool[np.ndarray, " n"]) -> "Ledger":
         """The rows for which ``rows`` is true, in order."""
-        kept = Ledger()
-        kept._fill(*(column[rows] for column in self._columns))
-        return kept
+        return Ledger._made(column[rows] for column in self._columns)
 
     def with_noise(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
         """The same releases with other noise multipliers: ``change`` of the column.
@@ -236,10 +225,8 @@ class Ledger:
         >>> Ledger.of([1.0, 2.0], 0.1).with_noise(lambda z: 2 * z).noise_multiplier
         array([2., 4.])
         """
-        changed = Ledger()
-        noise = check_array("noise_multiplier", change(self._noise_multiplier), at_least=0, length=len(self))
-        changed._fill(self._sample_rate, noise, self._count, self._overflow, self._steps_per_epoch)
-        return changed
+        noise = check_array("noise_multiplier", change(self.noise_multiplier), at_least=0, length=len(self))
+        return Ledger._made(self._columns._replace(noise_multiplier=noise))
 
     def with_rates(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
         """The same releases with other sample rates: ``change`` of the column. No epochs, whose rates are fixed.
@@ -247,12 +234,9 @@ class Ledger:
         >>> Ledger.of([1.0, 2.0], 0.1).with_rates(lambda p: p / 2).sample_rate
         array([0.05, 0.05])
         """
-        changed = Ledger.of(self._noise_multiplier, change(self._sample_rate))
-        _check_epoch(int(self._steps_per_epoch.max(initial=0)), changed._sample_rate)
-        changed._fill(
-            changed._sample_rate, self._noise_multiplier, self._count, self._overflow, self._steps_per_epoch
-        )
-        return changed
+        rates = Ledger.of(self.noise_multiplier, change(self.sample_rate)).sample_rate
+        _check_epoch(int(self.steps_per_epoch.max(initial=0)), rates)
+        return Ledger._made(self._columns._replace(sample_rate=rates))
 
     def cut(self, dataset_size: int, max_batch_size: int | None) -> "Ledger":
         """The same releases, of batches that were cut to at most ``max_batch_size`` rows; ``None``: that were not.
@@ -275,11 +259,9 @@ class Ledger:
             cap = check_integer("max_batch_size", max_batch_size, at_least=1)
             from scipy.stats import binom  # slow to load
 
-            rates, place = np.unique(self._sample_rate, return_inverse=True)
+            rates, place = np.unique(self.sample_rate, return_inverse=True)
             overflow = (rates * binom.sf(cap - 1, count, rates))[place]
-        cut = Ledger()
-        cut._fill(self._sample_rate, self._noise_multiplier, self._count, overflow, self._steps_per_epoch)
-        return cut
+        return Ledger._made(self._columns._replace(overflow=overflow))
 
     def allocated(self, steps_per_epoch: int) -> "Ledger":
         """The same releases, of records that are each in one of t ``steps_per_epoch`` in a row; 0: of Poisson batches.
@@ -290,26 +272,11 @@ class Ledger:
         >>> Ledger.of([1.0] * 8, 1 / 4).allocated(4)
         Ledger(8 releases, sample_rate 0.25, noise_multiplier 1, each record once in 4 steps)
         """
-        _check_epoch(steps_per_epoch, self._sample_rate)
-        marked = Ledger()
-        epochs = np.full(len(self), steps_per_epoch)
-        marked._fill(self._sample_rate, self._noise_multiplier, self._count, self._overflow, epochs)
-        return marked
-
-    @property
-    def _columns(
-        self,
-    ) -> tuple[
-        Float[np.ndarray, " n"],
-        Float[np.ndarray, " n"],
-        Int[np.ndarray, " n"],
-        Float[np.ndarray, " n"],
-        Int[np.ndarray, " n"],
-    ]:
-        return self._sample_rate, self._noise_multiplier, self._count, self._overflow, self._steps_per_epoch
+        _check_epoch(steps_per_epoch, self.sample_rate)
+        return Ledger._made(self._columns._replace(steps_per_epoch=np.full(len(self), steps_per_epoch)))
 
     def __len__(self) -> int:
-        return int(self._count.size)
+        return int(self.count.size)
 
     def __iter__(self) -> Iterator[Release]:
         columns = zip(*(column.tolist() for column in self._columns), strict=True)
@@ -327,26 +294,16 @@ class Ledger:
         if not len(self):
             return "Ledger(empty)"
 
-        def span(column: Float[np.ndarray, " n"]) -> str:
+        def span(column: np.ndarray) -> str:
             low, high = float(column.min()), float(column.max())
             return f"{low:.4g}" if low == high else f"{low:.4g}..{high:.4g}"
 
         return (
-            f"Ledger({self.steps} releases, sample_rate {span(self._sample_rate)}, "
-            f"noise_multiplier {span(self._noise_multiplier)}"
-            + (f", each record once in {span(self._steps_per_epoch)} steps" if self.is_allocated else "")
-            + (f", batches cut: overflow {span(self._overflow)})" if self.is_cut else ")")
+            f"Ledger({self.steps} releases, sample_rate {span(self.sample_rate)}, "
+            f"noise_multiplier {span(self.noise_multiplier)}"
+            + (f", each record once in {span(self.steps_per_epoch)} steps" if self.is_allocated else "")
+            + (f", batches cut: overflow {span(self.overflow)})" if self.is_cut else ")")
         )
-
-
-def _ledger_of(*columns: np.ndarray) -> Ledger:
-    ledger = Ledger()
-    ledger._fill(*columns)  # pyright: ignore[reportPrivateUsage]
-    return ledger
-
-
-def _poisson(size: int) -> Int[np.ndarray, " n"]:
-    return np.zeros(size, dtype=np.int64)
 
 
 def _check_epoch(steps: object, rates: Float[np.ndarray, " n"]) -> None:

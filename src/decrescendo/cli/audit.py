@@ -6,30 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decrescendo.cli import options
 from decrescendo.cli.app import one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan
-from decrescendo.cli.options import (
-    RHO_C,
-    RHO_MU,
-    Accountant,
-    AsJson,
-    AttackName,
-    Batch,
-    BatchEnd,
-    Clip,
-    Delta,
-    Epochs,
-    Epsilon,
-    ExamplesPerPerson,
-    MaxBatchSize,
-    PlanFile,
-    RhoC,
-    RhoMu,
-    ScheduleName,
-    Steps,
-    StoreFile,
-    Threads,
-)
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -50,27 +29,27 @@ def audit_command(
             help="What is trained, module:function. Default: digits; with --plan made-up rows, as many as it says.",
         ),
     ] = None,
-    plan: PlanFile = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    batch: Batch = None,
-    batch_end: BatchEnd = None,
-    max_batch_size: MaxBatchSize = None,
-    examples_per_person: ExamplesPerPerson = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    schedule: ScheduleName = None,
-    clip: Clip = None,
-    rho_mu: RhoMu = RHO_MU,
-    rho_c: RhoC = RHO_C,
-    accountant: Accountant = None,
+    plan: options.PlanFile = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    batch: options.Batch = None,
+    batch_end: options.BatchEnd = None,
+    max_batch_size: options.MaxBatchSize = None,
+    examples_per_person: options.ExamplesPerPerson = None,
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    schedule: options.ScheduleName = None,
+    clip: options.Clip = None,
+    rho_mu: options.RhoMu = options.RHO_MU,
+    rho_c: options.RhoC = options.RHO_C,
+    accountant: options.Accountant = None,
     attack: Annotated[
-        AttackName,
+        options.AttackName,
         typer.Option(
             help="canaries: one training, many canaries. The others: many small trainings with and without one "
             "record; but for one-canary at the plan's epsilon and delta, on data made for it."
         ),
-    ] = AttackName.CANARIES,
+    ] = options.AttackName.CANARIES,
     canaries: Annotated[
         int | None, typer.Option(help="How many rows become canaries. Default: a third, at most 5000.", min=2)
     ] = None,
@@ -80,9 +59,9 @@ def audit_command(
         int | None, typer.Option(help="For repeatable audits. Default: noise that nobody can predict.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
-    store: StoreFile = None,
-    threads: Threads = None,
-    as_json: AsJson = False,
+    store: options.StoreFile = None,
+    threads: options.Threads = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Attack a training and put a lower bound under its epsilon. Exit code 1 if it is caught.
 
@@ -101,7 +80,7 @@ def audit_command(
     if out is not None and not out.absolute().parent.is_dir():
         raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
     known = None if plan is not None and task is None else find_task(task or "digits")
-    if store is not None and (known is None or attack is not AttackName.CANARIES):
+    if store is not None and (known is None or attack is not options.AttackName.CANARIES):
         raise InvalidValue(
             "--store must be given with a task and --attack canaries, got "
             + ("made-up rows, which are in no ledger" if known is None else f"--attack {attack.value}")
@@ -143,23 +122,23 @@ def audit_command(
         raise typer.Exit(1)
 
 
-def _crafted(attack: AttackName, plan: "Plan") -> "Attack | None":
+def _crafted(attack: options.AttackName, plan: "Plan") -> "Attack | None":
     """An attack with a training of its own, for the plan's budget."""
     from decrescendo.audit import attacks
 
     makers = {
-        AttackName.OPPOSED: attacks.opposed,
-        AttackName.BATCH_SIZE: attacks.batch_size,
-        AttackName.PADDED: attacks.padded,
-        AttackName.CROWDED: attacks.crowded,
-        AttackName.COUNTED: attacks.counted,
-        AttackName.ONCE: attacks.once,
+        options.AttackName.OPPOSED: attacks.opposed,
+        options.AttackName.BATCH_SIZE: attacks.batch_size,
+        options.AttackName.PADDED: attacks.padded,
+        options.AttackName.CROWDED: attacks.crowded,
+        options.AttackName.COUNTED: attacks.counted,
+        options.AttackName.ONCE: attacks.once,
     }
     return makers[attack](plan.budget) if attack in makers else None
 
 
 def _audit(
-    attack: AttackName,
+    attack: options.AttackName,
     plan: "Plan",
     task: "Task | None",
     canaries: int | None,
@@ -187,7 +166,7 @@ def _audit(
         def build() -> torch.nn.Module:
             return task.fresh(0)
 
-    if attack is AttackName.ONE_CANARY:
+    if attack is options.AttackName.ONE_CANARY:
         made = attacks.one_canary(plan, data, build, loss, learning_rate=rate)
         return many_runs(made, runs=runs, seed=seed, confidence=confidence)
     return one_run(

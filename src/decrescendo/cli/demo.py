@@ -115,10 +115,8 @@ def demonstrate(
 ) -> list[Outcome]:
     """Train every method for every seed, print the comparison, and draw the figures into ``folder``.
 
-    Beside the two private methods there is a control, constant DP-SGD with a learning rate that falls to
-    zero along a
-    line: it tells a gain of the noise and clip schedule from one that any decay of the steps would have
-        brought.
+    Beside the two private methods there is a control, constant DP-SGD with a learning rate that falls to zero along a
+    line: it tells a gain of the noise and clip schedule from one that any decay of the steps would have brought.
     """
     data = digits()
     console.print(
@@ -189,8 +187,7 @@ def _train_all(
 
 
 def comparison(outcomes: Sequence[Outcome]) -> Table:
-    """Accuracy, the certified epsilon, and what the central limit theorem would have claimed for the same
-    steps."""
+    """Accuracy, the certified epsilon, and what the central limit theorem would have claimed for the same steps."""
     table = Table(caption="The CLT claim is an estimate, not a bound, of the epsilon of the very same steps.")
     table.add_column("method", no_wrap=True)
     for column in ("test accuracy", "certified epsilon", "CLT claim"):

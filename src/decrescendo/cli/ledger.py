@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decrescendo.cli import options
 from decrescendo.cli.app import one_line_errors, out, printable, say
 from decrescendo.cli.asked import whom
-from decrescendo.cli.options import Delta, Epsilon, ExamplesPerPerson, UnitName, UnitOf
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -21,13 +21,13 @@ def ledger_command(
     create: Annotated[
         bool, typer.Option("--create", help="Make it; with the budget for everything.")
     ] = False,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
     rows: Annotated[
         int | None, typer.Option(help="With --create: number of records, or clients; public.")
     ] = None,
-    unit: UnitOf = UnitName.EXAMPLE,
-    examples_per_person: ExamplesPerPerson = None,
+    unit: options.UnitOf = options.UnitName.EXAMPLE,
+    examples_per_person: options.ExamplesPerPerson = None,
     dataset: Annotated[str, typer.Option(help="With --create: name of the data set.")] = "",
     composition: Annotated[
         str, typer.Option(help="With --create: how runs add up: sum, renyi:ORDER, or declared.")

@@ -18,9 +18,7 @@ _PLAN = """dc.calibrate(
 
 
 @one_line_errors
-def new_command(
-    name: Annotated[str, typer.Argument(help="Of the script: NAME.py, in this folder.")],
-) -> None:
+def new_command(name: Annotated[str, typer.Argument(help="Of the script: NAME.py, in this folder.")]) -> None:
     """Write a commented script that trains privately: data, model, loss, plan, training, statement.
 
     It runs as it is, on digits that come with the library, and is yours to change.

@@ -33,11 +33,6 @@ class Known:
         names = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         return ["--" + name.replace("_", "-") for name in names]
 
-    @property
-    def anything(self) -> bool:
-        """Whether any was."""
-        return bool(self.given())
-
     def check(self, schedule: Schedule | None) -> None:
         """Options that would have no effect, or contradict each other, are refused."""
         given = self.given()

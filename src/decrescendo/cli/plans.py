@@ -9,42 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decrescendo.cli import options
 from decrescendo.cli.app import err, one_line_errors, out, print_json, say, working
 from decrescendo.cli.asked import Asked, judge_of, population
 from decrescendo.cli.optimal import Advice, Known, advise, say_optimal
-from decrescendo.cli.options import (
-    RHO_C,
-    RHO_MU,
-    Accountant,
-    AsJson,
-    Batch,
-    BatchEnd,
-    Clients,
-    ClientsPerRound,
-    Clip,
-    Compute,
-    Curvature,
-    DatasetSize,
-    Delta,
-    Epochs,
-    EpsilonNeeded,
-    ExamplesPerPerson,
-    Influence,
-    InfluenceGrowth,
-    Lr,
-    LrSchedule,
-    MaxBatchSize,
-    Momentum,
-    RandomAllocation,
-    RhoC,
-    RhoMu,
-    SavePlan,
-    Schedule,
-    ScheduleName,
-    Steps,
-    UnitName,
-    UnitOf,
-)
 from decrescendo.errors import InvalidValue, check_real
 
 if TYPE_CHECKING:
@@ -53,34 +21,34 @@ if TYPE_CHECKING:
 
 @one_line_errors
 def plan_command(
-    epsilon: EpsilonNeeded,
-    dataset_size: DatasetSize = None,
-    batch: Batch = None,
-    batch_end: BatchEnd = None,
-    max_batch_size: MaxBatchSize = None,
-    random_allocation: RandomAllocation = None,
-    unit: UnitOf = UnitName.EXAMPLE,
-    clients: Clients = None,
-    clients_per_round: ClientsPerRound = None,
-    examples_per_person: ExamplesPerPerson = None,
-    delta: Delta = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    schedule: ScheduleName = None,
-    clip: Clip = None,
-    rho_mu: RhoMu = RHO_MU,
-    rho_c: RhoC = RHO_C,
-    lr_schedule: LrSchedule = None,
-    lr: Lr = None,
-    curvature: Curvature = None,
-    momentum: Momentum = None,
-    influence: Influence = None,
-    influence_growth: InfluenceGrowth = None,
-    compute: Compute = None,
-    accountant: Accountant = None,
-    save: SavePlan = None,
+    epsilon: options.EpsilonNeeded,
+    dataset_size: options.DatasetSize = None,
+    batch: options.Batch = None,
+    batch_end: options.BatchEnd = None,
+    max_batch_size: options.MaxBatchSize = None,
+    random_allocation: options.RandomAllocation = None,
+    unit: options.UnitOf = options.UnitName.EXAMPLE,
+    clients: options.Clients = None,
+    clients_per_round: options.ClientsPerRound = None,
+    examples_per_person: options.ExamplesPerPerson = None,
+    delta: options.Delta = None,
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    schedule: options.ScheduleName = None,
+    clip: options.Clip = None,
+    rho_mu: options.RhoMu = options.RHO_MU,
+    rho_c: options.RhoC = options.RHO_C,
+    lr_schedule: options.LrSchedule = None,
+    lr: options.Lr = None,
+    curvature: options.Curvature = None,
+    momentum: options.Momentum = None,
+    influence: options.Influence = None,
+    influence_growth: options.InfluenceGrowth = None,
+    compute: options.Compute = None,
+    accountant: options.Accountant = None,
+    save: options.SavePlan = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the schedules into this PNG file.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Calibrate noise so that the [bold]whole[/bold] moving schedule meets a budget.
 
@@ -119,17 +87,17 @@ def plan_command(
         examples_per_person=examples_per_person,
     )  # fmt: skip
     advice: Advice | None = None
-    if known.anything and batch_end is not None:  # (never with --compute)
+    if known.given() and batch_end is not None:  # (never with --compute)
         raise InvalidValue(
             "--batch-end must be left out where the noise follows from what is known of the training, got "
             f"--batch-end {batch_end:g}. That search takes one expected batch size"
         )
-    if random_allocation and (known.anything or compute is not None):
+    if random_allocation and (known.given() or compute is not None):
         raise InvalidValue(
             "--random-allocation must come without --compute and what is known of the training, got both. That search "
             "is of Poisson batches"
         )
-    if known.anything or compute is not None:
+    if known.given() or compute is not None:
         advice = advise(
             *asked.setting(size),
             known,
@@ -146,7 +114,7 @@ def plan_command(
     if plot is not None:
         from decrescendo.report.figure import draw_schedules
 
-        shown = {(schedule or Schedule.DYNAMIC).value: made}
+        shown = {(schedule or options.Schedule.DYNAMIC).value: made}
         if advice is not None:
             shown["uniform"] = advice.uniform
         draw_schedules(shown, plot)
@@ -155,7 +123,7 @@ def plan_command(
         print_json({**plan_facts(made), **more, "saved": save, "plot": plot})
         return
     say(made.describe())
-    if schedule is Schedule.OPTIMAL:
+    if schedule is options.Schedule.OPTIMAL:
         say_optimal(made, advice)
     for path in filter(None, (save, plot)):
         say(f"written: {path}")
@@ -163,15 +131,15 @@ def plan_command(
 
 def _mean_batch(
     compute: float,
-    schedule: Schedule | None,
+    schedule: options.Schedule | None,
     steps: int | None,
     batch: float | None,
     batch_end: float | None,
     epochs: float | None,
-    unit: UnitName,
+    unit: options.UnitName,
 ) -> float:
     """The expected batch size of a step, on average; the options that --compute cannot come with are refused."""
-    if schedule is not Schedule.OPTIMAL or steps is None or unit is not UnitName.EXAMPLE:
+    if schedule is not options.Schedule.OPTIMAL or steps is None or unit is not options.UnitName.EXAMPLE:
         raise InvalidValue(
             "--compute must come with --schedule optimal and --steps, over examples: it decides how the batch moves"
         )
@@ -194,7 +162,7 @@ def account_command(
         int | None, typer.Option(help="Batches were cut to so many rows: what that costs, too.")
     ] = None,
     rows: Annotated[int | None, typer.Option(help="With --max-batch-size: number of records.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Ask every accountant what a list of noisy steps costs, and which answers are proofs.
 

@@ -3,75 +3,38 @@
 import dataclasses
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decrescendo.cli import options
 from decrescendo.cli.app import err, one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan, judge_of
-from decrescendo.cli.options import (
-    RHO_C,
-    RHO_MU,
-    Accountant,
-    AsJson,
-    Batch,
-    BatchEnd,
-    Clip,
-    Decay,
-    Delta,
-    Epochs,
-    Epsilon,
-    ExamplesPerPerson,
-    LrDecay,
-    MaxBatchSize,
-    MomentumOf,
-    OptimizerName,
-    OptimizerOption,
-    PlanFile,
-    RandomAllocation,
-    Rate,
-    RhoC,
-    RhoMu,
-    Schedule,
-    ScheduleName,
-    Steps,
-    StoreFile,
-    TaskName,
-    Threads,
-)
 from decrescendo.cli.plans import guarantee_facts, plan_facts
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from decrescendo.training import Recipe
-
-
-class _Optimiser(TypedDict):
-    optimizer: str | None
-    learning_rate: float | None
-    momentum: float
-    lr_decay: str
-    averaging: float
+    from decrescendo.training import Recipe, Settings
 
 
 @one_line_errors
 def train_command(
-    task: TaskName,
-    plan: PlanFile = None,
+    task: options.TaskName,
+    plan: options.PlanFile = None,
     recipe: Annotated[
         Path | None, typer.Option(help="What `decrescendo tune --on` found: its settings and its budget.")
     ] = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    batch: Batch = None,
-    batch_end: BatchEnd = None,
-    max_batch_size: MaxBatchSize = None,
-    random_allocation: RandomAllocation = None,
-    examples_per_person: ExamplesPerPerson = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    schedule: ScheduleName = None,
-    clip: Clip = None,
+    epsilon: options.Epsilon = None,
+    delta: options.Delta = None,
+    batch: options.Batch = None,
+    batch_end: options.BatchEnd = None,
+    max_batch_size: options.MaxBatchSize = None,
+    random_allocation: options.RandomAllocation = None,
+    examples_per_person: options.ExamplesPerPerson = None,
+    steps: options.Steps = None,
+    epochs: options.Epochs = None,
+    schedule: options.ScheduleName = None,
+    clip: options.Clip = None,
     clip_quantile: Annotated[
         float | None,
         typer.Option(
@@ -79,13 +42,13 @@ def train_command(
             "--schedule is growing-mu unless it is given: one of noise alone."
         ),
     ] = None,
-    rho_mu: RhoMu = RHO_MU,
-    rho_c: RhoC = RHO_C,
-    accountant: Accountant = None,
-    optimizer: OptimizerOption = None,
-    lr: Rate = None,
-    momentum: MomentumOf = None,
-    lr_decay: LrDecay = None,
+    rho_mu: options.RhoMu = options.RHO_MU,
+    rho_c: options.RhoC = options.RHO_C,
+    accountant: options.Accountant = None,
+    optimizer: options.OptimizerOption = None,
+    lr: options.Rate = None,
+    momentum: options.MomentumOf = None,
+    lr_decay: options.LrDecay = None,
     seed: Annotated[
         int | None,
         typer.Option(
@@ -93,13 +56,13 @@ def train_command(
         ),
     ] = None,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
-    store: StoreFile = None,
+    store: options.StoreFile = None,
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder to keep the run in; as sensitive as the data.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoints.")] = False,
-    threads: Threads = None,
-    as_json: AsJson = False,
+    threads: options.Threads = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a task privately.
 
@@ -125,7 +88,7 @@ def train_command(
         examples_per_person=examples_per_person,
     )  # fmt: skip
     if clip_quantile is not None and plan is None and recipe is None and schedule is None:
-        asked = dataclasses.replace(asked, schedule=Schedule.GROWING_MU)
+        asked = dataclasses.replace(asked, schedule=options.Schedule.GROWING_MU)
     found = None if recipe is None else _recipe(recipe, plan, asked, optimizer, lr, momentum, lr_decay)
     if found is None:
         agreed = agreed_plan(chosen, plan, asked)
@@ -150,7 +113,7 @@ def train_command(
             chosen,
             followed,
             seed=Secure() if seed is None else seed,
-            **(_given(optimizer, lr, momentum, lr_decay) if found is None else _told(found)),
+            **(_given(optimizer, lr, momentum, lr_decay) if found is None else _said(found.settings)),
             store=opened,
             checkpoints=checkpoints,
             resume=resume,
@@ -179,20 +142,16 @@ def _recipe(
     path: Path,
     plan: Path | None,
     asked: Asked,
-    optimizer: OptimizerName | None,
+    optimizer: options.OptimizerName | None,
     lr: float | None,
     momentum: float | None,
-    lr_decay: Decay | None,
+    lr_decay: options.Decay | None,
 ) -> "Recipe":
     from decrescendo.training import Recipe
 
     rest = {
-        "--plan": plan,
-        "--optimizer": optimizer,
-        "--lr": lr,
-        "--momentum": momentum,
-        "--lr-decay": lr_decay,
-    }
+        "--plan": plan, "--optimizer": optimizer, "--lr": lr, "--momentum": momentum, "--lr-decay": lr_decay,
+    }  # fmt: skip
     given = [name for name in asked.given() if name != "--accountant"]
     given += [name for name, value in rest.items() if value is not None]
     if given:
@@ -202,19 +161,17 @@ def _recipe(
     return Recipe.load(path)
 
 
-def _told(recipe: "Recipe") -> _Optimiser:
-    settings = recipe.settings
-    return {
-        "optimizer": settings.optimizer, "learning_rate": settings.learning_rate, "momentum": settings.momentum,
-        "lr_decay": settings.lr_decay, "averaging": settings.averaging,
-    }  # fmt: skip
+def _said(settings: "Settings") -> dict[str, Any]:
+    names = ("optimizer", "learning_rate", "momentum", "lr_decay", "averaging")
+    return {name: getattr(settings, name) for name in names}
 
 
 def _given(
-    optimizer: OptimizerName | None, lr: float | None, momentum: float | None, lr_decay: Decay | None
-) -> _Optimiser:
-    return {
-        "optimizer": None if optimizer is None else optimizer.value, "learning_rate": lr,
-        "momentum": 0.0 if momentum is None else momentum,
-        "lr_decay": "none" if lr_decay is None else lr_decay.value, "averaging": 0.0,
-    }  # fmt: skip
+    optimizer: options.OptimizerName | None,
+    lr: float | None,
+    momentum: float | None,
+    lr_decay: options.Decay | None,
+) -> dict[str, Any]:
+    """Of the options that were given: what is not is the task's, or the library's."""
+    given = {"optimizer": optimizer, "learning_rate": lr, "momentum": momentum, "lr_decay": lr_decay}
+    return {name: value for name, value in given.items() if value is not None}

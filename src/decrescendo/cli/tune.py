@@ -6,19 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decrescendo.cli import options
 from decrescendo.cli.app import err, one_line_errors, say
 from decrescendo.cli.asked import judge_of
-from decrescendo.cli.options import (
-    Accountant,
-    Delta,
-    EpsilonNeeded,
-    Fix,
-    Found,
-    TaskName,
-    Threads,
-    TrialsOf,
-    Vary,
-)
 from decrescendo.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -27,19 +17,19 @@ if TYPE_CHECKING:
 
 @one_line_errors
 def tune_command(
-    task: TaskName,
-    epsilon: EpsilonNeeded,
-    out: Found,
+    task: options.TaskName,
+    epsilon: options.EpsilonNeeded,
+    out: options.Found,
     on: Annotated[
         str, typer.Option(help="Public data to search on, a task too; those of TASK are not opened.")
     ] = "",
     private: Annotated[
         bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")
     ] = False,
-    delta: Delta = None,
-    trials: TrialsOf = "",
-    vary: Vary = None,
-    fix: Fix = None,
+    delta: options.Delta = None,
+    trials: options.TrialsOf = "",
+    vary: options.Vary = None,
+    fix: options.Fix = None,
     seeds: Annotated[
         int | None, typer.Option(help="Public: runs a trial; their mean counts. Default 1.", min=1)
     ] = None,
@@ -47,11 +37,11 @@ def tune_command(
         int | None,
         typer.Option(
             help="Public: of the settings that are drawn, default 0. Private: as sensitive as the data; default: drawn "
-            "from the operating system, and not shown.",
+            "from the operating system, and not shown."
         ),
     ] = None,
-    accountant: Accountant = None,
-    threads: Threads = None,
+    accountant: options.Accountant = None,
+    threads: options.Threads = None,
 ) -> None:
     """Search for settings, honestly.
 

@@ -25,24 +25,13 @@ from decrescendo.clipping.clipped import (
 from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.factors import factors_of, joint_norms, loss_sum
 from decrescendo.clipping.inventory import Inventory
-from decrescendo.clipping.memory import (
-    Peak,
-    Sizes,
-    is_out_of_memory,
-    metered,
-    release,
-    signature,
-)
+from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import (
-    OutOfMemory,
-    UnsupportedModel,
-    check_instance,
-)
+from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
 
 T = TypeVar("T")
 

@@ -590,10 +590,7 @@ def name_of(func: Callable[..., Any]) -> str:
 
 def is_composite(func: Callable[..., Any]) -> bool:
     """Whether ``func`` is one of torch's Python functions, whose operations can be seen one by one."""
-    return isinstance(func, FunctionType) and func.__module__ in (
-        "torch.nn.functional",
-        "torch.functional",
-    )
+    return isinstance(func, FunctionType) and func.__module__ in ("torch.nn.functional", "torch.functional")
 
 
 def opened(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -55,11 +55,7 @@ class AdaptivePlan:
     def __post_init__(self) -> None:
         check_budget(self.budget)
         check_one_example(self.budget, "an adaptive plan")
-        for name, kind in (
-            ("sampling", PoissonSampling),
-            ("filter", str),
-            ("policy", str),
-        ):
+        for name, kind in (("sampling", PoissonSampling), ("filter", str), ("policy", str)):
             check_instance(name, getattr(self, name), kind)
         uncut(self.sampling, "an adaptive plan")
         object.__setattr__(self, "steps", check_integer("steps", self.steps, at_least=1))

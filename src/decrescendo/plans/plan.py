@@ -29,6 +29,7 @@ from decrescendo.errors import (
     InvalidValue,
     check_array,
     check_instance,
+    check_integer,
 )
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.sampling import (
@@ -90,11 +91,7 @@ class Plan:
     guarantee: Guarantee
 
     def __post_init__(self) -> None:
-        for name, kind in (
-            ("budget", Budget),
-            ("schedule", Schedule),
-            ("guarantee", Guarantee),
-        ):
+        for name, kind in (("budget", Budget), ("schedule", Schedule), ("guarantee", Guarantee)):
             check_instance(name, getattr(self, name), kind)
         check_sampling(self.sampling)
         if self.batch_size.size != self.steps:
@@ -428,7 +425,7 @@ class Plan:
         try:
             sampling = _read(body["sampling"])
             if body["version"] == PERSON_VERSION:
-                _check_several(body["budget"]["examples_per_person"])
+                check_integer("examples_per_person", body["budget"]["examples_per_person"], at_least=2)
             elif _version(sampling) != body["version"]:
                 raise InvalidValue(f"the sampling must be one of version {body['version']}, got {sampling}")
             return cls(
@@ -443,11 +440,6 @@ class Plan:
 
 def _with_unit(section: Mapping[str, Any]) -> dict[str, Any]:
     return {**section, "unit": check_unit(section["unit"])}
-
-
-def _check_several(examples: object) -> None:
-    if examples == 1:
-        raise InvalidValue("examples_per_person must be >= 2 in a file of this version, got 1")
 
 
 def row_of(promise: Budget | Guarantee) -> Unit:

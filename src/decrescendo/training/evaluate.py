@@ -10,10 +10,7 @@ from decrescendo.errors import InvalidValue, check_integer
 
 
 def accuracy(
-    model: nn.Module,
-    inputs: Shaped[Tensor, "n ..."],
-    targets: Int[Tensor, " n"],
-    batch_size: int = 1024,
+    model: nn.Module, inputs: Shaped[Tensor, "n ..."], targets: Int[Tensor, " n"], batch_size: int = 1024
 ) -> float:
     """Share of rows whose largest output is at their target, in [0, 1].
 
@@ -40,10 +37,7 @@ def accuracy(
 
 
 def mean_loss(
-    model: nn.Module,
-    inputs: Shaped[Tensor, "n ..."],
-    targets: Int[Tensor, " n"],
-    batch_size: int = 1024,
+    model: nn.Module, inputs: Shaped[Tensor, "n ..."], targets: Int[Tensor, " n"], batch_size: int = 1024
 ) -> float:
     """Mean cross-entropy, in nats; otherwise as `accuracy`.
 

@@ -151,24 +151,14 @@ def fit(
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place on ``data`` by ``plan``, with an optimiser, a learning rate and an average by name.
 
-    Args:
-        model: trained in place.
-        loss: one loss an example.
-        data: as many rows as the plan says.
-        plan: from `calibrate`; or with a clip norm that follows the gradients.
-        seed: whole number >= 0, as sensitive as the data; or `Secure()`.
+    Args as in `train`, and:
         optimizer: a key of `OPTIMIZERS`.
         learning_rate: > 0.
         momentum: in [0, 1), for sgd and momentum-bc.
         lr_decay: ``none``, ``linear`` or ``cosine``.
         averaging: in [0, 1): decay of the average of the iterates; 0 for none.
-        callback: called after each step; true ends the training.
-        settings: of the clipping engine.
-        store: the ledger on disk that the run is written into.
         checkpoints: folder to keep the run in, with the learning rate and the average.
         resume: go on with the run in ``checkpoints``.
-        progress: draw a progress bar on standard error.
-        people: whose row each is, as `train` takes it.
 
     Returns:
         The run, and the model to test: the average where there is one.

@@ -30,6 +30,7 @@ from decrescendo.errors import AccountingError
 # Beyond this the laws P and Q are so far apart that masses between them drown in rounding (Phi(-mu/2) below 1e-9).
 LARGEST_MU = 12.0
 _WIDEST = 0.25
+_REACH = 9.0  # deviations over which points are evenly spaced, for the smallest mu
 
 # Relative error allowed for one value of a privacy curve (log_delta and exp; measured at most 1e-13 against mpmath).
 CURVE_ERROR = 2e-13
@@ -89,23 +90,22 @@ class Lowered:
     checked: Bool[np.ndarray, "k cells"]
 
 
-def place_grid(mu_low: float, *, kappa: float, ends: tuple[float, float], reach: float = 9.0) -> LossGrid:
-    """A grid for every mu from ``mu_low`` on: ``kappa mu`` apart within ``reach`` deviations, relatively so beyond.
+def place_grid(mu_low: float, *, kappa: float, ends: tuple[float, float]) -> LossGrid:
+    """A grid for every mu from ``mu_low`` on: ``kappa mu`` apart within `_REACH` deviations, relatively so beyond.
 
     Args:
         mu_low: the smallest of the steps' mu, > 0.
         kappa: distance of grid points over mu.
         ends: the outermost points are just beyond -ends[0] and ends[1]; see `Curves.ends`.
-        reach: number of deviations over which points are evenly spaced for the smallest mu.
     """
     # Never wider than _WIDEST: the step of y = exp(e) is what counts, and it grows without bound with that of e.
     step = min(kappa * mu_low, _WIDEST)
     limit = max(ends)
-    half = np.arange(1, math.ceil(reach * mu_low / step) + 1) * step
-    growing = min(limit, _WIDEST * reach / kappa)
+    half = np.arange(1, math.ceil(_REACH * mu_low / step) + 1) * step
+    growing = min(limit, _WIDEST * _REACH / kappa)
     if half[-1] < growing:
-        count = math.ceil(math.log(growing / half[-1]) / math.log1p(kappa / reach))
-        half = np.r_[half, half[-1] * (1 + kappa / reach) ** np.arange(1, count + 1)]
+        count = math.ceil(math.log(growing / half[-1]) / math.log1p(kappa / _REACH))
+        half = np.r_[half, half[-1] * (1 + kappa / _REACH) ** np.arange(1, count + 1)]
     if half[-1] < limit:
         half = np.r_[half, half[-1] + _WIDEST * np.arange(1, math.ceil((limit - half[-1]) / _WIDEST) + 1)]
     sides = [half[: int(np.searchsorted(half, end)) + 1] for end in ends]

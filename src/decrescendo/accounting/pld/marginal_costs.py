@@ -67,9 +67,7 @@ class MarginalCosts:
         nodes = build_nodes(curves, mu, count, nodes=24, kappa=0.08, left=left, right=right)
         whole = Part(losses(nodes.loss_grid, rate), mixtures_above(nodes, mu, count), rate)
         x = np.linspace(
-            math.log(mu_low),
-            math.log(mu_high),
-            max(4, math.ceil(math.log(mu_high / mu_low) / _SPACING)),
+            math.log(mu_low), math.log(mu_high), max(4, math.ceil(math.log(mu_high / mu_low) / _SPACING))
         )
         loss_grid = place_grid(mu_low, kappa=_KAPPA, ends=curves.ends(mu_high, left, right))
         # The tilt c of a grid fits losses up to where the run's own are cut off (what is beyond has less than delta's

@@ -57,12 +57,7 @@ class Words(Protocol):
 
 
 def add_gaussian(
-    values: np.ndarray,
-    std: float,
-    words: Words,
-    *,
-    divisor: float = 1.0,
-    out: np.ndarray | None = None,
+    values: np.ndarray, std: float, words: Words, *, divisor: float = 1.0, out: np.ndarray | None = None
 ) -> Float[np.ndarray, " size"]:
     """``values`` plus independent N(0, std^2) on each, rounded to a multiple of `grid` (std), over ``divisor``.
 

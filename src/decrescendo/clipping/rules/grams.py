@@ -98,9 +98,7 @@ def gram_cost(places: int, features: int, outputs: int) -> float:
 
 
 def gram_norms(
-    a: Float[Tensor, "batch positions features"],
-    d: Float[Tensor, "batch positions outputs"],
-    slack: float,
+    a: Float[Tensor, "batch positions features"], d: Float[Tensor, "batch positions outputs"], slack: float
 ) -> Float[Tensor, " batch"]:
     """|sum_s d_s a_s^T|^2 from Gram matrices, at least the exact value, in float64.
 

@@ -117,14 +117,8 @@ class Absorbing(Kernel, Protocol):
 
 
 def is_absorbing(kernel: Kernel) -> TypeGuard[Absorbing]:
-    """Whether ``kernel`` has `Absorbing.absorb`; asked once a class, as asking a protocol takes long."""
-    kind = type(kernel)
-    if kind not in _ABSORBING:
-        _ABSORBING[kind] = isinstance(kernel, Absorbing)
-    return _ABSORBING[kind]
-
-
-_ABSORBING: dict[type, bool] = {}
+    """Whether ``kernel`` has `Absorbing.absorb`."""
+    return _is(kernel, Absorbing)
 
 
 @runtime_checkable
@@ -137,14 +131,19 @@ class Packed(Kernel, Protocol):
 
 
 def is_packed(kernel: Kernel) -> TypeGuard[Packed]:
-    """Whether ``kernel`` has `Packed.zeroed`; asked once a class."""
-    kind = type(kernel)
-    if kind not in _PACKED:
-        _PACKED[kind] = isinstance(kernel, Packed)
-    return _PACKED[kind]
+    """Whether ``kernel`` has `Packed.zeroed`."""
+    return _is(kernel, Packed)
 
 
-_PACKED: dict[type, bool] = {}
+def _is(kernel: Kernel, form: type) -> bool:
+    """Asked once a class, as asking a protocol takes long."""
+    kind = type(kernel), form
+    if kind not in _KNOWN:
+        _KNOWN[kind] = isinstance(kernel, form)
+    return _KNOWN[kind]
+
+
+_KNOWN: dict[tuple[type, type], bool] = {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,10 +54,9 @@ def _read(name: str, array: Array) -> np.ndarray[Any, np.dtype[Any]]:
     stream = BytesIO(array.data)
     try:
         version = np.lib.format.read_magic(stream)
-        reader = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
+        reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+            version
+        ]
         shape, _, dtype = reader(stream)
         there = len(array.data) - stream.tell()
         if (

@@ -106,18 +106,9 @@ def state(
     Fields after Ponomareva et al. 2023, "How to DP-fy ML", section 5.3, and NIST SP 800-226, with what a schedule adds.
 
     Args:
-        agreed: what was decided before the start.
-        ledger: what was released.
-        guarantee: what was proved.
-        provenance: how it was run; ``None`` where nobody recorded it.
-        clip_norm: C_t where they were decided on the way.
-        stopped: why an adaptive run ended.
-        metrics: on public data.
-        versions: of the packages.
-        declaration: what only the owner can say.
-        audit: the facts of an empirical lower bound.
-        spent: at how many points the budget's way is shown, each computed by `EpsilonCurve`; 0: none. Of an adaptive
-            run nothing is shown: its filter's whole budget is spent from the beginning.
+        agreed .. versions: as the fields of a `Run`.
+        declaration .. spent: as in `Run.statement`; of an adaptive run no way of the budget is shown, for its filter's
+            whole budget is spent from the beginning.
 
     >>> from decrescendo.plans.plan import _EXAMPLE, Plan
     >>> plan = Plan.from_json(_EXAMPLE)
