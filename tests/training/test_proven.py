@@ -225,3 +225,11 @@ def test_a_fingerprint_is_of_weights_of_any_kind(dtype: torch.dtype) -> None:
         before = fingerprint(values)
         assert torch.equal(before, fingerprint(values.clone()))
         assert torch.equal(before, fingerprint(values + 1)) == (not values.numel())
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.float32, torch.bool], ids=str)
+def test_a_fingerprint_goes_by_numbers_and_not_by_how_they_lie(dtype: torch.dtype) -> None:
+    """Labels are a column of a table, or one number for all."""
+    table = torch.arange(24).reshape(4, 6).to(dtype)
+    for view in (table[:, 2], table.t(), table[:1].expand(4, 6), table[:, ::2]):
+        assert torch.equal(fingerprint(view), fingerprint(view.clone().contiguous()))

@@ -49,7 +49,7 @@ def by_hand(model: nn.Module, data: Pair, plan: Any, seed: int, lr: float) -> No
             loss(model, (data[0][i : i + 1], data[1][i : i + 1])).sum().backward()
             norm = torch.sqrt(sum(p.grad.square().sum() for _, p in named))
             for name, p in named:
-                total[name] += p.grad * min(1.0, clip / float(norm))
+                total[name] += p.grad * (min(1.0, float(clip) / float(norm)) if norm else 1.0)
         drawn = normals(noise, {name: p.shape for name, p in named})
         with torch.no_grad():
             for name, p in named:

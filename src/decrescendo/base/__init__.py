@@ -12,7 +12,7 @@
 from decrescendo.base import markdown, sealed, strict_json
 from decrescendo.base.extras import require
 from decrescendo.base.rng import Keystream, Secure, Seeds, Streams
-from decrescendo.base.whole_file import write_whole
+from decrescendo.base.whole_file import read_whole, write_whole
 
 __all__ = [
     "Keystream",
@@ -20,6 +20,7 @@ __all__ = [
     "Seeds",
     "Streams",
     "markdown",
+    "read_whole",
     "require",
     "sealed",
     "strict_json",

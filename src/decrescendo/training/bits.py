@@ -25,7 +25,7 @@ def fingerprint(value: Tensor) -> Tensor:
     is (a change of all signs, an exchange of rows).
     """
     flat = _local(value.detach())
-    flat = (view_as_real(flat) if flat.is_complex() else flat).reshape(-1)
+    flat = (view_as_real(flat) if flat.is_complex() else flat).reshape(-1).contiguous()
     words = flat if flat.dtype == torch.bool else flat.view(_WORDS[flat.element_size()])
     keys = _keys(words.device)
     while words.numel() > _WEIGHED:

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decrescendo.base import sealed
-from decrescendo.base.whole_file import read_whole, write_whole
+from decrescendo.base import read_whole, sealed, write_whole
 from decrescendo.errors import FileRefused
 from decrescendo_papers.experiments.checked import listed, named, number, numbers, text, texts, whole
 from decrescendo_papers.experiments.spec import Spec
