@@ -1,8 +1,8 @@
 """What code of a user's does between the steps of a training, as far as it can be seen, and what is supposed of it."""
 
 import sys
-from collections.abc import Callable
-from typing import Any, cast, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,24 @@ from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.training.bits import fingerprint
 
+# Of the groups of an optimiser.
+Settings: TypeAlias = list[dict[str, Any]]
+# What schedulers of torch's set.
+_SCHEDULED = {
+    "lr", "momentum", "betas", "base_momentum", "initial_lr", "max_lr", "max_momentum", "min_lr", "swa_lr"
+}  # fmt: skip
+
 WRITTEN = (
     "weights were changed between steps by other code than the optimiser, which made the change of released and public "
     "values alone"
+)
+REMEMBERED = (
+    "what the optimiser remembers was changed between steps by other code than its steps, which made the change of "
+    "released and public values alone"
+)
+SET = (
+    "settings of the optimiser were changed between steps by code that is no scheduler of torch's, which took them "
+    "from released and public values alone"
 )
 GRADIENTS_CHANGED = (
     "gradients were changed between fill_gradients and the optimiser's step by other code, which made the change of "
@@ -42,7 +57,7 @@ class BetweenSteps:
 
     Args:
         model: whose trained parameters are watched.
-        optimizer: whose settings, hooks and code are.
+        optimizer: whose moments, settings, hooks and code are.
         settle: called before the weights are looked at.
 
     Attributes:
@@ -67,10 +82,11 @@ class BetweenSteps:
         self.supposed: set[str] = set()
         self._read = False
         # As the step before left them.
-        self._weights: Tensor | None = None
-        self._settings: object = None
+        self._weights: bytes | None = None
+        self._remembered: object = None
+        self._settings: Settings = []
         # Of the batch drawn: its tensors as they were handed out, by id.
-        self._handed: dict[int, tuple[Tensor, Tensor]] = {}
+        self._handed: dict[int, tuple[Tensor, bytes]] = {}
         # Of a loop that steps its optimiser itself.
         self._handles: list[Any] = []
 
@@ -88,15 +104,13 @@ class BetweenSteps:
         """This is the batch given to a step."""
         for tensor in [] if batch is None else leaves_of(batch):
             handed = self._handed.get(id(tensor))
-            if handed is None or not torch.equal(handed[1], fingerprint(tensor)):
+            if handed is None or handed[1] != fingerprint(tensor):
                 self.supposed.add(ROWS_CHANGED)
 
     def look(self) -> None:
         """Whether weights and optimiser are as the step before left them, and by whose code the next moves them."""
-        if self._weights is not None and not torch.equal(self._weights, self._now()):
-            self.supposed.add(WRITTEN)
-        if self._read and self._weights is not None and self._settings != _settings_of(self._optimizer):
-            self.supposed.add(READ_AND_SET)
+        if self._weights is not None:
+            self._compare()
         self.supposed |= supposed_of(self._optimizer, own=len(self._handles))
 
     def stepped(self) -> None:
@@ -111,7 +125,7 @@ class BetweenSteps:
         gradients = self._gradients()
 
         def before(*_: object) -> None:
-            if not torch.equal(gradients, self._gradients()):
+            if gradients != self._gradients():
                 self.supposed.add(GRADIENTS_CHANGED)
             self.look()
 
@@ -133,21 +147,34 @@ class BetweenSteps:
         read = [READ_AND_ENDED] if early and self._read else []
         return (*read, *([ENDED_ON_A_BATCH] if drawn else []))
 
+    def _compare(self) -> None:
+        """With what the step before left."""
+        settings = _settings_of(self._optimizer)
+        if self._weights != self._now():
+            self.supposed.add(WRITTEN)
+        if self._remembered != _remembered_by(self._optimizer):
+            self.supposed.add(REMEMBERED)
+        if self._read and self._settings != settings:
+            self.supposed.add(READ_AND_SET)
+        elif _by_hand(self._settings, settings):
+            self.supposed.add(SET)
+
     def _note(self) -> None:
         self._weights, self._settings = self._now(), _settings_of(self._optimizer)
+        self._remembered = _remembered_by(self._optimizer)
 
     def _forget(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
 
-    def _now(self) -> Tensor:
+    def _now(self) -> bytes:
         self._settle()
-        return _of(list(trainable(self._model).values()))
+        return fingerprint(*trainable(self._model).values())
 
-    def _gradients(self) -> Tensor:
+    def _gradients(self) -> bytes:
         found = [parameter.grad for parameter in trainable(self._model).values()]
-        return _of([value for value in found if value is not None])
+        return fingerprint(*(value for value in found if value is not None))
 
 
 def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
@@ -185,7 +212,7 @@ def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return _inner(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
 
 
-def _settings_of(optimizer: torch.optim.Optimizer) -> object:
+def _settings_of(optimizer: torch.optim.Optimizer) -> Settings:
     """The numbers of each group, and how many parameters it has."""
     return [
         {
@@ -196,6 +223,37 @@ def _settings_of(optimizer: torch.optim.Optimizer) -> object:
     ]
 
 
-def _of(tensors: list[Tensor]) -> Tensor:
-    found = [fingerprint(tensor) for tensor in tensors]
-    return torch.stack([value.to(found[0].device) for value in found]) if found else torch.zeros(0)
+def _by_hand(before: Settings, now: Settings) -> bool:
+    """Whether something was set that no scheduler of torch's has set: they leave a mark in the groups that are theirs.
+
+    >>> _by_hand([{"lr": 1.0}], [{"lr": 0.5}]), _by_hand([{"lr": 1.0}], [{"lr": 0.5, "initial_lr": 1.0}])
+    (True, False)
+    """
+    if len(before) != len(now):
+        return True
+    for old, new in zip(before, now, strict=True):
+        changed = {key for key in old if key not in new or new[key] != old[key]}
+        if changed - (_SCHEDULED if "initial_lr" in new else set()):
+            return True
+    return False
+
+
+def _remembered_by(optimizer: torch.optim.Optimizer) -> object:
+    """All that an optimiser keeps of its steps: a fingerprint of tensors, and the rest as it is."""
+    tensors: list[Tensor] = []
+
+    def shown(value: object) -> object:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            return value.dtype, value.shape
+        if isinstance(value, Mapping):
+            pairs = cast("Mapping[object, object]", value).items()
+            return [(repr(key), shown(item)) for key, item in pairs]
+        if isinstance(value, (list, tuple)):
+            return [shown(item) for item in cast("Sequence[object]", value)]
+        return repr(value)
+
+    state = _inner(optimizer).state
+    known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    found = [shown(state[parameter]) if parameter in state else None for parameter in known]
+    return len(state), found, fingerprint(*tensors)
