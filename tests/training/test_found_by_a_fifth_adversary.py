@@ -1,19 +1,34 @@
 """Optimisers, models, data, stores and checkpoints changed between steps, with which a run was called proven."""
 
+import copy
+import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from dp_accounting.pld import privacy_loss_distribution as pld
 from torch import Tensor, nn
 
+from decrescendo.accounting import Budget, Ledger
+from decrescendo.base.rng import Secure
+from decrescendo.errors import InvalidValue, PlanViolation
 from decrescendo.optim import AdamBC, averaged
-from decrescendo.training import Checkpoints, Trainer
-from decrescendo.training.between import REMEMBERED, SET, WRITTEN
+from decrescendo.plans import BatchSchedule, Schedule
+from decrescendo.plans.plan import Plan
+from decrescendo.training import Checkpoints, Store, Trainer
+from decrescendo.training import trainer as trainer_module
+from decrescendo.training.between import PROGRAM, REMEMBERED, REWRITTEN, SET, WRITTEN
 from decrescendo.training.bits import fingerprint
+from decrescendo.training.evaluate import accuracy
+from decrescendo.training.run import certify
+from decrescendo.training.store import Account
 
-from .conftest import loss, make_model, make_plan, sgd
+from .conftest import ROWS, loss, make_model, make_plan, sgd
 
 Data = tuple[Tensor, Tensor]
 
@@ -58,9 +73,7 @@ class TestWhatAnOptimiserRemembers:
         ],
         ids=["in place", "past the counters", "by numpy", "another tensor", "steps", "forgotten", "loaded"],
     )
-    def test_what_is_written_to_it_is_said(
-        self, data: Data, change: Callable[[Any, Tensor], object]
-    ) -> None:
+    def test_what_is_written_to_it_is_said(self, data: Data, change: Callable[[Any, Tensor], object]) -> None:
         run = run_of(data, lambda _, optimizer: change(optimizer, data[0]))
         assert run.assumptions == (REMEMBERED,)
 
@@ -68,8 +81,10 @@ class TestWhatAnOptimiserRemembers:
         def write(_: nn.Module, optimizer: Any) -> None:
             _moments(optimizer, "momentum_buffer")[0].view(-1)[3] = data[0][0, 0]
 
-        make = lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-        assert run_of(data, write, make).assumptions == (REMEMBERED,)
+        def heavy(model: nn.Module) -> Any:
+            return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        assert run_of(data, write, heavy).assumptions == (REMEMBERED,)
 
     def test_of_a_loop_that_steps_its_optimiser(self, data: Data) -> None:
         model = make_model()
@@ -104,7 +119,9 @@ class TestWhatAnOptimiserRemembers:
             lambda model: AdamBC(model.parameters(), lr=0.1),
         ],
     )  # fmt: skip
-    def test_what_its_steps_write_is_nothing_to_say(self, data: Data, make: Callable[[nn.Module], Any]) -> None:
+    def test_what_its_steps_write_is_nothing_to_say(
+        self, data: Data, make: Callable[[nn.Module], Any]
+    ) -> None:
         assert run_of(data, lambda model, _: loss(model, data).sum().backward(), make).proven
 
     def test_what_was_loaded_before_the_first_draw_is_the_start(self, data: Data) -> None:
@@ -120,7 +137,9 @@ class TestWhatAnOptimiserRemembers:
 
         assert run_of(data, lambda *_: None, make).proven
 
-    def test_a_restart_is_nothing_to_say_and_passes_on_what_is_supposed(self, data: Data, tmp_path: Path) -> None:
+    def test_a_restart_is_nothing_to_say_and_passes_on_what_is_supposed(
+        self, data: Data, tmp_path: Path
+    ) -> None:
         for write, said in ((False, ()), (True, (REMEMBERED,))):
             folder = tmp_path / str(write)
             for until in (2, 3):
@@ -188,7 +207,11 @@ class TestSettings:
             if not averages:
                 averages.append(averaged(model, decay=0.9))
             averages[0].update_parameters(model)
-            print(loss(model, data).mean().item(), optimizer.param_groups[0]["lr"], optimizer.state_dict().keys())
+            print(
+                loss(model, data).mean().item(),
+                optimizer.param_groups[0]["lr"],
+                optimizer.state_dict().keys(),
+            )
 
         assert run_of(data, between).proven
 
@@ -201,7 +224,15 @@ def _with(state: dict[str, Any], value: Tensor) -> dict[str, Any]:
 class TestFingerprints:
     @pytest.mark.parametrize(
         "dtype",
-        [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.int64, torch.bool],
+        [
+            torch.float64,
+            torch.float32,
+            torch.float16,
+            torch.bfloat16,
+            torch.complex64,
+            torch.int64,
+            torch.bool,
+        ],
         ids=str,
     )
     @pytest.mark.parametrize("place", ["cpu", "elsewhere"])
@@ -228,3 +259,331 @@ class TestFingerprints:
         assert fingerprint(values) != fingerprint(values, torch.empty(0))
         assert fingerprint() == fingerprint()
         assert fingerprint(torch.tensor(1.0)) != fingerprint(torch.tensor(2.0))
+
+
+class TestStoresPutBack:
+    """A store that is an older copy has forgotten the runs registered since: who has a checkpoint can tell."""
+
+    @staticmethod
+    def life(
+        folder: Path, store: Store, data: Data, until: int, *, seed: Any = 0, every: int = 100
+    ) -> Trainer:
+        model = make_model()
+        kept = Checkpoints(folder, every=every, resume=True)
+        trainer = Trainer(model, loss, make_plan(), sgd(model), seed=seed, store=store, checkpoints=kept)
+        for batch in trainer.batches(data) if until else ():
+            if trainer.step(batch).step == until:
+                break
+        return trainer
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return Store.create(tmp_path / "store", Budget(100.0, 1e-2), dataset="toy", rows=ROWS)
+
+    @staticmethod
+    def copied(store: Store, path: Path) -> None:
+        with closing(sqlite3.connect(path)) as to:
+            store._connection.backup(to)
+
+    def put_back(self, path: Path) -> Store:
+        for name in ("store", "store-wal", "store-shm"):
+            (path / name).unlink(missing_ok=True)
+        shutil.copy(path / "copy", path / "store")
+        return Store(path / "store")
+
+    @pytest.mark.parametrize("seed", [0, Secure()], ids=["seed", "secure"])
+    @pytest.mark.parametrize("every", [1, 100])
+    def test_of_before_a_run_was_registered(
+        self, data: Data, tmp_path: Path, store: Store, seed: Any, every: int
+    ) -> None:
+        """It was registered again; the other run, of which the restored store knows nothing, was forgotten."""
+        self.copied(store, tmp_path / "copy")
+        self.life(tmp_path / "kept", store, data, 2, seed=seed, every=every)
+        store.start(make_plan(), label="other")
+        store = self.put_back(tmp_path)
+        with pytest.raises(PlanViolation, match="must list what its run has released, got 0 of 2 steps"):
+            self.life(tmp_path / "kept", store, data, 3, seed=seed, every=every)
+        assert not store.entries()
+
+    def test_of_the_midst_of_a_run(self, data: Data, tmp_path: Path, store: Store) -> None:
+        self.life(tmp_path / "kept", store, data, 1)
+        self.copied(store, tmp_path / "copy")
+        store.start(make_plan(), label="other")
+        self.life(tmp_path / "kept", store, data, 3)
+        store = self.put_back(tmp_path)
+        with pytest.raises(PlanViolation, match="got 1 of 3 steps"):
+            self.life(tmp_path / "kept", store, data, 3)
+
+    def test_before_the_first_release_of_a_run_after_others(
+        self, data: Data, tmp_path: Path, store: Store
+    ) -> None:
+        """Nothing of its own is missing, only the runs before it."""
+        self.copied(store, tmp_path / "copy")
+        store.start(make_plan(), label="other")
+        self.life(tmp_path / "kept", store, data, 0, seed=Secure())
+        store = self.put_back(tmp_path)
+        with pytest.raises(PlanViolation, match="runs before this one"):
+            self.life(tmp_path / "kept", store, data, 3, seed=Secure())
+
+    def test_a_crash_between_the_two_lists_is_nothing_to_refuse(
+        self, data: Data, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Account, "record", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                self.life(tmp_path / "kept", store, data, 3)
+        trainer = self.life(tmp_path / "kept", store, data, 3)
+        (entry,) = store.entries()
+        assert (trainer.finish().proven, entry.released) == (True, make_plan().ledger)
+
+    def test_checkpoints_put_back_are_nothing_to_refuse(
+        self, data: Data, tmp_path: Path, store: Store
+    ) -> None:
+        """The store has what was released since, and each step again is held against it."""
+        self.life(tmp_path / "kept", store, data, 1, every=1)
+        for name in ("older", "changed"):
+            shutil.copytree(tmp_path / "kept", tmp_path / name)
+        self.life(tmp_path / "kept", store, data, 3, every=1)
+        with pytest.raises(PlanViolation, match="a repeated step must have its first result"):
+            self.life(tmp_path / "changed", store, (data[0] + 1, data[1]), 3, every=1)
+        trainer = self.life(tmp_path / "older", store, data, 3, every=1)
+        (entry,) = store.entries()
+        assert (trainer.finish().proven, entry.released) == (True, make_plan().ledger)
+
+
+class Net(nn.Module):
+    """With settings of all kinds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.act, self.drop = nn.Linear(3, 4), nn.Tanh(), nn.Dropout(0.5)
+        self.last = nn.Linear(4, 2)
+        self.scale, self.table, self.kind = 1.0, {"scale": [1.0]}, "plain"
+        self.offset, self.large = torch.zeros(3), torch.zeros(70_000)
+        self.register_buffer("fixed", torch.zeros(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.drop(self.act(self.first(x + self.offset + self.fixed + self.large[:3])))
+        return self.last(hidden) * self.scale * self.table["scale"][0] * (2 if self.kind == "other" else 1)
+
+
+class TestPrograms:
+    """What one row decides of the model moves the gradients of all rows: by as much as they are clipped at."""
+
+    @staticmethod
+    def run_of(
+        data: Data, change: Callable[[Any, Tensor], object], the_loss: Any = loss
+    ) -> tuple[Any, list[Any]]:
+        model = Net()
+        trainer = Trainer(model, the_loss, make_plan(), sgd(model), seed=0)
+        for number, batch in enumerate(trainer.batches(data)):
+            trainer.step(batch)
+            if number == 0:
+                change(model, data[0])
+        return trainer.finish(), list(model.parameters())
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda m, x: m.train(bool(x[0, 0] > 9)),
+            lambda m, x: m.drop.eval(),
+            lambda m, x: setattr(m.drop, "p", 0.1),
+            lambda m, x: setattr(m, "act", nn.ReLU()),
+            lambda m, x: setattr(m.act, "__class__", nn.Sigmoid),
+            lambda m, x: setattr(m.act, "forward", lambda hidden: 9 * hidden),
+            lambda m, x: setattr(m, "scale", float(x.mean())),
+            lambda m, x: setattr(m, "kind", "other"),
+            lambda m, x: m.table["scale"].__setitem__(0, float(x.mean())),
+            lambda m, x: setattr(m, "offset", x.mean(0)),
+            lambda m, x: m.offset.data.add_(x.mean(0)),
+            lambda m, x: m.large.add_(x.mean()),
+            lambda m, x: m.first.register_forward_hook(lambda module, given, made: 9 * made),
+            lambda m, x: m.first.register_forward_pre_hook(lambda module, given: None),
+        ],
+        ids=[
+            "mode", "mode of a part", "dropout", "a module", "its class", "forward", "a number", "a text",
+            "in containers", "a tensor", "its numbers", "a large tensor", "a hook", "a hook before",
+        ],
+    )  # fmt: skip
+    def test_what_a_loop_changes_of_a_model_is_said(
+        self, data: Data, change: Callable[[Any, Tensor], object]
+    ) -> None:
+        run, weights = self.run_of(data, change)
+        assert run.assumptions == (PROGRAM,)
+        del weights
+
+    def test_a_buffer_written_and_put_back_is_said(self, data: Data) -> None:
+        """It is compared with what it was at the end, where nothing was to be seen."""
+        model = Net()
+        trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+        for batch in trainer.batches(data):
+            trainer.step(batch)
+            model.get_buffer("fixed").copy_(data[0][0] * (trainer.progress().step == 1))
+        assert trainer.finish().assumptions == (PROGRAM,)
+
+    def test_a_frozen_part_is_said(self, data: Data) -> None:
+        run, _ = self.run_of(data, lambda m, x: m.first.requires_grad_(False))
+        assert PROGRAM in run.assumptions
+
+    def test_modules_with_parameters_are_refused(self, data: Data) -> None:
+        with pytest.raises(InvalidValue, match="must hold"):
+            self.run_of(data, lambda m, x: setattr(m, "act", nn.PReLU()))
+
+    def test_what_a_loop_changes_of_a_loss_is_said(self, data: Data) -> None:
+        class Object:
+            factor = 1.0
+
+            def __init__(self) -> None:
+                self.here, self.unnamed, self.sharp = 1.0, 1.0, False
+
+            def __call__(self, model: nn.Module, batch: Data) -> Tensor:
+                return self._mean(model, batch) * self.here
+
+            def _mean(self, model: nn.Module, batch: Data) -> Tensor:
+                return loss(model, batch) * (2 if self.sharp else 1)
+
+            def method(self, model: nn.Module, batch: Data) -> Tensor:
+                return self._mean(model, batch)
+
+        factor = [1.0]
+        told = Object()
+        losses = {"object": told, "method": told.method, "closure": lambda m, b: loss(m, b) * factor[0]}
+        losses["global"] = _global_loss
+        for name, the_loss in losses.items():
+
+            def change(*_: object) -> None:
+                told.here, told.sharp, factor[0], _GLOBAL["factor"] = told.here + 1, not told.sharp, 3.0, 3.0
+
+            factor[0] = _GLOBAL["factor"] = 1.0
+            assert self.run_of(data, change, the_loss)[0].assumptions == (PROGRAM,), name
+
+        def change_others(*_: object) -> None:
+            told.unnamed += 1
+
+        assert self.run_of(data, change_others, told.method)[0].proven
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda m, x: (m.eval(), m(x), m.train()),
+            lambda m, x: setattr(m, "scale", 1.0 * 1),
+            lambda m, x: accuracy(m, x, torch.zeros(ROWS).long()),
+            lambda m, x: copy.deepcopy(m).requires_grad_(False),
+            lambda m, x: m.state_dict(),
+            lambda m, x: m.register_forward_hook(lambda module, given, made: None).remove(),
+            lambda m, x: m.zero_grad(),
+        ],
+    )
+    def test_what_is_as_it_was_is_nothing_to_say(
+        self, data: Data, change: Callable[[Any, Tensor], object]
+    ) -> None:
+        assert self.run_of(data, change)[0].proven
+
+    def test_what_a_pass_keeps_itself_is_the_proofs_to_judge(self, data: Data) -> None:
+        class Keeps(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner, self.calls = make_model(), 0
+
+            def forward(self, x: Tensor) -> Tensor:
+                self.calls += 1
+                self.seen = self.inner(x)
+                return self.seen
+
+        model = Keeps()
+        trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+        for batch in trainer.batches(data):
+            trainer.step(batch)
+        assert trainer.finish().proven
+        # And so is what is done after the last pass.
+        model.eval()
+
+
+_GLOBAL = {"factor": 1.0}
+
+
+def _global_loss(model: nn.Module, batch: Data) -> Tensor:
+    return loss(model, batch) * _GLOBAL["factor"]
+
+
+class TestData:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda x: x.sub_(x.mean(0)),
+            lambda x: x.data.sub_(x.mean(0)),
+            lambda x: x.numpy().__isub__(1.0),
+            lambda x: x[3].copy_(x[2]),
+        ],
+    )
+    def test_rows_written_over_between_steps_are_said(
+        self, data: Data, change: Callable[[Tensor], object]
+    ) -> None:
+        assert run_of(data, lambda *_: change(data[0])).assumptions == (REWRITTEN,)
+
+    def test_rows_written_over_and_put_back_are_said(self, data: Data) -> None:
+        def change(*_: object) -> None:
+            data[0].neg_()
+
+        trainer = Trainer(model := make_model(), loss, make_plan([2.0] * 2, [1.0] * 2), sgd(model), seed=0)
+        for batch in trainer.batches(data):
+            change()
+            trainer.step(batch)
+        assert trainer.finish().assumptions == (REWRITTEN,)
+
+    def test_rows_given_anew_are_judged_as_they_were_given(self, data: Data) -> None:
+        trainer = Trainer(model := make_model(), loss, make_plan(), sgd(model), seed=0)
+        trainer.step(next(trainer.batches(data)))
+        for batch in trainer.batches((data[0].flip(0), data[1].flip(0))):
+            trainer.step(batch)
+        data[0].zero_()  # not drawn from any more
+        assert trainer.finish().proven
+
+
+def test_curves_stay_in_step_over_restarts(
+    data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Size, noise and clip norm of each step are those of its place, killed anywhere; judged by another library."""
+    sizes, noise, clip = [4.0, 30.0, 12.0, 40.0, 8.0], [2.0, 5.0, 3.0, 6.0, 2.5], [1.0, 0.3, 2.0, 0.7, 0.1]
+    schedule, sampling = Schedule(noise, clip), BatchSchedule(ROWS, sizes)
+    ledger = Ledger.of(noise, np.array(sizes) / ROWS)
+    guarantee = certify(ledger, Budget(9.0, 1e-5))
+    plan = Plan(Budget(guarantee.epsilon, 1e-5), sampling, schedule, guarantee)
+    made, seen = trainer_module.privatise, list[tuple[float, ...]]()
+
+    def spied(clipped: Any, z: float, drawn: Any, stream: Any) -> Any:
+        seen.append((drawn.expected_batch_size, z, clipped.sensitivity))
+        return made(clipped, z, drawn, stream)
+
+    def life(folder: Path, until: int, *, drawn: bool) -> Trainer:
+        kept = Checkpoints(folder, every=2, resume=True)
+        trainer = Trainer(model := make_model(), loss, plan, sgd(model), seed=0, checkpoints=kept)
+        for batch in trainer.batches(data):
+            if drawn and trainer.ledger.steps == until:
+                break
+            if trainer.step(batch).step == until and not drawn:
+                break
+        return trainer
+
+    monkeypatch.setattr(trainer_module, "privatise", spied)
+    whole = life(tmp_path / "whole", 5, drawn=False).finish()
+    expected = list(zip(sizes, noise, clip, strict=True))
+    assert np.allclose(seen, expected)
+    for until in range(5):
+        for drawn in (False, True):
+            folder = tmp_path / f"{until} {drawn}"
+            life(folder, max(until, not drawn), drawn=drawn)
+            seen.clear()
+            run = life(folder, 5, drawn=False).finish()
+            assert np.allclose(seen, expected[5 - len(seen) :])
+            assert all(torch.equal(run.weights[name], value) for name, value in whole.weights.items())
+            assert (run.ledger, run.proven) == (ledger, True)
+    both = pld.from_gaussian_mechanism(noise[0], sampling_prob=sizes[0] / ROWS)
+    for size, z in zip(sizes[1:], noise[1:], strict=True):
+        both = both.compose(pld.from_gaussian_mechanism(z, sampling_prob=size / ROWS))
+    assert both.get_epsilon_for_delta(1e-5) == pytest.approx(whole.guarantee.epsilon, rel=2e-3)
+
+
+def _killed(*_: object, **__: object) -> object:
+    raise KeyboardInterrupt

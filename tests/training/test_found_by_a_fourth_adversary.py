@@ -19,13 +19,13 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
 from decrescendo.training.between import (
     GRADIENTS_CHANGED,
-    HOOKED,
     READ_AND_ENDED,
     READ_AND_SET,
     ROWS_CHANGED,
     WRITTEN,
 )
 from decrescendo.training.bits import fingerprint
+from decrescendo.training.moments import HOOKED
 from decrescendo.training.run import certify
 from decrescendo.training.steering import FromSchedule, PolicyContext, Settings
 from decrescendo.training.steering.adaptive_run import DECIDED

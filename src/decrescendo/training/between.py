@@ -1,26 +1,16 @@
 """What code of a user's does between the steps of a training, as far as it can be seen, and what is supposed of it."""
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias, cast, final
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import (
-    _global_optimizer_post_hooks,  # pyright: ignore[reportPrivateUsage]
-    _global_optimizer_pre_hooks,  # pyright: ignore[reportPrivateUsage]
-)
 
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.training.bits import fingerprint
-
-# Of the groups of an optimiser.
-Settings: TypeAlias = list[dict[str, Any]]
-# What schedulers of torch's set.
-_SCHEDULED = {
-    "lr", "momentum", "betas", "base_momentum", "initial_lr", "max_lr", "max_momentum", "min_lr", "swa_lr"
-}  # fmt: skip
+from decrescendo.training.moments import Settings, by_hand, inner, remembered_by, settings_of, supposed_of
+from decrescendo.training.program import Program
 
 WRITTEN = (
     "weights were changed between steps by other code than the optimiser, which made the change of released and public "
@@ -34,13 +24,20 @@ SET = (
     "settings of the optimiser were changed between steps by code that is no scheduler of torch's, which took them "
     "from released and public values alone"
 )
+PROGRAM = (
+    "model and loss were changed between steps (modes, settings, hooks, what they keep) by code that took the change "
+    "from released and public values alone"
+)
+REWRITTEN = (
+    "rows of the data were changed between steps: each was made of its own example and of released and public "
+    "values alone"
+)
 GRADIENTS_CHANGED = (
     "gradients were changed between fill_gradients and the optimiser's step by other code, which made the change of "
     "released and public values alone"
 )
 ROWS_CHANGED = "batches were changed before step: each row of them was made of its own example alone"
 ENDED_ON_A_BATCH = "the run ended on a batch drawn, not released: that it ended there says nothing of it"
-HOOKED = "hooks on the optimiser moved the weights by released and public values alone"
 READ_AND_SET = (
     "settings of the optimiser were changed by code that had read the private diagnostics of a step: nothing of these "
     "is in the change"
@@ -53,12 +50,13 @@ READ_AND_ENDED = (
 
 @final
 class BetweenSteps:
-    """Watches what a loop does to the weights, the optimiser and the batch, from the first draw on.
+    """Watches what a loop does to model, loss, optimiser, data and batch, from the first draw on.
 
     Args:
-        model: whose trained parameters are watched.
+        model: whose trained parameters are watched, and what else it has.
         optimizer: whose moments, settings, hooks and code are.
         settle: called before the weights are looked at.
+        loss: whose attributes, closures and global names are watched.
 
     Attributes:
         supposed: sentences: what could not be proven of what was done.
@@ -76,9 +74,14 @@ class BetweenSteps:
     """
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, settle: Callable[[], None] = lambda: None
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        settle: Callable[[], None] = lambda: None,
+        loss: object = None,
     ) -> None:
         self._model, self._optimizer, self._settle = model, optimizer, settle
+        self._program = Program(model, loss)
         self.supposed: set[str] = set()
         self._read = False
         # As the step before left them.
@@ -87,6 +90,9 @@ class BetweenSteps:
         self._settings: Settings = []
         # Of the batch drawn: its tensors as they were handed out, by id.
         self._handed: dict[int, tuple[Tensor, bytes]] = {}
+        # Columns that batches are drawn from, and how they were.
+        self._columns: list[Tensor] = []
+        self._rows, self._writes = b"", list[int]()
         # Of a loop that steps its optimiser itself.
         self._handles: list[Any] = []
 
@@ -94,6 +100,29 @@ class BetweenSteps:
         """Before the first draw: what is there now was there before anything private was seen."""
         if self._weights is None:
             self._note()
+            self._program.note()
+
+    def draw_from(self, columns: Sequence[Tensor]) -> None:
+        """Batches are drawn from these rows; from others before, if from any."""
+        self.look_at_rows()
+        self._columns, self._rows = list(columns), fingerprint(*columns)
+        self._writes = _writes(self._columns)
+
+    def look_at_rows(self) -> None:
+        """Whether the data are as they were."""
+        if self._rows != fingerprint(*self._columns):
+            self.supposed.add(REWRITTEN)
+
+    def passing(self) -> None:
+        """Model and loss are about to be called."""
+        if self._program.changed():
+            self.supposed.add(PROGRAM)
+        if self._writes != _writes(self._columns):
+            self.supposed.add(REWRITTEN)
+
+    def passed(self) -> None:
+        """They were: what they have changed themselves, their proof has seen."""
+        self._program.note()
 
     def hand_out(self, batch: Batch | None) -> None:
         """This is the batch drawn."""
@@ -134,8 +163,8 @@ class BetweenSteps:
             self._note()
 
         self._handles = [
-            _inner(self._optimizer).register_step_pre_hook(before),
-            _inner(self._optimizer).register_step_post_hook(after),
+            inner(self._optimizer).register_step_pre_hook(before),
+            inner(self._optimizer).register_step_post_hook(after),
         ]
 
     def read(self) -> None:
@@ -149,19 +178,19 @@ class BetweenSteps:
 
     def _compare(self) -> None:
         """With what the step before left."""
-        settings = _settings_of(self._optimizer)
+        settings = settings_of(self._optimizer)
         if self._weights != self._now():
             self.supposed.add(WRITTEN)
-        if self._remembered != _remembered_by(self._optimizer):
+        if self._remembered != remembered_by(self._optimizer):
             self.supposed.add(REMEMBERED)
         if self._read and self._settings != settings:
             self.supposed.add(READ_AND_SET)
-        elif _by_hand(self._settings, settings):
+        elif by_hand(self._settings, settings):
             self.supposed.add(SET)
 
     def _note(self) -> None:
-        self._weights, self._settings = self._now(), _settings_of(self._optimizer)
-        self._remembered = _remembered_by(self._optimizer)
+        self._weights, self._settings = self._now(), settings_of(self._optimizer)
+        self._remembered = remembered_by(self._optimizer)
 
     def _forget(self) -> None:
         for handle in self._handles:
@@ -177,83 +206,6 @@ class BetweenSteps:
         return fingerprint(*(value for value in found if value is not None))
 
 
-def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
-    """What is supposed of an optimiser's code: nothing of torch's and of ours, without hooks but ``own`` ones.
-
-    >>> weight = torch.zeros(1, requires_grad=True)
-    >>> supposed_of(torch.optim.SGD([weight], lr=1.0))
-    set()
-    >>> class Mine(torch.optim.SGD):
-    ...     pass
-    >>> supposed_of(Mine([weight], lr=1.0))
-    {'Mine, code of neither torch nor decrescendo, moved the weights by released and public values alone'}
-    """
-    kind, found = type(optimizer), set[str]()
-    known = kind.__module__.split(".")[0] in ("torch", "decrescendo")
-    same = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
-    # Schedulers of torch's put a counter round it.
-    step = vars(optimizer).get("step")
-    if not known or not same or (step is not None and not hasattr(step, "_wrapped_by_lr_sched")):
-        found.add(
-            f"{kind.__name__}, code of neither torch nor decrescendo, moved the weights by released and public values "
-            "alone"
-        )
-    held = cast("Any", _inner(optimizer))
-    hooks = len(held._optimizer_step_pre_hooks) + len(held._optimizer_step_post_hooks)
-    hooks += len(_global_optimizer_pre_hooks) + len(_global_optimizer_post_hooks)
-    if hooks > own:
-        found.add(HOOKED)
-    return found
-
-
-def _inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """What steps in a wrapper that calls itself an optimiser (Accelerate's) and has no hooks."""
-    inner = None if "_optimizer_step_pre_hooks" in vars(optimizer) else vars(optimizer).get("optimizer")
-    return _inner(inner) if isinstance(inner, torch.optim.Optimizer) else optimizer
-
-
-def _settings_of(optimizer: torch.optim.Optimizer) -> Settings:
-    """The numbers of each group, and how many parameters it has."""
-    return [
-        {
-            key: len(value) if key == "params" else float(value) if isinstance(value, Tensor) else value
-            for key, value in group.items()
-        }
-        for group in optimizer.param_groups
-    ]
-
-
-def _by_hand(before: Settings, now: Settings) -> bool:
-    """Whether something was set that no scheduler of torch's has set: they leave a mark in the groups that are theirs.
-
-    >>> _by_hand([{"lr": 1.0}], [{"lr": 0.5}]), _by_hand([{"lr": 1.0}], [{"lr": 0.5, "initial_lr": 1.0}])
-    (True, False)
-    """
-    if len(before) != len(now):
-        return True
-    for old, new in zip(before, now, strict=True):
-        changed = {key for key in old if key not in new or new[key] != old[key]}
-        if changed - (_SCHEDULED if "initial_lr" in new else set()):
-            return True
-    return False
-
-
-def _remembered_by(optimizer: torch.optim.Optimizer) -> object:
-    """All that an optimiser keeps of its steps: a fingerprint of tensors, and the rest as it is."""
-    tensors: list[Tensor] = []
-
-    def shown(value: object) -> object:
-        if isinstance(value, Tensor):
-            tensors.append(value)
-            return value.dtype, value.shape
-        if isinstance(value, Mapping):
-            pairs = cast("Mapping[object, object]", value).items()
-            return [(repr(key), shown(item)) for key, item in pairs]
-        if isinstance(value, (list, tuple)):
-            return [shown(item) for item in cast("Sequence[object]", value)]
-        return repr(value)
-
-    state = _inner(optimizer).state
-    known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    found = [shown(state[parameter]) if parameter in state else None for parameter in known]
-    return len(state), found, fingerprint(*tensors)
+def _writes(columns: list[Tensor]) -> list[int]:
+    """How often each was written to, as far as torch counts it."""
+    return [0 if column.is_inference() else column._version for column in columns]

@@ -34,11 +34,9 @@ def fingerprint(*values: Tensor) -> bytes:
     for value in values:
         flat = _local(value.detach()).resolve_conj().resolve_neg()
         if flat.device.type == _HASHED:
-            content = memoryview(_in_line(flat).view(uint8).numpy())
-            found += [
-                _codes().encrypt(bytes(12), b"", content[at : at + _CHUNK])
-                for at in range(0, max(len(content), 1), _CHUNK)
-            ]
+            content = cast("Any", _in_line(flat).view(uint8).numpy())
+            starts = range(0, max(len(content), 1), _CHUNK)
+            found += [_codes().encrypt(bytes(12), b"", content[at : at + _CHUNK]) for at in starts]
         else:
             found.append(flat.numel().to_bytes(8, "little"))
             summed += _summed(flat)

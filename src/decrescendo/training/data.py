@@ -55,6 +55,11 @@ def assumption_of(table: Rows | Examples) -> str:
     return "" if _is_ours(table) else ROWS_APART
 
 
+def columns_of(table: Rows | Examples) -> list[Tensor]:
+    """The tensors that rows are taken from, where nothing else makes them."""
+    return leaves_of(cast("Any", table.take).args[0]) if isinstance(table, Rows) and _is_ours(table) else []
+
+
 def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:
     """Compare the first of several rows with itself, taken alone; where a batch is not twice the same it tells nothing.
 

@@ -36,7 +36,7 @@ from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.data import Rows, assumption_of, table_of
+from decrescendo.training.data import Rows, assumption_of, columns_of, table_of
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
@@ -47,7 +47,7 @@ from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
-from decrescendo.training.store import Store, new_id
+from decrescendo.training.store import Account, Store, new_id
 from decrescendo.training.world import (
     RANKS_ALIKE,
     Tree,
@@ -194,7 +194,7 @@ class Trainer:
                 )
         check_optimizer(optimizer, Inventory.of(model), parameters)
         self._model, self._optimizer = model, optimizer
-        self._between = BetweenSteps(model, optimizer, self._parts.settle)
+        self._between = BetweenSteps(model, optimizer, self._parts.settle, loss)
         self._device = next(iter(parameters.values())).device
         place = len(store.entries()) if store is not None and self._world.rank == 0 else 0
         self._streams = RunStreams.of(_of_its_own(seed, place))
@@ -234,23 +234,39 @@ class Trainer:
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
-        self._account = (
-            store.start(agreed, id=self._life.run_id) if store is not None and self._world.rank == 0 else None
-        )
-        if self._account is not None and not isinstance(seed, Secure):
-            self._check_place()
+        self._account: Account | None = None
+        if store is not None and self._world.rank == 0:
+            self._check_listed(store)
+            self._account = store.start(agreed, id=self._life.run_id)
+            self._check_place(store, seed)
         self._drawn: int | None = None
         self._stepping = threading.Lock()
         self._data: object = None
         self._settings: Settings | None = None
         self.spent = self._source.spent
 
-    def _check_place(self) -> None:
-        """That the run is where in its store its streams say: another in its place draws the same noise."""
-        place = self._life.place
-        assert self._account is not None
-        found = self._account.store.entries()
-        if place is not None and (place >= len(found) or found[place].id != self._life.run_id):
+    def _check_listed(self, store: Store) -> None:
+        """That the store has what was released by lives before: each release is written down here first, then there."""
+        releases = None if self._keeper is None else self._keeper.releases
+        written = 0 if releases is None else releases.steps
+        listed = {entry.id: entry.released.steps for entry in store.entries()}.get(self._life.run_id)
+        if written and (listed is None or listed < written - 1):
+            raise PlanViolation(
+                f"a store must list what its run has released, got {listed or 0} of {written} steps. It is another "
+                "one, or an older copy put back, which has forgotten the runs registered since: put back the newest"
+            )
+
+    def _check_place(self, store: Store, seed: int | Secure) -> None:
+        """That the run is where in its store it was: with a seed, another in its place draws the same noise."""
+        ids, place = [entry.id for entry in store.entries()], self._life.place
+        if place is None:
+            return
+        if ids.index(self._life.run_id) < place:
+            raise PlanViolation(
+                f"a store must list the runs before this one, {place} of them, got {ids.index(self._life.run_id)}. It "
+                "is another one, or an older copy put back: put back the newest"
+            )
+        if ids[place] != self._life.run_id and not isinstance(seed, Secure):
             raise PlanViolation(
                 "runs of one store that have seeds must be registered one after another, got another one where this "
                 "one was to be. Both would have its noise: begin this one again, without its checkpoints"
@@ -305,6 +321,7 @@ class Trainer:
         if data is not self._data and isinstance(sampling, RandomAllocation):
             supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
         self._data = data
+        self._between.draw_from(columns_of(table))
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
@@ -409,9 +426,11 @@ class Trainer:
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
         self._between.look()
+        self._between.passing()
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
+        self._between.passed()
         self._frozen_state.unfreeze(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
             self._frozen_state.check()
@@ -485,6 +504,7 @@ class Trainer:
             self._parts.settle()
             self._frozen_state.check()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
+            self._between.look_at_rows()
             early = self._life.taken < self._source.steps and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._drawn is not None)
             assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
@@ -537,10 +557,10 @@ class Trainer:
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def _keep(self) -> None:
-        if self._keeper is not None:
-            if self._keeper.is_due:  # or the next life would take what was changed for what was there before
-                self._parts.settle()
-                self._frozen_state.check()
+        if self._keeper is not None and self._keeper.is_due:
+            # Or the next life would take what was changed for what was there before.
+            self._parts.settle()
+            self._frozen_state.check()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
             self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
 

@@ -1,0 +1,105 @@
+"""An optimiser, as a loop may change it between two steps: what it remembers, its settings, its hooks and code."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    _global_optimizer_post_hooks,  # pyright: ignore[reportPrivateUsage]
+    _global_optimizer_pre_hooks,  # pyright: ignore[reportPrivateUsage]
+)
+
+from decrescendo.training.bits import fingerprint
+
+# Of the groups of an optimiser.
+Settings: TypeAlias = list[dict[str, Any]]
+# What schedulers of torch's set.
+_SCHEDULED = {
+    "lr", "momentum", "betas", "base_momentum", "initial_lr", "max_lr", "max_momentum", "min_lr", "swa_lr"
+}  # fmt: skip
+
+HOOKED = "hooks on the optimiser moved the weights by released and public values alone"
+
+
+def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
+    """What is supposed of an optimiser's code: nothing of torch's and of ours, without hooks but ``own`` ones.
+
+    >>> weight = torch.zeros(1, requires_grad=True)
+    >>> supposed_of(torch.optim.SGD([weight], lr=1.0))
+    set()
+    >>> class Mine(torch.optim.SGD):
+    ...     pass
+    >>> supposed_of(Mine([weight], lr=1.0))
+    {'Mine, code of neither torch nor decrescendo, moved the weights by released and public values alone'}
+    """
+    kind, found = type(optimizer), set[str]()
+    known = kind.__module__.split(".")[0] in ("torch", "decrescendo")
+    same = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
+    # Schedulers of torch's put a counter round it.
+    step = vars(optimizer).get("step")
+    if not known or not same or (step is not None and not hasattr(step, "_wrapped_by_lr_sched")):
+        found.add(
+            f"{kind.__name__}, code of neither torch nor decrescendo, moved the weights by released and public values "
+            "alone"
+        )
+    held = cast("Any", inner(optimizer))
+    hooks = len(held._optimizer_step_pre_hooks) + len(held._optimizer_step_post_hooks)
+    hooks += len(_global_optimizer_pre_hooks) + len(_global_optimizer_post_hooks)
+    if hooks > own:
+        found.add(HOOKED)
+    return found
+
+
+def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """What steps in a wrapper that calls itself an optimiser (Accelerate's) and has no hooks."""
+    held = None if "_optimizer_step_pre_hooks" in vars(optimizer) else vars(optimizer).get("optimizer")
+    return inner(held) if isinstance(held, torch.optim.Optimizer) else optimizer
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """The numbers of each group, and how many parameters it has."""
+    return [
+        {
+            key: len(value) if key == "params" else float(value) if isinstance(value, Tensor) else value
+            for key, value in group.items()
+        }
+        for group in optimizer.param_groups
+    ]
+
+
+def by_hand(before: Settings, now: Settings) -> bool:
+    """Whether something was set that no scheduler of torch's has set: they leave a mark in the groups that are theirs.
+
+    >>> by_hand([{"lr": 1.0}], [{"lr": 0.5}]), by_hand([{"lr": 1.0}], [{"lr": 0.5, "initial_lr": 1.0}])
+    (True, False)
+    """
+    if len(before) != len(now):
+        return True
+    for old, new in zip(before, now, strict=True):
+        changed = {key for key in old if key not in new or new[key] != old[key]}
+        if changed - (_SCHEDULED if "initial_lr" in new else set()):
+            return True
+    return False
+
+
+def remembered_by(optimizer: torch.optim.Optimizer) -> object:
+    """All that an optimiser keeps of its steps: a fingerprint of tensors, and the rest as it is."""
+    tensors: list[Tensor] = []
+
+    def shown(value: object) -> object:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+            return value.dtype, value.shape
+        if isinstance(value, Mapping):
+            pairs = cast("Mapping[object, object]", value).items()
+            return [(repr(key), shown(item)) for key, item in pairs]
+        if isinstance(value, (list, tuple)):
+            return [shown(item) for item in cast("Sequence[object]", value)]
+        return repr(value)
+
+    state = inner(optimizer).state
+    known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    found = [shown(state[parameter]) if parameter in state else None for parameter in known]
+    return len(state), found, fingerprint(*tensors)

@@ -1,0 +1,200 @@
+"""A model and a loss as Python holds them, apart from the trained weights: what a loop may change between two steps."""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from inspect import getattr_static
+from types import CodeType, FunctionType, MethodType
+from typing import Any, TypeAlias, cast, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torchs
+
+from decrescendo.clipping.proof.looks import is_library
+from decrescendo.training.bits import fingerprint, is_part
+
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_NUMBERS = (bool, int, float, str, bytes)
+_PLAIN = frozenset((*_NUMBERS, type(None)))
+_EMPTY = frozenset((dict, list, set, OrderedDict))
+# Of the global names that a function uses: what a loop would write to.
+_GLOBAL = (*_NUMBERS, *_CONTAINERS, Tensor, FunctionType)
+# Entries of a container, and objects, that are looked at: of longer ones (data sets) the length alone.
+_ENTRIES, _MOST = 1_000, 20_000
+# Numbers of a tensor that is compared bit by bit: a step would wait for larger ones.
+_SMALL = 2**16
+# Of a module: what torch keeps for states that are saved and loaded.
+_ASIDE = frozenset(name for name in vars(nn.Module()) if "state_dict" in name)
+_EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
+
+Facts: TypeAlias = tuple[list[object], list[object]]
+
+
+@final
+class Program:
+    """A model and a loss, to be looked at again.
+
+    Modes, settings, hooks, modules, buffers and whatever else lies in their attributes, in containers, closures and
+    global names; of an object whose method is the loss, the attributes that the method names. Trained weights are
+    somebody else's.
+
+    >>> model, loss = nn.Sequential(nn.Dropout(0.5)), lambda model, batch: model(batch).sum(1)
+    >>> program = Program(model, loss)
+    >>> program.note()
+    >>> program.changed()
+    False
+    >>> model[0].p = 0.1
+    >>> program.changed()
+    True
+    """
+
+    def __init__(self, model: nn.Module, loss: object) -> None:
+        self._model, self._loss = model, loss
+        self._noted: Facts | None = None
+
+    def note(self) -> None:
+        """As it is now."""
+        self._noted = self._facts()
+
+    def changed(self) -> bool:
+        """Whether it is other than noted."""
+        if self._noted is None:
+            return False
+        before, now = self._noted, self._facts()
+        same = len(before[0]) == len(now[0]) and all(map(_same, before[0], now[0]))
+        return not same or before[1] != now[1]
+
+    def _facts(self) -> Facts:
+        found: list[object] = []
+        tensors: list[Tensor] = []
+        seen: set[int] = set()
+        left: list[object] = [self._loss, self._model]
+        left += [getattr(torchs, name, None) for name in _EVERYWHERE]
+        while left:
+            value = left.pop()
+            if isinstance(value, Tensor):
+                found.append(_which(value))
+                tensors.append(value)
+                continue
+            found.append(value)
+            if type(value) not in _PLAIN and id(value) not in seen and len(seen) < _MOST:
+                seen.add(id(value))
+                for item in _held(value):
+                    kind = type(item)
+                    if kind in _PLAIN:
+                        found.append(item)
+                    elif kind in _EMPTY and not item:
+                        found.append(kind)
+                    else:
+                        left.append(item)
+        return found, _tensor_facts(tensors)
+
+
+def _is_trained(value: Tensor) -> bool:
+    return isinstance(value, nn.Parameter) and value.requires_grad
+
+
+def _which(value: Tensor) -> object:
+    """What tells a tensor from another; of those that a pass has made their number alone, for they are not to live on
+    for this, and of trained and sharded parameters nothing: these come and go."""
+    if _is_trained(value) or is_part(value):
+        return None
+    return value if value.grad_fn is None else id(value)
+
+
+def _tensor_facts(tensors: list[Tensor]) -> list[object]:
+    """Which memory, which were written to as far as torch counts it, and the bits of those that are small."""
+    facts: list[object] = []
+    small: list[Tensor] = []
+    for tensor in tensors:
+        facts.append(tensor.requires_grad)
+        if not _is_trained(tensor) and not is_part(tensor):
+            counted = not tensor.is_inference() and tensor.layout == torch.strided
+            facts.append((tensor.data_ptr(), tensor._version) if counted else None)
+            if tensor.numel() <= _SMALL and tensor.layout == torch.strided:
+                small.append(tensor)
+    return [*facts, fingerprint(*small)]
+
+
+def _held(value: object) -> Iterable[object]:
+    """What a value holds: its parts, and marks that tell it from what it was."""
+    kind = type(value)
+    if isinstance(value, nn.Module):
+        return [kind, *(item for name, item in vars(value).items() if name not in _ASIDE)]
+    if isinstance(value, _CONTAINERS):
+        return [kind, *_entries(value)]
+    if isinstance(value, partial):
+        made = cast("partial[Any]", value)
+        return [made.func, made.args, made.keywords]
+    if isinstance(value, MethodType):
+        if _is_library(getattr(value.__func__, "__code__", None)):
+            return []
+        return [value.__func__, *_named(value.__self__, value.__func__)]
+    if isinstance(value, FunctionType):
+        return _of_function(value)
+    if isinstance(value, type) or kind.__module__.split(".")[0] in ("torch", "builtins"):
+        return []
+    method = getattr_static(kind, "__call__", None)
+    if isinstance(method, FunctionType):
+        return [method, *_named(value, method)]
+    return [kind, *getattr(value, "__dict__", {}).values()]
+
+
+def _entries(value: Any) -> Iterator[object]:
+    yield len(value)
+    if len(value) <= _ENTRIES:
+        if isinstance(value, dict):
+            yield from cast("dict[object, object]", value).values()
+        elif not isinstance(value, (set, frozenset)):
+            yield from value
+
+
+def _named(owner: object, method: Any) -> Iterator[object]:
+    """The attributes of a method's owner that it names, and the methods that it calls; a model's own are all of it."""
+    if isinstance(owner, nn.Module):
+        yield owner
+        return
+    names, left, seen = set[str](), [method], set[int]()
+    while left:
+        code = getattr(left.pop(), "__code__", None)
+        if not isinstance(code, CodeType) or id(code) in seen:
+            continue
+        seen.add(id(code))
+        new = set(_names(code)) - names
+        names |= new
+        left += [found for name in new if (found := getattr(type(owner), name, None)) is not None]
+    held: dict[str, object] = getattr(owner, "__dict__", {})
+    yield from (held.get(name) for name in sorted(names & held.keys()))
+
+
+def _of_function(function: FunctionType) -> Iterator[object]:
+    code = function.__code__
+    yield code
+    if _is_library(code):
+        return
+    known = function.__globals__
+    yield from (known[name] for name in _names(code) if isinstance(known.get(name), _GLOBAL))
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty
+            yield None
+    yield from (function.__defaults__, function.__kwdefaults__, function.__dict__)
+
+
+def _is_library(code: CodeType | None) -> bool:
+    """Code without a file may be a user's, in a shell."""
+    return code is not None and not code.co_filename.startswith("<") and is_library(code.co_filename)
+
+
+def _names(code: CodeType) -> list[str]:
+    """Of a function, and of those that are written in it."""
+    inner = [name for part in code.co_consts if isinstance(part, CodeType) for name in _names(part)]
+    return [*code.co_names, *inner]
+
+
+def _same(one: object, other: object) -> bool:
+    return one is other or (
+        isinstance(one, _NUMBERS) and type(one) is type(other) and (one == other or one != one)
+    )
