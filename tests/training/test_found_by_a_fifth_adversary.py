@@ -587,3 +587,21 @@ def test_curves_stay_in_step_over_restarts(
 
 def _killed(*_: object, **__: object) -> object:
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["<stdin>", "<string>", "<ipython-input-1-0>"])
+def test_a_number_kept_by_code_typed_into_a_shell_is_said(where: str, data: Data) -> None:
+    """Code without a file was taken for torch's own, and what it keeps was not looked at."""
+    text = """
+seen = [0]
+def keeps(model, batch):
+    seen[0] += len(batch[0])
+    return loss(model, batch)
+"""
+    names: dict[str, Any] = {"loss": loss}
+    exec(compile(text, where, "exec"), names)
+    trainer = Trainer(model := make_model(), names["keeps"], make_plan(), sgd(model), seed=0)
+    for batch in trainer.batches(data):
+        trainer.step(batch)
+    (sentence,) = trainer.finish().assumptions
+    assert sentence == "the number of examples, kept in loss.seen.0, steers no later pass"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 
-from decrescendo.clipping.proof.looks import is_library
+from decrescendo.clipping.proof.looks import is_program
 from decrescendo.training.bits import fingerprint, is_part
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
@@ -128,7 +128,7 @@ def _held(value: object) -> Iterable[object]:
         made = cast("partial[Any]", value)
         return [made.func, made.args, made.keywords]
     if isinstance(value, MethodType):
-        if _is_library(getattr(value.__func__, "__code__", None)):
+        if not is_program(getattr(getattr(value.__func__, "__code__", None), "co_filename", "<")):
             return []
         return [value.__func__, *_named(value.__self__, value.__func__)]
     if isinstance(value, FunctionType):
@@ -171,7 +171,7 @@ def _named(owner: object, method: Any) -> Iterator[object]:
 def _of_function(function: FunctionType) -> Iterator[object]:
     code = function.__code__
     yield code
-    if _is_library(code):
+    if not is_program(code.co_filename):
         return
     known = function.__globals__
     yield from (known[name] for name in _names(code) if isinstance(known.get(name), _GLOBAL))
@@ -181,11 +181,6 @@ def _of_function(function: FunctionType) -> Iterator[object]:
         except ValueError:  # empty
             yield None
     yield from (function.__defaults__, function.__kwdefaults__, function.__dict__)
-
-
-def _is_library(code: CodeType | None) -> bool:
-    """Code without a file may be a user's, in a shell."""
-    return code is not None and not code.co_filename.startswith("<") and is_library(code.co_filename)
 
 
 def _names(code: CodeType) -> list[str]:

@@ -181,6 +181,11 @@ def is_library(filename: str) -> bool:
     return filename.startswith(("<", *_LIBRARIES))
 
 
+def is_program(filename: str) -> bool:
+    """Whether a file of code is a program's; what was typed into a shell has none."""
+    return filename.startswith("<") or not is_library(filename)
+
+
 def line() -> str:
     """The innermost line of code that is neither torch's nor the engine's."""
     frame = cast("Any", sys)._getframe(1)

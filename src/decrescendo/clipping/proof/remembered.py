@@ -10,7 +10,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 from torch import Tensor, nn
 
-from decrescendo.clipping.proof.looks import is_library
+from decrescendo.clipping.proof.looks import is_program
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, float]
@@ -61,7 +61,7 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
         return [("", value.__self__), ("", value.__func__)]
     if isinstance(value, FunctionType):
         code = value.__code__
-        if is_library(code.co_filename):
+        if not is_program(code.co_filename):
             return []
         names = [(name, value.__globals__.get(name)) for name in code.co_names]
         cells = [
