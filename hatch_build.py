@@ -18,7 +18,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 PACKAGE = Path("src", "decrescendo")
 RULES = PACKAGE / "clipping" / "rules"
-SOURCES = (PACKAGE / "base" / "rng" / "gaussian.c", RULES / "matrices.c", RULES / "products.c")
+SOURCES = (
+    PACKAGE / "base" / "rng" / "gaussian.c",
+    RULES / "matrices.c",
+    RULES / "products.c",
+    RULES / "segments.c",
+)
 FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi"]
 
 

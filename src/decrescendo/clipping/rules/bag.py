@@ -14,8 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.rules.embedding import Segments
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, zero_rows
+from decrescendo.clipping.rules.segments import Segments
 
 
 @dataclass(slots=True)

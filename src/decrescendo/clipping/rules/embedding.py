@@ -1,4 +1,4 @@
-"""The rule for embeddings: ids are sorted within an example and their segments summed.
+"""The rule for embeddings: output gradients at equal ids of an example are added.
 
 The gradient of example i is, for each id v that it contains, sum of d_{i,s} over its positions s with that
 id. Nothing of size (batch, vocabulary, dim) is made.
@@ -13,34 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule
+from decrescendo.clipping.rules.segments import Blocks, Segments, blocks_of, covers
 from decrescendo.errors import UnsupportedModel
-
-
-@dataclass(frozen=True, slots=True)
-class Segments:
-    """Sums of output gradients over equal ids within an example: one row for each (example, id) pair."""
-
-    sums: Float[Tensor, "pairs dim"]
-    example: Int[Tensor, " pairs"]
-    identity: Int[Tensor, " pairs"]
-
-    def squared_norms(self, batch: int) -> Float[Tensor, " batch"]:
-        """|g_i|^2 of each of ``batch`` examples."""
-        squares = square_rows(self.sums)
-        total = torch.zeros(batch, dtype=squares.dtype, device=squares.device)
-        return total.index_add_(0, self.example, squares)
-
-    def scaled_sum(self, shape: tuple[int, ...], factors: Tensor) -> Float[Tensor, "words dim"]:
-        """sum_i w_i g_i in the shape of the weight."""
-        total = torch.zeros(shape, dtype=self.sums.dtype, device=self.sums.device)
-        scaled = self.sums * factors.to(self.sums.dtype)[self.example].unsqueeze(1)
-        return total.index_add_(0, self.identity, scaled)
-
-    def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
-        """g_i of each example."""
-        total = torch.zeros(batch, *shape, dtype=self.sums.dtype, device=self.sums.device)
-        return total.index_put_((self.example, self.identity), self.sums)
 
 
 @dataclass(slots=True)
@@ -51,10 +26,14 @@ class EmbeddingKernel:
     saved: tuple[Tensor, ...]
     ids: Int[Tensor, "batch positions"]
     padding: int | None
-    segments: Segments | None = field(default=None)
+    segments: Segments | Blocks | None = field(default=None)
 
     def squared_norms(self, slot: int, d: Tensor) -> Tensor:  # noqa: ARG002
         return self._segments(d).squared_norms(self.ids.shape[0])
+
+    def absorb(self, d: Tensor) -> bool:
+        self._segments(d)
+        return True
 
     def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
         return self._segments(d).scaled_sum(tuple(self.parameters[slot].shape), factors)
@@ -62,19 +41,25 @@ class EmbeddingKernel:
     def per_example(self, slot: int, d: Tensor) -> Tensor:
         return self._segments(d).per_example(self.ids.shape[0], tuple(self.parameters[slot].shape))
 
-    def without(self, rows: Bool[Tensor, " batch"]) -> "EmbeddingKernel":  # noqa: ARG002
-        return EmbeddingKernel(self.parameters, (), self.ids, self.padding)
+    def without(self, rows: Bool[Tensor, " batch"]) -> "EmbeddingKernel":
+        left = None if self.segments is None else self.segments.without(rows)
+        return EmbeddingKernel(self.parameters, (), self.ids, self.padding, left)
 
-    def _segments(self, d: Tensor) -> Segments:
+    def _segments(self, d: Tensor) -> Segments | Blocks:
         if self.segments is None:
-            self.segments = sum_segments(self.ids, d.reshape(*self.ids.shape, -1), self.padding)
+            rows = d.reshape(*self.ids.shape, -1)
+            self.segments = (
+                blocks_of(self.ids, rows, self.parameters[0].shape[0], self.padding)
+                if covers(self.ids, rows)
+                else sum_segments(self.ids, rows, self.padding)
+            )
         return self.segments
 
 
 def sum_segments(
     ids: Int[Tensor, "batch positions"], d: Float[Tensor, "batch positions dim"], padding: int | None
 ) -> Segments:
-    """The sum of ``d`` over the positions of each distinct id of each example.
+    """The sum of ``d`` over the positions of each distinct id of each example, by sorting the ids.
 
     >>> found = sum_segments(torch.tensor([[5, 2, 5]]), torch.tensor([[[1.0], [2.0], [4.0]]]), None)
     >>> found.identity.tolist(), found.sums.flatten().tolist()

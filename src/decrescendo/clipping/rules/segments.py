@@ -1,0 +1,186 @@
+"""Gradients of lookups: the sums of output gradients over equal ids within an example, and their weighted sum.
+
+The compiled form (segments.c) is built and left aside as `compiled` is: torch sorts ids and adds rows by index, which
+takes about ten times as long as what is read and written. Nothing needs it.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from decrescendo.base.native import BEST, gomp_parallel, kernel
+from decrescendo.clipping.rules.compiled import pointer
+from decrescendo.clipping.rules.rule import square_rows, zero_rows
+from decrescendo.errors import InvalidValue
+
+SOURCE = Path(__file__).with_name("segments.c")
+
+
+class Sizes(ctypes.Structure):
+    """As in segments.c."""
+
+    _fields_ = [
+        (name, ctypes.c_int64)
+        for name in ("batch", "places", "dim", "words", "padding", "d_example", "d_place", "slots")
+    ]
+
+
+@functools.cache
+def library() -> Callable[..., int] | None:
+    """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
+    function = kernel(SOURCE)
+    if function is not None:
+        function.argtypes, function.restype = (
+            (*(ctypes.c_void_p,) * 11, ctypes.c_uint, ctypes.c_uint),
+            ctypes.c_int,
+        )
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Sums of output gradients over equal ids within an example: one row for each (example, id) pair."""
+
+    sums: Float[Tensor, "pairs dim"]
+    example: Int[Tensor, " pairs"]
+    identity: Int[Tensor, " pairs"]
+
+    def squared_norms(self, batch: int) -> Float[Tensor, " batch"]:
+        """|g_i|^2 of each of ``batch`` examples, never below the exact value."""
+        squares = square_rows(self.sums)
+        total = torch.zeros(batch, dtype=squares.dtype, device=squares.device)
+        return total.index_add_(0, self.example, squares)
+
+    def scaled_sum(self, shape: tuple[int, ...], factors: Tensor) -> Float[Tensor, "words dim"]:
+        """sum_i w_i g_i in the shape of the weight."""
+        total = torch.zeros(shape, dtype=self.sums.dtype, device=self.sums.device)
+        scaled = self.sums * factors.to(self.sums.dtype)[self.example].unsqueeze(1)
+        return total.index_add_(0, self.identity, scaled)
+
+    def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
+        """g_i of each example."""
+        total = torch.zeros(batch, *shape, dtype=self.sums.dtype, device=self.sums.device)
+        return total.index_put_((self.example, self.identity), self.sums)
+
+    def without(self, rows: Bool[Tensor, " batch"]) -> "Segments":
+        """The same with those of some examples zero."""
+        return replace(self, sums=zero_rows(self.sums, rows[self.example]))
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The same, compiled: of each example the first ``counts`` of as many rows as it has places."""
+
+    sums: Float[Tensor, "batch places dim"]
+    identity: Int[Tensor, "batch places"]
+    counts: Int[Tensor, " batch"]
+    squares: Float[Tensor, " batch"]
+
+    def squared_norms(self, batch: int) -> Float[Tensor, " batch"]:  # noqa: ARG002 (it has them)
+        """|g_i|^2 of each example, never below the exact value."""
+        # Squares of float32 are exact in float64, and their sums rounded.
+        terms = self.sums.shape[1] * self.sums.shape[2] + 4
+        return self.squares * (1 + terms * 2.0**-53)
+
+    def scaled_sum(self, shape: tuple[int, ...], factors: Tensor) -> Float[Tensor, "words dim"]:
+        """sum_i w_i g_i in the shape of the weight."""
+        batch, places, dim = self.sums.shape
+        total = torch.zeros(shape, dtype=torch.float32, device="cpu")
+        factors = factors.to(torch.float32).contiguous()
+        if tuple(total.shape) != (shape[0], dim) or tuple(factors.shape) != (batch,):
+            raise InvalidValue(
+                f"one factor for each of {batch} examples, got {tuple(factors.shape)} and {shape}"
+            )
+        sizes = Sizes(batch, places, dim, shape[0], -1, 0, 0, 0)
+        _call(None, None, factors, self.sums, self.identity, self.counts, None, total, None, sizes=sizes)
+        return total
+
+    def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
+        """g_i of each example."""
+        places = torch.arange(self.sums.shape[1], device="cpu")
+        example, place = (places < self.counts.unsqueeze(1)).nonzero().unbind(1)
+        return Segments(self.sums[example, place], example, self.identity[example, place]).per_example(
+            batch, shape
+        )
+
+    def without(self, rows: Bool[Tensor, " batch"]) -> "Blocks":
+        """The same with those of some examples zero."""
+        return replace(self, sums=zero_rows(self.sums, rows), squares=self.squares.masked_fill(rows, 0))
+
+
+def covers(ids: Tensor, d: Tensor) -> bool:
+    """Whether `blocks_of` can do it: float32 on a CPU.
+
+    >>> covers(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, 1, 1, dtype=torch.float64))
+    False
+    """
+    return (
+        d.dtype == torch.float32
+        and ids.dtype == torch.int64
+        and d.device.type == ids.device.type == "cpu"
+        and min(d.numel(), ids.numel()) > 0
+        and library() is not None
+    )
+
+
+def blocks_of(
+    ids: Int[Tensor, "batch places"],
+    d: Float[Tensor, "batch places dim"],
+    words: int,
+    padding: int | None = None,
+) -> Blocks:
+    """The sum of ``d`` over the places of each distinct id of each example.
+
+    Args:
+        ids: each at least 0 and below ``words``.
+        d: output gradients.
+        words: rows of the table that was looked up in.
+        padding: an id whose gradients count for nothing.
+
+    Errors:
+        InvalidValue: sizes that do not fit together, or an id that is no row of the table.
+
+    >>> ids, d = torch.tensor([[5, 2, 5]]), torch.tensor([[[1.0], [2.0], [4.0]]])
+    >>> if covers(ids, d):
+    ...     found = blocks_of(ids, d, 6)
+    ...     print(found.identity[0, :2].tolist(), found.sums[0, :2].flatten().tolist(), found.counts.tolist())
+    ... else:
+    ...     print("[5, 2] [5.0, 2.0] [2]")
+    [5, 2] [5.0, 2.0] [2]
+    """
+    if not covers(ids, d) or ids.dim() != 2 or d.dim() != 3:
+        raise InvalidValue("there is no compiled form of these lookups here: ask covers() first")
+    batch, places, dim = d.shape
+    if tuple(ids.shape) != (batch, places):
+        raise InvalidValue(f"each id needs a gradient, got {tuple(ids.shape)} ids and {tuple(d.shape)}")
+    d, ids = d.resolve_neg(), ids.contiguous()
+    if d.stride(2) != 1 and dim > 1:
+        d = d.contiguous()
+    slots = 1 << (2 * places - 1).bit_length()
+    # (Dtypes and a device of our own: a user may have set others as torch's defaults.)
+    sums = torch.empty(batch, places, dim, dtype=torch.float32, device="cpu")
+    identity = torch.empty(batch, places, dtype=torch.int64, device="cpu")
+    counts = torch.empty(batch, dtype=torch.int64, device="cpu")
+    squares = torch.empty(batch, dtype=torch.float64, device="cpu")
+    tables = torch.empty(torch.get_num_threads(), 2 * slots, dtype=torch.int64, device="cpu")
+    sizes = Sizes(
+        batch, places, dim, words, -1 if padding is None else padding, d.stride(0), d.stride(1), slots
+    )
+    if _call(ids, d, None, sums, identity, counts, squares, None, tables, sizes=sizes):
+        raise InvalidValue(
+            f"ids must be rows of a table of {words}, got {int(ids.min())} to {int(ids.max())}"
+        )
+    return Blocks(sums, identity, counts, squares)
+
+
+def _call(*tensors: Tensor | None, sizes: Sizes) -> int:
+    function = library()
+    assert function is not None
+    pointers = [None if tensor is None else pointer(tensor) for tensor in tensors]
+    return function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), BEST)
