@@ -129,9 +129,10 @@ def moving_batch(budget: Budget) -> Attack:
 CASES = [
     (one_among_ordinary_rows, 4.0, 100, "no noise"),
     (batch_size, 4.0, 80, "divided by the realised batch size"),
-    (moving_batch, 4.0, 80, "divided by the realised batch size"),
+    pytest.param(moving_batch, 4.0, 80, "divided by the realised batch size", marks=pytest.mark.slow),
     (one_long_text, 4.0, 100, "padded to the longest of the batch"),
-    (crowded, 8.0, 300, "cut to a buffer, accounted as whole"),
+    # (Beside `test_a_cap_that_the_accountant_ignores_is_caught_and_cannot_be_planned`.)
+    pytest.param(crowded, 8.0, 300, "cut to a buffer, accounted as whole", marks=pytest.mark.slow),
     (counted, 4.0, 100, "count without its noise"),
     pytest.param(opposed_rows, 8.0, 120, "shuffled, accounted as Poisson", marks=pytest.mark.slow),
     pytest.param(opposed_bins, 4.0, 1500, "shuffled, sold as random allocation", marks=pytest.mark.slow),

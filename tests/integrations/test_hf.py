@@ -81,7 +81,7 @@ def inputs_only(data: Any) -> Any:
 # The three trainings
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_bert_on_ragged_text_by_the_mixin_is_the_plain_trainers_run(tmp_path: Path, workers: int) -> None:
     trainer = classifier(tmp_path, dataloader_num_workers=workers)
     trainer.follow(PLAN, seed=3)
@@ -225,7 +225,9 @@ def test_an_empty_batch_is_a_step_of_the_trainer_too(tmp_path: Path, seed: Any) 
 
 
 @pytest.mark.parametrize(
-    "change", [{"bf16": True}, {"gradient_checkpointing": True}], ids=lambda change: next(iter(change))
+    "change",
+    [{"bf16": True}, pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow)],
+    ids=["bf16", "gradient_checkpointing"],
 )
 def test_half_precision_and_recomputed_activations(tmp_path: Path, change: dict[str, Any]) -> None:
     model = bert(dropout=0.0)

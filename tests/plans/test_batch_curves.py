@@ -247,7 +247,9 @@ class TestTraining:
 
 
 @pytest.mark.parametrize(
-    "batch", [curves.linear(125, 500), lambda u: 312.5 + 187.5 * np.sin(20 * u)], ids=["rising", "wave"]
+    "batch",
+    [curves.linear(125, 500), pytest.param(lambda u: 312.5 + 187.5 * np.sin(20 * u), marks=pytest.mark.slow)],
+    ids=["rising", "wave"],
 )
 def test_three_moving_curves_meet_their_budget_with_two_certificates(
     batch: curves.Curve, monkeypatch: pytest.MonkeyPatch

@@ -171,7 +171,10 @@ class TestPlans:
         assert found["curves"]["b"] == made.batch_size.tolist()
         assert "b" not in ask(opened(), "plan", {"form": FORM, "quick": True})["curves"]
 
-    @pytest.mark.parametrize("batches", [{"shape": "constant"}, {"shape": "linear", "end": 200}])
+    @pytest.mark.parametrize(
+        "batches",
+        [{"shape": "constant"}, pytest.param({"shape": "linear", "end": 200}, marks=pytest.mark.slow)],
+    )
     def test_batches_that_are_cut(self, batches: Any) -> None:
         """To a number, or to the least that costs a hundredth of delta at every step's own rate."""
         whole = read(FORM | {"batches": batches}).plan(quick=True)
