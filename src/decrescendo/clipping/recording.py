@@ -230,7 +230,7 @@ class Recorder(TorchFunctionMode):
 
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
-            self.watch.looks.check_read(name_of(func), args[0])
+            self.watch.read(func, args, kwargs)
         elif func in CTC:
             with self.watch.looks.reading((*args, *kwargs.values())):
                 return self._run(func, args, kwargs)

@@ -145,6 +145,11 @@ class Watch(Pausable):
         """The number of what was written last to a tensor's memory: it changes with every write, also through .data."""
         return self.labels.mark_of(key_of(tensor))[1]
 
+    def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Python reads the numbers of tensors, or takes hold of their memory, by a function that no dispatcher sees."""
+        tensors = tensors_of((*args, *kwargs.values()))
+        self.looks.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # what is compiled is run as it is written while this mode is on
@@ -603,7 +608,7 @@ class Watch(Pausable):
                 for t in tensors_of([bound.get(name)])
             ]
             labels = [self._constant(op, kwargs, left)] * len(outputs)
-        if op.name == "resize_":
+        if op.name.startswith("resize"):
             labels = [Mixed("memory that was never written")] * len(outputs)
         # A list of places within examples is none any more where it is written to.
         labels = [replace(label, within=None) if isinstance(label, Mixed) else label for label in labels]
@@ -628,6 +633,11 @@ class Watch(Pausable):
                     "a forward pass must not change the model's parameters or buffers, got a change of "
                     f"{self.guarded[key]}. They would hold the data without noise; call .eval() on that module, or use "
                     "one without running statistics (GroupNorm, LayerNorm)"
+                )
+            if data and key in self.labels.exposed:
+                self.refuse(
+                    f"the data must not leave torch in a pass, but {op.name} writes them at {line()} into memory of "
+                    "which Python has taken hold (numpy(), storage()). Use tensor operations there"
                 )
             if data and key not in self.labels.marks:
                 self.refuse(
