@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping import Engine
+from decrescendo.clipping import Engine, Reference
 from decrescendo.clipping.proof.remembered import numbers_of
 from decrescendo.errors import UnsupportedModel
 
@@ -290,3 +290,63 @@ def test_constants_that_numpy_reads_and_writes_are_constants() -> None:
     for rows in (6, 1, 5, 8):
         engine.clipped_sum(torch.randn(rows, 6), 0.1)
     assert engine.assumptions == ()
+
+
+def _doubled(m: nn.Module, x: Tensor) -> Tensor:
+    chosen, made = x[:, 0] > 0, torch.zeros_like(x)
+    made[chosen] = x[chosen] * 2
+    return m(x + made).squeeze(1)
+
+
+def _doubled_by_numbers(m: nn.Module, x: Tensor) -> Tensor:
+    chosen, made = torch.where(x[:, 0] > 0)[0], torch.zeros_like(x)
+    made[chosen] = x[chosen] * 2
+    return m(x + made).squeeze(1)
+
+
+@pytest.mark.parametrize("program", [_doubled, _doubled_by_numbers])
+@pytest.mark.parametrize("signs", [(1, 1, 1), (1, -1, 1), (-1, -1, 1, 1), (-1, -1, -1, -1), (1, -1, -1, -1)])
+def test_rows_that_are_set_may_be_one_or_none(
+    program: Callable[[Any, Tensor], Tensor], signs: tuple[int, ...]
+) -> None:
+    """torch leaves the first dimension of one row out, and the proof lost whose it is."""
+    torch.manual_seed(0)
+    model, batch = nn.Linear(6, 1), torch.randn(len(signs), 6)
+    batch[:, 0] = torch.tensor(signs)
+    engine = Engine(model, program)
+    found = engine.clipped_sum(batch, 1.0).gradients
+    expected = Reference(model, program).clipped_sum(batch, 1.0).gradients
+    torch.testing.assert_close(found, expected)
+    assert engine.assumptions == ()
+
+
+def test_a_number_beside_an_output_that_is_given_is_taken() -> None:
+    def program(m: nn.Module, x: Tensor) -> Tensor:
+        half = torch.mul(x.detach(), 0.5, out=torch.empty_like(x))
+        return m(x - half).squeeze(1)
+
+    engine = Engine(nn.Linear(6, 1), program)
+    engine.clipped_sum(torch.randn(5, 6), 1.0)
+    assert engine.assumptions == ()
+
+
+def test_an_operation_that_runs_functions_of_the_program_is_refused_in_words() -> None:
+    def program(m: nn.Module, x: Tensor) -> Tensor:
+        turned = torch.ops.higher_order.cond(x.detach().mean() > 0, lambda v: 2 * v, lambda v: -v, (x,))
+        return m(turned).squeeze(1)
+
+    with pytest.raises(UnsupportedModel, match=r"but cond runs functions of the program"):
+        Engine(nn.Linear(6, 1), program).check(torch.randn(5, 6))
+
+
+def test_slopes_by_chance_are_each_entrys_own() -> None:
+    """What the layer writes beside its output, the noise, is made entry by entry too: it keeps no statistics."""
+    model = nn.Sequential(nn.Linear(6, 4), nn.RReLU(), nn.Linear(4, 1), nn.Flatten(0))
+    engine = Engine(model, call, seeds=lambda: 0)
+    for rows in (5, 3):
+        engine.clipped_sum(torch.randn(rows, 6), 1.0)
+    assert engine.assumptions == ()
+    model.eval()
+    batch = torch.randn(5, 6)
+    expected = Reference(model, call).clipped_sum(batch, 1.0).gradients
+    torch.testing.assert_close(engine.clipped_sum(batch, 1.0).gradients, expected)

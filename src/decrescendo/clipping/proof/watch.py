@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
 from decrescendo.clipping.proof.counts import Counts
@@ -150,6 +151,8 @@ class Watch(Pausable):
         tensors = tensors_of((*args, *kwargs.values()))
         self.looks.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
 
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # what is compiled is run as it is written while this mode is on
@@ -159,6 +162,11 @@ class Watch(Pausable):
     ) -> Any:
         if self.idle:
             return func(*args, **kwargs or {})
+        if isinstance(func, HigherOrderOperator):
+            self.refuse(
+                f"the proof must see what an operation does, but {func.name()} runs functions of the program where "
+                "nothing is seen. Use torch's ordinary operations (torch.where, scaled_dot_product_attention)"
+            )
         for kind in types:
             if kind not in _PLAIN:
                 if kind.__module__.startswith("torch._subclasses"):
@@ -524,7 +532,8 @@ class Watch(Pausable):
             tensors, given = [], len(args)
             for at, name in op.tensors:
                 value = args[at] if at < given else kwargs.get(name)
-                tensors += tensors_of(value) if isinstance(value, (list, tuple)) else [value]
+                several = isinstance(value, (list, tuple))
+                tensors += tensors_of(value) if several else [value if isinstance(value, Tensor) else None]
 
         def label(tensor: Tensor) -> Label:
             found = known.get(id(tensor))
@@ -616,7 +625,9 @@ class Watch(Pausable):
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
                 self.assign(tensor, label)
-            kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
+            kept = labels[0]  # of the noise of `rrelu`: entry by entry, as all that it writes
+            if op.rule is not pointwise:
+                kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
             labels = [kept] * len(targets)
         for target, label in zip(targets, labels, strict=False):
             self._store(target, label, op)
