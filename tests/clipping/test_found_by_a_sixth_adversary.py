@@ -350,3 +350,44 @@ def test_slopes_by_chance_are_each_entrys_own() -> None:
     batch = torch.randn(5, 6)
     expected = Reference(model, call).clipped_sum(batch, 1.0).gradients
     torch.testing.assert_close(engine.clipped_sum(batch, 1.0).gradients, expected)
+
+
+def _lost(x: Tensor) -> Tensor:
+    """What reaches no loss by its numbers; how long it is follows the batch from four examples on."""
+    return x.detach().sum(0)[:1].repeat(1 if len(x) < 4 else 1 + len(x) % 2)
+
+
+SHOWN: dict[str, Callable[[Tensor], Tensor]] = {
+    "like it": lambda x: torch.ones_like(_lost(x)),
+    "drawn like it": lambda x: torch.rand_like(_lost(x)).ceil(),
+    "written over": lambda x: _lost(x).fill_(1.0),
+    "copied over": lambda x: _lost(x).copy_(torch.ones(1)),
+    "resized": lambda x: torch.zeros(1).resize_as_(_lost(x)).fill_(1.0),
+    "like a constant": lambda x: torch.ones_like(
+        torch.ones(len(x)).cumsum(0)[:1].clone().repeat(max(len(x), 3))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_the_shape_of_what_reaches_no_loss_is_compared(name: str) -> None:
+    """One example more turned the sign of all others: 6 C at eight rows, and the run was proven."""
+    torch.manual_seed(0)
+    engine = Engine(
+        nn.Linear(6, 1), lambda m, x: m(x).squeeze(1) * (3 - 2 * SHOWN[name](x).sum()), seeds=lambda: 0
+    )
+    engine.clipped_sum(torch.randn(3, 6), 0.1)
+    with pytest.raises(UnsupportedModel):
+        [engine.clipped_sum(torch.randn(rows, 6), 0.1) for rows in (4, 5, 8)]
+
+
+def test_statistics_that_reach_no_loss_may_have_any_shape() -> None:
+    def program(m: nn.Module, x: Tensor) -> Tensor:
+        alike, steps = x @ x.T, x.detach()[1:] - x.detach()[:-1]
+        torch.ones_like(alike), alike.fill_(0.0), steps.mul_(2.0).T.mean() / len(x)
+        return m(x + torch.zeros_like(x.detach().mean(0))).squeeze(1)
+
+    engine = Engine(nn.Linear(6, 1), program)
+    for rows in (3, 1, 5, 8):
+        engine.clipped_sum(torch.randn(rows, 6), 1.0)
+    assert engine.assumptions == ()
