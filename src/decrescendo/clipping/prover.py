@@ -83,7 +83,8 @@ class Prover:
         if self._script is not None:
             self._scripts[shape] = self._script  # the one used last is last
 
-    def _accept(self, script: Script) -> None:
+    def _accept(self, script: Script, small: list[Script]) -> None:
+        script.smaller = small
         self._script = self._scripts[self._shape] = script
         if len(self._scripts) > _SHAPES:
             del self._scripts[next(iter(self._scripts))]
@@ -128,7 +129,7 @@ class Prover:
                 self._check_steering(batch, rows, small[0], seed, workspace)
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
-            self._accept(first.watch.script)
+            self._accept(first.watch.script, [one.watch.script for one in small])
             return first
 
     def _check_kept(self) -> None:
@@ -145,7 +146,8 @@ class Prover:
         }
 
     def _is_known(self, script: Script) -> bool:
-        return self._script is not None and not script.differs(self._script)
+        known = [] if self._script is None else [self._script, *self._script.smaller]
+        return bool(known) and not any(map(script.differs, known))
 
     def _try(
         self,

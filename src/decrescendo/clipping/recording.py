@@ -60,7 +60,7 @@ _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
 # torch reads the numbers in a tensor of indices.
 _SPLITS = frozenset({Tensor.tensor_split, torch.tensor_split})
 _CALLING = functional.triplet_margin_with_distance_loss
-_NAMED = {_PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
+_NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
 _SPECIAL = READS | CTC | DISTANCES | CHAINS | _SPLITS | _SHAPED.keys() | _NAMED
 
 
@@ -230,7 +230,7 @@ class Recorder(TorchFunctionMode):
 
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
-            self.watch.looks.check_read(name_of(func), args[0])
+            self.watch.read(func, args, kwargs)
         elif func in CTC:
             with self.watch.looks.reading((*args, *kwargs.values())):
                 return self._run(func, args, kwargs)
@@ -260,6 +260,9 @@ class Recorder(TorchFunctionMode):
                 return functools.reduce(torch.matmul, args[0])
         elif func is _PACK and isinstance(self.watch.label(args[0]), Place):
             return packed_up(self.watch, *args)
+        elif func is Tensor.__setitem__ and self.watch.labels.counting and _is_rows(*args):
+            # torch would leave out a first dimension of size one: then nothing says whose one row is.
+            func, args = Tensor.index_put_, (args[0], (args[1],), args[2])
         elif func is functional.one_hot:
             classes = args[1] if len(args) > 1 else kwargs.get("num_classes", -1)
             if classes > 0:  # torch looks at the largest id, to refuse it
@@ -534,6 +537,14 @@ class Recorder(TorchFunctionMode):
             kernel.roots = roots
         parameters = tuple(self.tracked[id(tensor)] for tensor in kernel.parameters)
         self._add(name, output, parameters, layout, kernel, inner, outer)
+
+
+def _is_rows(target: Tensor, index: object, value: object) -> bool:
+    """Whether rows that a mask or an index selects are set to as many others."""
+    if not isinstance(index, Tensor) or not isinstance(value, Tensor):
+        return False
+    selected = (index.dim(), 1) if index.dtype == torch.bool else (1, index.dim())
+    return value.dim() == target.dim() - selected[0] + selected[1]
 
 
 def _is_mask(args: tuple[Any, ...]) -> bool:

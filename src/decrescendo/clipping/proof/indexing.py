@@ -102,15 +102,10 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
         if at < 0 or chosen.shape[at] != shape[own.dim]:
             continue
         expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
-        if torch.equal(chosen, expected.expand_as(chosen)):
-            there = own.moved(at)
-            said = call.label(
-                index
-            )  # numbers of examples may also choose a place within, by the example's own
-            mine = isinstance(said, Place) and not said.constant and said == there
-            public = said is Public.ANY or (isinstance(said, Place) and said.constant)
-            if not folded or mine or (public and call.uniform(index - chosen * place.inner, there)):
-                return own
+        if torch.equal(chosen, expected.expand_as(chosen)) and (
+            not folded or call.uniform(index - chosen * place.inner, own.moved(at))
+        ):
+            return own
     if folded:
         return None
     whole = torch.arange(units, device=index.device)

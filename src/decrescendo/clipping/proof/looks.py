@@ -16,6 +16,9 @@ from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.proof.script import NOTHING, Event, Script
 
+# By these Python gets numbers of a tensor, and no hold of its memory.
+_COPIES = frozenset({"tolist", "data_ptr", "__repr__", "__reduce_ex__", "__deepcopy__"})
+
 
 @dataclass(eq=False)
 class Looks:
@@ -120,9 +123,9 @@ class Looks:
         self.script.events.append(Event(func, NOTHING, ()))
         return self.script.drawn[-1]
 
-    def check_read(self, name: str, tensor: object) -> None:
-        """Refuse a read of the data that the dispatcher does not see."""
-        if isinstance(tensor, Tensor) and is_data(self.label(tensor)) and not self.natural:
+    def check_read(self, name: str, tensors: Sequence[Tensor], expose: Callable[[Tensor], None]) -> None:
+        """Refuse a read of the data that the dispatcher does not see; ``expose``: of constants, note it."""
+        if any(is_data(self.label(tensor)) for tensor in tensors) and not self.natural:
             if self.vouched():
                 return
             where = line()
@@ -131,6 +134,9 @@ class Looks:
                 "tensor "
                 f'operations there; or declare the line: EngineSettings(declared=("{where}",))'
             )
+        if name not in _COPIES:
+            for tensor in tensors:
+                expose(tensor)
 
     def check_lengths(self, values: Iterable[object]) -> None:
         """Refuse lengths of sequences that are not each example's own: the CTC loss reads them by itself."""

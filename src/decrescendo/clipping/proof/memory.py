@@ -25,7 +25,16 @@ from decrescendo.clipping.proof.labels import (
 )
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
 from decrescendo.clipping.proof.script import PACKED, Script
-from decrescendo.clipping.proof.storage import is_whole, key_of, kind_of, paused, storage_key, tensors_of
+from decrescendo.clipping.proof.storage import (
+    FUNCTIONS_OFF,
+    content_of,
+    is_whole,
+    key_of,
+    kind_of,
+    paused,
+    storage_key,
+    tensors_of,
+)
 
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, Place]
@@ -81,6 +90,8 @@ class Labels:
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
     known: list[Place] = field(default_factory=list[Place])
     held: list[Tensor] = field(default_factory=list[Tensor])
+    # Storages that Python can read and write behind torch's back.
+    exposed: set[int] = field(default_factory=set[int])
     # Whether data selected rows in this pass.
     counting: bool = False
     _next: int = 0
@@ -202,7 +213,8 @@ class Labels:
 
     def assign(self, tensor: Tensor, label: Label) -> None:
         """Label a tensor that has memory of its own."""
-        self.keep(tensor, key_of(tensor), self.mark(tensor, label), len(self.script.events))
+        with FUNCTIONS_OFF():
+            self.keep(tensor, storage_key(tensor), self.mark(tensor, label), len(self.script.events))
 
     def mark(self, tensor: Tensor, label: Label) -> Mark:
         """The label of the memory of a tensor that has this label."""
@@ -243,12 +255,18 @@ class Labels:
                 label = Mixed("an operation gives a view in one pass and a copy in another")
             self.keep(tensor, key, self.mark(tensor, label), at)
 
+    def expose(self, tensor: Tensor) -> None:
+        """Python has taken hold of a tensor's memory: what it holds may change with no operation."""
+        self.exposed.add(key_of(tensor))
+
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
         """Which constant this is: the operations of the pass that gave it, or what it was before."""
         try:
             place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
         except (NotImplementedError, RuntimeError):
             return birth
+        if key in self.exposed:
+            return (birth, *place, content_of(tensor))
         known = self.views.get(key)
         return (birth, *place) if known is None or place not in known else known[place]
 

@@ -16,7 +16,7 @@ READS: frozenset[_Method] = frozenset(
     cast("_Method", method)
     for name in (
         "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage",
-        "__reduce_ex__", "__deepcopy__", "apply_", "map_", "share_memory_", "__repr__",
+        "__reduce_ex__", "__deepcopy__", "apply_", "map_", "map2_", "share_memory_", "__repr__",
     )
     if (method := getattr(Tensor, name, None)) is not None
 )  # fmt: skip
@@ -36,7 +36,7 @@ class Reading(TorchFunctionMode):
         self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in READS:
-            self._watch.looks.check_read(getattr(func, "__name__", "a read"), args[0])
+            self._watch.read(func, args, kwargs or {})
         elif self._watch.labels.counting:
             if func in SIZES:
                 return self._watch.counts.size(func, args, kwargs or {})

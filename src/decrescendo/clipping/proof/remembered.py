@@ -1,10 +1,15 @@
 """What Python keeps from one pass to the next, where no dispatcher looks: numbers and lengths that follow the batch."""
 
 import functools
-import inspect
+import gc
+import os
+import sys
+from array import array
 from collections import deque
-from collections.abc import Iterable
-from types import CellType, FunctionType, MethodType
+from collections.abc import Iterable, Iterator, Sized
+from decimal import Decimal
+from fractions import Fraction
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -13,80 +18,125 @@ from torch import Tensor, nn
 from decrescendo.clipping.proof.looks import is_program
 
 # Numbers, and lengths of containers, by where they are kept.
-Numbers: TypeAlias = dict[str, float]
+Numbers: TypeAlias = dict[str, Any]
 # Objects of a program, and entries of a container, that are looked at: longer ones (data sets) by their length alone.
 _MOST, _ENTRIES = 20_000, 1_000
-_CLOSED = (str, bytes, type, Tensor, np.ndarray)
-# Of a module: what is torch's own, parameters and buffers among it.
-_TORCHS = frozenset(vars(nn.Module())) - {"_modules"}
-# Of the global names that a function uses: those that may be a program's memory.
+_NUMBERS = (int, float, complex, Decimal, Fraction)
+# Of the global names that a function of an installed package uses: those that may be its memory.
 _MEMORIES = (int, float, dict, list, set, deque, FunctionType)
+_TEXTS = (str, bytes, bytearray, array)
+_ITEMS = (list, tuple, set, frozenset, deque)
+_TORCHS = frozenset(vars(nn.Module()))
+_HOOKS = frozenset(name for name in _TORCHS if name.endswith("_hooks")) | {"_modules"}
+# Of a class, that Python code made it.
+_PYTHONS = 1 << 9
+_STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 
 
 def numbers_of(model: nn.Module, loss: object) -> Numbers:
-    """The numbers and lengths that a model and a loss reach by attributes, containers, closures and global names.
+    """The numbers and lengths that a model and a loss reach: by attributes, those of their classes and hooks among
+    them, containers, closures and global names, the nearest first.
 
     No code of the program runs for that.
     """
     found: Numbers = {}
     seen: set[int] = set()
-    left: list[tuple[str, object]] = [("loss", loss), (type(model).__name__, model)]
+    left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
     while left and len(seen) < _MOST:
-        name, value = left.pop()
-        if isinstance(value, (int, float)):
+        name, value = left.popleft()
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(value, _NUMBERS):
             found[name] = value
-        elif id(value) not in seen and not isinstance(value, _CLOSED):
+        elif isinstance(value, np.ndarray):
+            found[f"{name}.size"] = value.size
+            if value.dtype.kind in "biuf" and value.size <= _ENTRIES:
+                found[f"{name}.sum()"] = float(value.view(np.ndarray).sum())
+        elif isinstance(value, _TEXTS):
+            found[f"len({name})"] = len(value)
+        elif id(value) not in seen and not _is_closed(value):
             seen.add(id(value))
-            if isinstance(value, (dict, list, tuple, set, deque)):
-                found[f"len({name})"] = size = len(cast("list[object]", value))
+            if isinstance(value, (dict, *_ITEMS)):
+                found[f"len({name})"] = size = len(cast("Sized", value))
                 if size > _ENTRIES:
                     continue
             left += [(f"{name}.{key}" if key else name, item) for key, item in _held(value)]
     return found
 
 
+def _is_closed(value: object) -> bool:
+    """Whether what lies behind is no program's."""
+    if isinstance(value, type):
+        module = sys.modules.get(str(vars(value).get("__module__")))
+        return module is None or not _is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
+    return value is None or isinstance(value, (Tensor, ModuleType))
+
+
+@functools.cache
+def _is_own(filename: str) -> bool:
+    """Whether a file of code is a program's, and neither Python's own nor of an installed package."""
+    installed = filename == "<builtins>" or filename.startswith(_STANDARD) or "-packages" in filename
+    return is_program(filename) and not installed
+
+
 def _held(value: object) -> Iterable[tuple[str, object]]:
     """What a value holds, by name."""
     if isinstance(value, dict):
+        entries = dict[object, object].items(cast("dict[object, object]", value))
         return [
-            (str(key), item)
-            for key, item in dict[object, object].items(cast("dict[object, object]", value))
-            if type(key) in (str, int)
+            (str(key) if type(key) in (str, int) else f"[{at}]", item)
+            for at, (key, item) in enumerate(entries)
         ]
-    if type(value) in (list, tuple, deque):
-        return [(str(at), item) for at, item in enumerate(cast("list[object]", value))]
-    if isinstance(value, functools.partial):
-        return [("", cast("Any", value).func), ("args", value.args), ("keywords", value.keywords)]
-    if isinstance(value, MethodType):
-        return [("", value.__self__), ("", value.__func__)]
+    if isinstance(value, _ITEMS):
+        kind = next(kind for kind in type(value).__mro__ if kind in _ITEMS)
+        return [(str(at), item) for at, item in enumerate(cast("Any", kind).__iter__(value))]
+    if isinstance(value, type):
+        own = vars(value).items()
+        return [(name, item) for name, item in own if not name.startswith("__") or type(item) is FunctionType]
     if isinstance(value, FunctionType):
         code = value.__code__
         if not is_program(code.co_filename):
             return []
-        names = [(name, value.__globals__.get(name)) for name in code.co_names]
         cells = [
-            (name, _content(cell))
+            (name, _content(cell, None))
             for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False)
         ]
-        names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
-        return [*names, *cells, ("", value.__defaults__), ("", value.__kwdefaults__), ("", value.__dict__)]
+        names = [(name, value.__globals__.get(name)) for name in _names_in(code)]
+        if not _is_own(code.co_filename):
+            names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
+        return [*cells, *names, ("", value.__defaults__), ("", value.__kwdefaults__), ("", value.__dict__)]
+    kinds = [kind for kind in type(value).__mro__ if kind.__flags__ & _PYTHONS]
+    if not kinds:
+        return [(f"[{at}]", item) for at, item in enumerate(gc.get_referents(value))]
+    entries = [(kind.__name__, kind) for kind in kinds if not _is_closed(kind)]
+    entries += [("forward", vars(kind).get("forward")) for kind in kinds if isinstance(value, nn.Module)]
+    slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, MemberDescriptorType)]
+    entries += [(slot.__name__, _content(slot, value)) for slot in slots]
     try:
         held = cast("dict[str, object]", object.__getattribute__(value, "__dict__"))
     except AttributeError:
-        return []
-    forward = (
-        [("forward", inspect.getattr_static(value, "forward", None))] if isinstance(value, nn.Module) else []
-    )
-    return [
-        *forward,
-        *((name, item) for name, item in list(held.items()) if item is not None and name not in _TORCHS),
+        return entries
+    # Of what a module is made of by torch: the modules in it, and hooks.
+    aside = _TORCHS if isinstance(value, nn.Module) else ()
+    named = [
+        (name, item) for name, item in list(held.items()) if name not in aside or (item and name in _HOOKS)
     ]
+    return [*named, *entries]
 
 
-def _content(cell: CellType) -> object:
+def _names_in(code: CodeType) -> Iterator[str]:
+    """The names that a function uses, those of functions inside of it too."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
+
+
+def _content(slot: Any, value: object) -> object:
+    """What lies in a slot of an object, or in a cell; ``None`` if it is empty."""
     try:
-        return cell.cell_contents
-    except ValueError:  # empty
+        return slot.cell_contents if isinstance(slot, CellType) else slot.__get__(value)
+    except (AttributeError, ValueError):
         return None
 
 

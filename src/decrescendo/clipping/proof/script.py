@@ -85,6 +85,9 @@ class Script:
     shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
     # By the place of the event.
     recipes: dict[int, Recipe] = field(default_factory=dict[int, Recipe])
+    # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
+    # on, differs from one of them.
+    smaller: list["Script"] = field(default_factory=list["Script"])
 
     def differs(self, other: "Script") -> str:
         """In words, where this pass did something else than the same program over another number; else nothing.

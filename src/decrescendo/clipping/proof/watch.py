@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
 from decrescendo.clipping.proof.counts import Counts
@@ -145,6 +146,13 @@ class Watch(Pausable):
         """The number of what was written last to a tensor's memory: it changes with every write, also through .data."""
         return self.labels.mark_of(key_of(tensor))[1]
 
+    def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Python reads the numbers of tensors, or takes hold of their memory, by a function that no dispatcher sees."""
+        tensors = tensors_of((*args, *kwargs.values()))
+        self.looks.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
+
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # what is compiled is run as it is written while this mode is on
@@ -154,6 +162,11 @@ class Watch(Pausable):
     ) -> Any:
         if self.idle:
             return func(*args, **kwargs or {})
+        if isinstance(func, HigherOrderOperator):
+            self.refuse(
+                f"the proof must see what an operation does, but {func.name()} runs functions of the program where "
+                "nothing is seen. Use torch's ordinary operations (torch.where, scaled_dot_product_attention)"
+            )
         for kind in types:
             if kind not in _PLAIN:
                 if kind.__module__.startswith("torch._subclasses"):
@@ -281,6 +294,7 @@ class Watch(Pausable):
         self.script.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, known, before if data else None)
+            self._show_shapes(tensors, inputs, made)
             if self.labels.counting:
                 self.labels.count_on(inputs.values(), made)
             self.labels.note(made, at)
@@ -293,8 +307,10 @@ class Watch(Pausable):
             if fresh:
                 found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
                 self.labels.keep_all(output, found, inputs, at)
-            if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
+            if fresh and all(map(_is_lost, found)):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
+            elif not op.views:
+                self._show_shapes(tensors, inputs, made)
         if data and (op.selects or op.rule is None):
             first = int(op.name != "nonzero")  # what is selected from may be of truth values too
             masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
@@ -313,6 +329,20 @@ class Watch(Pausable):
                 event, arguments, tuple(kwargs or ()), tuple(found), public, noted
             )
         return output
+
+    def _show_shapes(
+        self, tensors: Sequence[Tensor], inputs: Mapping[int, Mark], made: Sequence[Tensor]
+    ) -> None:
+        """Of what reaches no loss by its numbers its shape still may: of what is made like it, or written over it."""
+        mixed = [tensor for tensor in tensors if _is_lost(inputs.get(storage_key(tensor)))]
+        after = [self.labels.mark_of(storage_key(tensor))[0] for tensor in (*made, *mixed)]
+        if not mixed or all(map(_is_lost, after)) or any(isinstance(m, Mixed) and m.counted for m in after):
+            return
+        event = self.script.events[-1]
+        self.script.events[-1] = event._replace(
+            numbers=(*event.numbers, tuple(tuple(tensor.shape) for tensor in mixed)),
+            sized=(*event.sized, len(event.numbers)),
+        )
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
         """A constant that torch lays along rows that the data selected (to broadcast it) shows how many there are."""
@@ -519,7 +549,8 @@ class Watch(Pausable):
             tensors, given = [], len(args)
             for at, name in op.tensors:
                 value = args[at] if at < given else kwargs.get(name)
-                tensors += tensors_of(value) if isinstance(value, (list, tuple)) else [value]
+                several = isinstance(value, (list, tuple))
+                tensors += tensors_of(value) if several else [value if isinstance(value, Tensor) else None]
 
         def label(tensor: Tensor) -> Label:
             found = known.get(id(tensor))
@@ -603,7 +634,7 @@ class Watch(Pausable):
                 for t in tensors_of([bound.get(name)])
             ]
             labels = [self._constant(op, kwargs, left)] * len(outputs)
-        if op.name == "resize_":
+        if op.name.startswith("resize"):
             labels = [Mixed("memory that was never written")] * len(outputs)
         # A list of places within examples is none any more where it is written to.
         labels = [replace(label, within=None) if isinstance(label, Mixed) else label for label in labels]
@@ -611,7 +642,9 @@ class Watch(Pausable):
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
                 self.assign(tensor, label)
-            kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
+            kept = labels[0]  # of the noise of `rrelu`: entry by entry, as all that it writes
+            if op.rule is not pointwise:
+                kept = Public.ANY if before is None else Mixed("it keeps statistics of the batch", op.name)
             labels = [kept] * len(targets)
         for target, label in zip(targets, labels, strict=False):
             self._store(target, label, op)
@@ -629,6 +662,11 @@ class Watch(Pausable):
                     f"{self.guarded[key]}. They would hold the data without noise; call .eval() on that module, or use "
                     "one without running statistics (GroupNorm, LayerNorm)"
                 )
+            if data and key in self.labels.exposed:
+                self.refuse(
+                    f"the data must not leave torch in a pass, but {op.name} writes them at {line()} into memory of "
+                    "which Python has taken hold (numpy(), storage()). Use tensor operations there"
+                )
             if data and key not in self.labels.marks:
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
@@ -645,6 +683,11 @@ class Watch(Pausable):
             return
         if target.numel():
             self.labels.keep(target, key, self.labels.after(target, label, old), len(self.script.events) - 1)
+
+
+def _is_lost(mark: object) -> bool:
+    """Whether what lies in a piece of memory reaches no loss."""
+    return isinstance(mark, Mixed) and mark.numbers is None and not mark.public
 
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
