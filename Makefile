@@ -11,7 +11,7 @@ DOCS_STAMP := $(VENV)/.installed-docs
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
 
-$(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(wildcard src/decrescendo/*/*/*.c)
+$(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(wildcard src/decrescendo/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers
 	touch $(STAMP)

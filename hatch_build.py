@@ -67,7 +67,8 @@ def compile_to(source: Path, library: Path) -> str | None:
     )
     if not compiler:
         return "no C compiler found"
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+    digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]  # as base/native.py makes it
     name = f"-D{source.stem.upper()}=decrescendo_{source.stem}_{digest}"
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder, library.name)

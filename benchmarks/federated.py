@@ -127,7 +127,7 @@ def long(clients: int, rounds: int) -> dict[str, Any]:
     simulate(
         model,
         loss,
-        Clients.one_record(data),
+        Clients.equal(data, records=1),
         plan,
         optimizer,
         seed=1,
@@ -176,7 +176,7 @@ def resident(clients: int, rounds: int) -> int:
     simulate(
         model,
         loss,
-        Clients.one_record(Rows(clients, take)),
+        Clients.equal(Rows(clients, take), records=1),
         plan,
         optimizer,
         seed=1,

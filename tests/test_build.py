@@ -36,7 +36,8 @@ def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     made.libraries = [tmp_path / module.library_of(source) for source in module.SOURCES]
     for source, library in zip(module.SOURCES, made.libraries, strict=True):
         library.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / source, tmp_path / source)
+        for path in (ROOT / source, *(ROOT / source).parent.glob("*.h")):
+            shutil.copy(path, tmp_path / source.parent)
         library.write_bytes(b"of an older source")
     made.root, made.said = str(tmp_path), []
     made.app = SimpleNamespace(display_warning=made.said.append)

@@ -1,6 +1,8 @@
 """The pages say what is there: tests that exist, links that lead somewhere, names that can be looked up."""
 
 import ast
+import importlib
+import inspect
 import re
 import shlex
 import tomllib
@@ -21,6 +23,11 @@ PAGES = sorted(
 NAMED_TEST = re.compile(r"((?:papers/)?tests/[\w/]+\.py)((?:::\w+)+)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^(`{3,})([^\n]*)\n(.*?)^\1\s*$", re.DOTALL | re.MULTILINE)
+# Rooms with a public surface; those of packages that may be absent are looked at in the index only.
+PUBLIC_ROOMS = (
+    "accounting", "audit", "base", "clipping", "distributed", "federated", "optim", "plans", "plans.curves", "report",
+    "training", "training.steering",
+)  # fmt: skip
 # What docs/conf.py writes when the site is built.
 GENERATED = ("reference/api/", "reference/command-line")
 
@@ -224,3 +231,27 @@ def test_every_concept_has_a_place_that_exists() -> None:
     ] == []
     for name in re.findall(r"`curves\.(\w+)`", section):
         assert hasattr(dc.curves, name), name
+
+
+def test_every_public_name_is_in_the_index_with_its_file() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = text[text.index("## Public names, by file") : text.index("## Seams")]
+    found: dict[str, set[str]] = {}
+    for room, files in re.findall(r"^\| `(\w+)/` \| (.*) \|$", section, re.MULTILINE):
+        for file, names in re.findall(r"`([\w/]+)` \(([^)]*)\)", files):
+            assert (ROOT / f"src/decrescendo/{room}/{file}.py").is_file(), file
+            found[f"decrescendo.{room}.{file}".replace("/", ".")] = set(names.split(", "))
+    public: set[str] = set()
+    for name in PUBLIC_ROOMS:
+        room = importlib.import_module(f"decrescendo.{name}")
+        things = {key: getattr(room, key) for key in room.__all__}
+        public |= {key for key, thing in things.items() if not inspect.ismodule(thing)}
+        for key, thing in things.items():
+            home = (
+                getattr(thing, "__module__", "") if inspect.isroutine(thing) or inspect.isclass(thing) else ""
+            )
+            assert not home.startswith("decrescendo.") or key in found.get(home, ()), (key, home)
+    rest = {
+        name for file, names in found.items() if not re.search(r"\.(flower|hf)\.", file) for name in names
+    }
+    assert public == rest

@@ -116,22 +116,17 @@ def check_real(
     return number
 
 
-def check_integer(name: str, value: object, *, at_least: int = 0, hint: str = "") -> int:
+def check_integer(name: str, value: object, *, at_least: int = 0) -> int:
     """A whole number not below ``at_least``, as ``int``, or an error that teaches.
 
     >>> check_integer("steps", 10, at_least=1)
     10
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise InvalidType(
-            f"{name} must be a whole number, got {name}={value!r} ({type(value).__name__})"
-            + (f". {hint}" if hint else "")
-        )
+        raise InvalidType(f"{name} must be a whole number, got {name}={value!r} ({type(value).__name__})")
     number = int(value)
     if number < at_least:
-        raise InvalidValue(
-            f"{name} must be >= {at_least}, got {name}={number}" + (f". {hint}" if hint else "")
-        )
+        raise InvalidValue(f"{name} must be >= {at_least}, got {name}={number}")
     return number
 
 

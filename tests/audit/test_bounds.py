@@ -200,14 +200,14 @@ class TestErrors:
         ]  # fmt: skip
         assert np.mean([errors_epsilon(r, delta, CONFIDENCE) > true for r in rates]) <= 0.05
         curve = PrivacyCurve(Ledger.of([1 / mu], 1.0))
-        assert np.mean([curve.contradicted(r, CONFIDENCE) for r in rates]) <= 0.05
+        assert np.mean([curve.excess(*r.upper(CONFIDENCE)) > 0 for r in rates]) <= 0.05
         # A release with two thirds of the noise is refuted most of the time; one point of the curve shows nothing.
         stronger = norm.cdf(0.75 - 1.5), norm.sf(0.75)
         rates = [
             ErrorRates(int(a), n, int(b), n)
             for a, b in zip(rng.binomial(n, stronger[1], 100), rng.binomial(n, stronger[0], 100), strict=True)
         ]  # fmt: skip
-        assert np.mean([curve.contradicted(r, CONFIDENCE) for r in rates]) > 0.9
+        assert np.mean([curve.excess(*r.upper(CONFIDENCE)) > 0 for r in rates]) > 0.9
         assert np.mean([errors_epsilon(r, delta, CONFIDENCE) > true for r in rates]) < 0.1
 
     def test_a_threshold_is_counted_on_other_trials(self) -> None:

@@ -288,7 +288,7 @@ def test_a_killed_process_lets_go_of_its_journal(tmp_path: Path) -> None:
 
 
 def test_a_simulation_that_fails_may_go_on(tmp_path: Path) -> None:
-    clients = Clients.one_record(records())
+    clients = Clients.equal(records(), records=1)
 
     def once(callback: Callable[[Progress], bool]) -> Outcome:
         model = make_model()

@@ -14,8 +14,8 @@ from .conftest import loss, make_model, make_plan, records
 def simulated(local: LocalSteps | None = None) -> Outcome:
     model = make_model()
     return simulate(
-        model, loss, Clients.one_record(records()), make_plan(), torch.optim.SGD(model.parameters(), lr=0.5), seed=0,
-        placement=Placement.CENTRAL, local=local,
+        model, loss, Clients.equal(records(), records=1), make_plan(), torch.optim.SGD(model.parameters(), lr=0.5),
+        seed=0, placement=Placement.CENTRAL, local=local,
     )  # fmt: skip
 
 

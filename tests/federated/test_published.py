@@ -22,7 +22,7 @@ def test_a_model_that_hides_something_is_refused_before_the_first_round(name: st
         Server(model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL)
     with pytest.raises(UnsupportedModel):
         simulate(
-            model, loss, Clients.one_record(records()), make_plan(), sgd(model), seed=0,
+            model, loss, Clients.equal(records(), records=1), make_plan(), sgd(model), seed=0,
             placement=Placement.CENTRAL,
         )  # fmt: skip
 

@@ -34,7 +34,7 @@ from .conftest import CLIENTS, adam, loss, make_model, make_plan, momentum, reco
 SEED = 5
 RAGGED = np.array([0, 0, 3, 4, 9, 9, *range(10, 10 + CLIENTS - 6), 60])
 POPULATIONS: dict[str, Callable[[], Clients]] = {
-    "one record": lambda: Clients.one_record(records()),
+    "one record": lambda: Clients.equal(records(), records=1),
     "three records": lambda: Clients.equal(records(3 * CLIENTS), records=3),
     "ragged": lambda: Clients.ranges(records(60), RAGGED),
 }
@@ -102,7 +102,7 @@ def test_simulation_is_the_server_fed_one_by_one(population: str, local: str, pl
 def test_one_record_clients_are_central_training_bit_for_bit() -> None:
     central, federated = make_model(), make_model()
     train(central, loss, records(), make_plan(unit=Unit.EXAMPLE), momentum(central), seed=SEED)
-    clients = Clients.one_record(records())
+    clients = Clients.equal(records(), records=1)
     outcome = simulate(
         federated, loss, clients, make_plan(), momentum(federated), seed=SEED, placement=Placement.CENTRAL
     )
@@ -205,7 +205,7 @@ def test_simulation_is_refused_where_it_must_be() -> None:
         simulate(
             model,
             loss,
-            Clients.one_record(records(20)),
+            Clients.equal(records(20), records=1),
             make_plan(),
             sgd(model),
             seed=0,
@@ -231,7 +231,7 @@ def test_an_early_end_is_judged_by_the_whole_plan() -> None:
     outcome = simulate(
         model,
         loss,
-        Clients.one_record(records()),
+        Clients.equal(records(), records=1),
         make_plan(),
         sgd(model),
         seed=SEED,

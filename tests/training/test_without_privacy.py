@@ -13,7 +13,8 @@ from decrescendo.accounting.budget import Budget, Guarantee, Unit
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.plans import Plan, PoissonSampling, Schedule, allocate, calibrate
 from decrescendo.training import Checkpoints, Run, Store, train
-from training.conftest import ROWS, loss, make_model, make_plan, sgd
+
+from .conftest import ROWS, loss, make_model, make_plan, sgd
 
 FULL = PoissonSampling(ROWS, ROWS)
 Data = tuple[torch.Tensor, torch.Tensor]

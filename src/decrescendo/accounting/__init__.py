@@ -31,7 +31,7 @@ from decrescendo.accounting.filters import (
     best_order,
 )
 from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
-from decrescendo.accounting.gdp import GdpClt, clt_mu, constant_mu
+from decrescendo.accounting.gdp import GdpClt, clt_mu
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
@@ -43,6 +43,6 @@ from decrescendo.accounting.truncated import Truncated, smallest_cap
 __all__ = [
     "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "EpsilonCurve", "Accountant", "Pld",
     "Gaussian", "Rdp", "Zcdp", "Tcdp", "GdpClt", "Selection", "Trials", "Filter", "Granted", "Refused", "RenyiFilter",
-    "GdpFilter", "ZcdpFilter", "best_order", "clt_mu", "constant_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
+    "GdpFilter", "ZcdpFilter", "best_order", "clt_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
     "trade_off", "Allocated", "Truncated", "smallest_cap",
 ]  # fmt: skip

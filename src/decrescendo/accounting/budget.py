@@ -63,13 +63,13 @@ class Budget:
         return _protected(self.unit, self.examples_per_person)
 
     @classmethod
-    def unlimited(cls, delta: float, unit: Unit = Unit.EXAMPLE) -> "Budget":
+    def unlimited(cls, delta: float) -> "Budget":
         """No budget at all, epsilon infinite: of plans without privacy, and refused wherever something is promised.
 
         >>> Budget.unlimited(1e-6).epsilon
         inf
         """
-        budget = cls(1.0, delta, unit)
+        budget = cls(1.0, delta)
         object.__setattr__(budget, "epsilon", math.inf)
         return budget
 

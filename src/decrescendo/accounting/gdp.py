@@ -1,6 +1,6 @@
 """The central limit theorem of the dynamic DP-SGD paper: fast, and NOT a bound.
 
-Source: Du et al., Eq. (6), (7) and (13). Calibrated to a claimed epsilon of 1.2 by these formulas, a growing-mu run of
+Source: Du et al., Eq. (6) and (7). Calibrated to a claimed epsilon of 1.2 by these formulas, a growing-mu run of
 5,000 steps truly spends 1.32 (docs/explanation/clt.md has the table). They exist here to reproduce the paper.
 """
 
@@ -13,7 +13,7 @@ from decrescendo.accounting.budget import Bound
 from decrescendo.accounting.gaussian import check_delta, delta_of, epsilon_of
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import Accountant, check_poisson
-from decrescendo.errors import check_integer, check_real
+from decrescendo.errors import check_real
 
 
 def clt_mu(ledger: Ledger) -> float:
@@ -26,17 +26,6 @@ def clt_mu(ledger: Ledger) -> float:
     with np.errstate(divide="ignore", over="ignore"):
         growth = np.expm1(ledger.noise_multiplier**-2.0)
     return float(np.sqrt(np.sum(ledger.count * ledger.sample_rate**2 * growth)))
-
-
-def constant_mu(total_mu: float, sample_rate: float, steps: int) -> float:
-    """mu_0 = sqrt(log(1 + mu_tot^2 / (p^2 T))): Du Eq. (13), the constant mu_t whose CLT total is ``total_mu``.
-
-    >>> [round(1 / constant_mu(mu, 250 / 60_000, 4_800), 3) for mu in (0.10363, 0.15117, 0.28729)]
-    [2.872, 2.031, 1.205]
-    """
-    mu = check_real("total_mu", total_mu, above=0)
-    p = check_real("sample_rate", sample_rate, above=0, at_most=1)
-    return math.sqrt(math.log1p(mu**2 / (p**2 * check_integer("steps", steps, at_least=1))))
 
 
 @dataclass(frozen=True, slots=True)

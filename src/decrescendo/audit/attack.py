@@ -7,15 +7,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import nn
+from torch import Tensor, nn
 
-from decrescendo.accounting import Unit
+from decrescendo.accounting import Budget, Unit
+from decrescendo.audit.probe import Probed, probe_loss
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.errors import InvalidValue
-from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, RandomAllocation, Schedule
+from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, RandomAllocation, Schedule, calibrate
 from decrescendo.training import Trainer
 from decrescendo.training.steering import QuantileClip
 
@@ -94,6 +95,22 @@ class Attack:
         if self.follow is not None:
             plan = replace(plan, schedule=Schedule(plan.noise_multiplier, trainer.finish().clip_norm))
         return self.evidence(seen, plan)
+
+
+def pulled(
+    name: str,
+    budget: Budget,
+    sampling: PoissonSampling | RandomAllocation,
+    pull: Float[Tensor, " rows"],
+    evidence: Callable[[Sums, Plan], float],
+    *,
+    steps: int,
+    follow: Callable[[Plan], QuantileClip] | None = None,
+) -> Attack:
+    """An attack on rows that do nothing but pull at one weight, each as ``pull`` says, under constant noise."""
+    plan = calibrate(budget, sampling, steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps)
+    data = (pull, torch.zeros(len(pull), dtype=torch.long))
+    return Attack(name, plan, data, lambda: Probed(None, 1), probe_loss, evidence, follow=follow)
 
 
 def _without(plan: Plan, rows: int) -> Plan:

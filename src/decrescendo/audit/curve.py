@@ -39,9 +39,10 @@ def _delta(ledger: Ledger, group: int, epsilon: float) -> float:
 class PrivacyCurve:
     """delta(e) of ``ledger`` by `accounting.Pld`, an upper end at every e; of a ``group`` of records.
 
-    >>> PrivacyCurve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(0, 1000, 10, 1000), confidence=0.95)
+    >>> curve = PrivacyCurve(Ledger.of([1.0], 1.0))
+    >>> curve.excess(*ErrorRates(0, 1000, 10, 1000).upper(confidence=0.95)) > 0
     True
-    >>> PrivacyCurve(Ledger.of([1.0], 1.0)).contradicted(ErrorRates(310, 1000, 310, 1000), confidence=0.95)
+    >>> curve.excess(*ErrorRates(310, 1000, 310, 1000).upper(confidence=0.95)) > 0
     False
     """
 
@@ -51,10 +52,6 @@ class PrivacyCurve:
     def excess(self, positive: float, negative: float) -> float:
         """By how much error rates of (FPR, FNR) go beyond the curve, in delta; below or at 0 where they do not."""
         return max(margin - _delta(self.ledger, self.group, e) for e, margin in _points(positive, negative))
-
-    def contradicted(self, rates: ErrorRates, confidence: float) -> bool:
-        """Whether releases of this ledger, or of less loss, are refuted with ``confidence``."""
-        return self._beyond(*rates.upper(confidence))
 
     def _beyond(self, positive: float, negative: float) -> bool:
         # The widest margins first: most often they decide.

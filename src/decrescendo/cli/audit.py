@@ -55,9 +55,7 @@ def audit_command(
     ] = None,
     runs: Annotated[int, typer.Option(help="Trainings, for the attacks of many runs.", min=8)] = 200,
     confidence: Annotated[float, typer.Option(help="Of everything that is said, together.")] = 0.95,
-    seed: Annotated[
-        int | None, typer.Option(help="For repeatable audits. Default: noise that nobody can predict.")
-    ] = None,
+    seed: options.Seed = None,
     out: Annotated[Path | None, typer.Option(help="Write the result to this JSON file.")] = None,
     store: options.StoreFile = None,
     threads: options.Threads = None,

@@ -105,6 +105,12 @@ Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
 StoreFile = Annotated[
     Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
 ]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        help="For repeatable experiments; as sensitive as the data. Default: noise that nobody can predict."
+    ),
+]
 SavePlan = Annotated[Path | None, typer.Option(help="Write the plan to this JSON file.")]
 EpsilonNeeded = Annotated[float, _EPSILON]
 Epsilon = Annotated[float | None, _EPSILON]
@@ -193,7 +199,9 @@ TrialsOf = Annotated[
 ]
 Vary = Annotated[
     list[str] | None,
-    typer.Option(help="name=low..high, name=low..high:log or name=a,b,c. May be given several times."),
+    typer.Option(
+        help="To search: learning_rate=0.1..1:log, momentum=0..0.9 or batch=64,128. May be given several times."
+    ),
 ]
 Fix = Annotated[list[str] | None, typer.Option(help="name=value: not searched. May be given several times.")]
 RHO_MU, RHO_C = 1.25, 3.3  # the values released by Du et al.

@@ -49,12 +49,7 @@ def train_command(
     lr: options.Rate = None,
     momentum: options.MomentumOf = None,
     lr_decay: options.LrDecay = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            help="For repeatable experiments; as sensitive as the data. Default: noise that nobody can predict."
-        ),
-    ] = None,
+    seed: options.Seed = None,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
     store: options.StoreFile = None,
     checkpoints: Annotated[
@@ -136,6 +131,8 @@ def train_command(
         say(
             f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"
         )
+    else:
+        say("not kept: --out FOLDER writes weights and privacy statement")
 
 
 def _recipe(

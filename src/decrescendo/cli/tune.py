@@ -126,7 +126,7 @@ def _privately(
 
 
 def _changed(space: "Space", vary: list[str], fix: list[str]) -> "Space":
-    from decrescendo.training.space import parse_fixed, parse_moving
+    from decrescendo.training import parse_fixed, parse_moving
 
     return space.changed(dict(map(parse_moving, vary)), dict(map(parse_fixed, fix)))
 

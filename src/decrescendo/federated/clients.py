@@ -58,18 +58,12 @@ class Clients:
         check_integer("count", self.count, at_least=1)
 
     @classmethod
-    def one_record(cls, data: object) -> "Clients":
-        """Client i has row i of ``data`` (`Rows`, or whatever `training.rows` takes).
-
-        >>> import torch
-        >>> Clients.one_record(torch.zeros(5, 2)).count
-        5
-        """
-        return cls.equal(data, records=1)
-
-    @classmethod
     def equal(cls, data: object, records: int) -> "Clients":
-        """Client i has rows i m .. (i + 1) m - 1, m = ``records``; m must divide the number of rows."""
+        """Client i has rows i m .. (i + 1) m - 1 of ``data`` (what `training.rows` takes), m = ``records``.
+
+        Raises:
+            InvalidValue: m does not divide the number of rows.
+        """
         table, each = rows(data), check_integer("records", records, at_least=1)
         if table.count % each:
             raise InvalidValue(
@@ -87,7 +81,7 @@ class Clients:
         """Client i has rows ``offsets[i]`` .. ``offsets[i + 1] - 1``; some may have none.
 
         Args:
-            data: see `one_record`.
+            data: what `training.rows` takes.
             offsets: ascending, from 0 to the number of rows; one more than there are clients.
 
         >>> import torch

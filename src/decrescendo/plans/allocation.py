@@ -158,7 +158,7 @@ def _by_squares(judge: Gaussian, problem: _Problem) -> list[Float[np.ndarray, " 
 
 
 @_shapes.register(Pld)
-def _by_prices(judge: Pld, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
+def _by_marginal_costs(judge: Pld, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
     del judge
     if problem.sampling.sample_rate == 1:
         return [squares(problem.a)]

@@ -118,7 +118,6 @@ def draw_scores(
     path: str | os.PathLike[str],
     *,
     title: str,
-    percent: bool = True,
     compared: Sequence[str] = (),
 ) -> None:
     """One line a method, the mean over seeds; the band is from the lowest to the highest seed.
@@ -130,7 +129,6 @@ def draw_scores(
         scores: by the name shown in the legend; at least one.
         path: the PNG file to write.
         title: what was measured, on what data.
-        percent: show values in [0, 1] as per cent.
         compared: the method that others are held against, and those, with the same steps and seeds; empty: one panel.
 
     Raises:
@@ -143,43 +141,36 @@ def draw_scores(
         if name not in scores:
             raise InvalidValue(f"compared must hold names among {', '.join(scores)}, got {name!r}")
     figure, panels = new_figure(columns=2 if compared else 1, width=12.0 if compared else 7.0, height=4.4)
-    panel, factor = panels[0], 100.0 if percent else 1.0
+    panel = panels[0]
     seeds = max(len(score.values) for score in scores.values())
     for i, (name, score) in enumerate(scores.items()):
         colour = COLOURS[i % len(COLOURS)]
         low, high = score.spread
-        panel.plot(
-            score.steps, score.mean * factor, color=colour, linestyle=LINES[i % len(LINES)], label=name
-        )
+        panel.plot(score.steps, 100 * score.mean, color=colour, linestyle=LINES[i % len(LINES)], label=name)
         if len(score.values) > 1:
-            panel.fill_between(
-                score.steps, low * factor, high * factor, color=colour, alpha=0.18, linewidth=0
-            )
+            panel.fill_between(score.steps, 100 * low, 100 * high, color=colour, alpha=0.18, linewidth=0)
     band = f"mean of {seeds} seeds, band from lowest to highest" if seeds > 1 else "one seed"
-    label(panel, f"{title}\n({band})", "test accuracy (%)" if percent else "score")
+    label(panel, f"{title}\n({band})", "test accuracy (%)")
     panel.set_xlim(left=0)
-    if percent:
-        panel.set_ylim(top=min(100.0, panel.get_ylim()[1]))
+    panel.set_ylim(top=min(100.0, panel.get_ylim()[1]))
     if compared:
-        _draw_differences(scores, compared, panels[1], factor)
+        _draw_differences(scores, compared, panels[1])
     legend(figure, panel, columns=2)
     save(figure, Path(path))
 
 
-def _draw_differences(
-    scores: Mapping[str, Scores], compared: Sequence[str], panel: Any, factor: float
-) -> None:
+def _draw_differences(scores: Mapping[str, Scores], compared: Sequence[str], panel: Any) -> None:
     base, seeds = np.asarray(scores[compared[0]].values, dtype=np.float64), len(scores[compared[0]].values)
     for i, (name, score) in enumerate(scores.items()):
         if name not in compared:
             continue
         colour, line = COLOURS[i % len(COLOURS)], LINES[i % len(LINES)]
-        differences = factor * (np.asarray(score.values, dtype=np.float64) - base)
+        differences = 100 * (np.asarray(score.values, dtype=np.float64) - base)
         mean = differences.mean(axis=0)
         panel.plot(score.steps, mean, color=colour, linestyle=line)
         if seeds > 1:
             two = 2 * differences.std(axis=0, ddof=1) / np.sqrt(seeds)
             panel.fill_between(score.steps, mean - two, mean + two, color=colour, alpha=0.18, linewidth=0)
     band = f"mean of {seeds} paired seeds, band of two standard errors" if seeds > 1 else "one seed"
-    label(panel, f"Against {compared[0]}\n({band})", "difference (points)" if factor > 1 else "difference")
+    label(panel, f"Against {compared[0]}\n({band})", "difference (points)")
     panel.set_xlim(left=0)

@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from decrescendo.training.run import Run, cpu_weights, versions
     from decrescendo.training.settings import Settings
     from decrescendo.training.source import check_promise
-    from decrescendo.training.space import Among, Between, Space, default_space, free_space
+    from decrescendo.training.space import (
+        Among,
+        Between,
+        Space,
+        default_space,
+        free_space,
+        parse_fixed,
+        parse_moving,
+    )
     from decrescendo.training.statement import Declaration, Provenance, Statement
     from decrescendo.training.steering import Adaptive
     from decrescendo.training.store import Store
@@ -58,7 +66,7 @@ _HOMES = {
     "run": ("Run", "cpu_weights", "versions"),
     "private_tuning": ("PrivateSearch", "parse_trials", "save_winner", "search_privately"),
     "settings": ("Settings",),
-    "space": ("Among", "Between", "Space", "default_space", "free_space"),
+    "space": ("Among", "Between", "Space", "default_space", "free_space", "parse_fixed", "parse_moving"),
     "tuning": ("Recipe", "tune"),
     "source": ("check_promise",),
     "statement": ("Provenance", "Declaration", "Statement"),
@@ -77,7 +85,7 @@ __all__ = [
     "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy", "digits",
     "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
     "Settings", "Space", "Between", "Among", "default_space", "free_space", "tune", "Recipe", "PrivateSearch",
-    "search_privately", "save_winner", "parse_trials",
+    "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
 ]  # fmt: skip
 
 

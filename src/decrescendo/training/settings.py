@@ -137,7 +137,8 @@ class Settings:
         )
 
 
-NAMES = (
-    *(field.name for field in dataclasses.fields(Settings) if field.name != "seed"), "epochs", "stride",
-)  # fmt: skip
-TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Settings)}
+TYPES: dict[str, Any] = {
+    **{field.name: field.type for field in dataclasses.fields(Settings) if field.name != "seed"},
+    "epochs": float, "stride": float,
+}  # fmt: skip
+NAMES = tuple(TYPES)

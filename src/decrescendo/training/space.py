@@ -244,50 +244,46 @@ def _free(task: Task) -> dict[str, Dimension]:
     }
 
 
-def parse_fixed(text: str) -> tuple[str, Value]:
-    """``name=value``.
+def parse_fixed(text: str, types: Mapping[str, Any] = TYPES) -> tuple[str, Value]:
+    """``name=value``; ``types`` says which names there are, and whether float, int or str.
 
     >>> parse_fixed("steps=300")
     ('steps', 300)
     """
-    name, value = _halves(text, "steps=300")
-    return name, _value(name, value)
+    name, value = _halves(text, "steps=300", types)
+    return name, _value(name, value, types)
 
 
-def parse_moving(text: str) -> tuple[str, Dimension]:
-    """``name=low..high``, ``name=low..high:log`` or ``name=value,value,..``.
+def parse_moving(text: str, types: Mapping[str, Any] = TYPES) -> tuple[str, Dimension]:
+    """``name=low..high``, ``name=low..high:log`` or ``name=value,value,..``; ``types`` as of `parse_fixed`.
 
     >>> parse_moving("clip=0.1..4:log")
     ('clip', Between(low=0.1, high=4.0, log=True))
     """
-    name, value = _halves(text, "clip=0.1..4:log")
+    name, value = _halves(text, "clip=0.1..4:log", types)
     if ".." not in value:
-        return name, Among(tuple(_value(name, part) for part in value.split(",")))
+        return name, Among(tuple(_value(name, part, types) for part in value.split(",")))
     ends, _, log = value.partition(":")
     low, _, high = ends.partition("..")
-    if log not in ("", "log") or _type(name) is not float:
+    if log not in ("", "log") or types[name] is not float:
         raise InvalidValue(
             f"a range must be of a real setting and like low..high or low..high:log, got {text!r}. "
             "Whole numbers and words are listed: name=1,2,3"
         )
-    return name, Between(float(_value(name, low)), float(_value(name, high)), log=log == "log")
+    return name, Between(*(float(_value(name, end, types)) for end in (low, high)), log=log == "log")
 
 
-def _halves(text: str, example: str) -> tuple[str, str]:
+def _halves(text: str, example: str, types: Mapping[str, Any]) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not value:
         raise InvalidValue(f"a setting must be like {example}, got {text!r}")
-    if name not in NAMES:
-        raise InvalidValue(f"a setting must be one of {', '.join(NAMES)}, got {name!r}")
+    if name not in types:
+        raise InvalidValue(f"a setting must be one of {', '.join(types)}, got {name!r}")
     return name, value
 
 
-def _type(name: str) -> Any:
-    return float if name in STANDS_FOR else TYPES[name]
-
-
-def _value(name: str, text: str) -> Value:
-    kind = _type(name)
+def _value(name: str, text: str, types: Mapping[str, Any]) -> Value:
+    kind = types[name]
     try:
         return text if kind is str else kind(text)
     except ValueError:

@@ -1,4 +1,7 @@
-"""One spec becomes one result: calibrate, train, test. Nothing here is written to disk."""
+"""One spec becomes one result: calibrate, train, test. Nothing here is written to disk.
+
+Longer than most files: each kind of run is one path from a spec to a result.
+"""
 
 import functools
 import math

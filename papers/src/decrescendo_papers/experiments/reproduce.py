@@ -32,7 +32,7 @@ def find_exhibit(name: str) -> Exhibit:
     known: dict[str, Exhibit] = {**TABLES, **FIGURES}
     if name not in known:
         raise InvalidValue(
-            f"table or figure must be one of {', '.join(known)}, recipes, registered, got {name!r}"
+            f"table or figure must be one of {', '.join(known)}, recipes, registered, hong, got {name!r}"
         )
     return known[name]
 

@@ -1,12 +1,14 @@
 """What a search may move, as data: a range or a few values a setting, and how drawn values become a spec."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from decrescendo import training
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.training import Among, Between
 from decrescendo_papers.experiments.spec import Spec
@@ -21,8 +23,11 @@ STANDS_FOR = {"epochs": "steps", "stride": "learning_rate"}
 _DECIDED = {
     "task", "epsilon", "accountant", "seed", "stand_in", "trace", "revision", "noise", "noise_decay"
 }  # fmt: skip
-_TYPES: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(Spec)}
-SETTINGS = tuple(name for name in _TYPES if name not in _DECIDED) + tuple(STANDS_FOR)
+_TYPES: dict[str, Any] = {
+    **{field.name: field.type for field in dataclasses.fields(Spec) if field.name not in _DECIDED},
+    **dict.fromkeys(STANDS_FOR, float),
+}
+SETTINGS = tuple(_TYPES)
 
 # Which methods read these; for others they are left out, so that they are no noise for the optimiser.
 READ_BY = {
@@ -183,57 +188,8 @@ def _free(task: Task) -> dict[str, Dimension]:
     }
 
 
-def parse_fixed(text: str) -> tuple[str, Value]:
-    """``name=value``.
-
-    >>> parse_fixed("steps=300")
-    ('steps', 300)
-    """
-    name, value = _halves(text, "steps=300")
-    return name, _value(name, value)
-
-
-def parse_moving(text: str) -> tuple[str, Dimension]:
-    """``name=low..high``, ``name=low..high:log`` or ``name=value,value,..``.
-
-    >>> parse_moving("clip=0.1..4:log")
-    ('clip', Between(low=0.1, high=4.0, log=True))
-    >>> parse_moving("model=paper,tanh")
-    ('model', Among(values=('paper', 'tanh')))
-    """
-    name, value = _halves(text, "clip=0.1..4:log")
-    if ".." not in value:
-        return name, Among(tuple(_value(name, part) for part in value.split(",")))
-    ends, _, log = value.partition(":")
-    low, _, high = ends.partition("..")
-    if log not in ("", "log") or _type(name) is not float:
-        raise InvalidValue(
-            f"a range must be of a real setting and like low..high or low..high:log, got {text!r}. "
-            "Whole numbers and words are listed: name=1,2,3"
-        )
-    return name, Between(float(_value(name, low)), float(_value(name, high)), log=log == "log")
-
-
-def _halves(text: str, example: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not value:
-        raise InvalidValue(f"a setting must be like {example}, got {text!r}")
-    if name not in SETTINGS:
-        raise InvalidValue(f"a setting must be one of {', '.join(SETTINGS)}, got {name!r}")
-    return name, value
-
-
-def _type(name: str) -> Any:
-    return float if name in STANDS_FOR else _TYPES[name]
-
-
-def _value(name: str, text: str) -> Value:
-    kind = _type(name)
-    try:
-        return text if kind is str else kind(text)
-    except ValueError:
-        words = "a whole number" if kind is int else "a number"
-        raise InvalidValue(f"{name} must be {words}, got {text!r}") from None
+parse_fixed = functools.partial(training.parse_fixed, types=_TYPES)
+parse_moving = functools.partial(training.parse_moving, types=_TYPES)
 
 
 def _shown(value: Value) -> str:

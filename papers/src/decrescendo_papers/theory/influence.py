@@ -10,6 +10,8 @@ clip norm for all steps they agree up to a constant, with a clip curve they do n
 
 Stochastic gradients (Theorems 4.8, 4.9) have the same influences: the sampling noise adds a term that no schedule
 changes. Their R' = R/p^2 is no privacy statement: hand the curve to `calibrate`, which asks a real accountant.
+
+Longer than most files: the formulas share one set of conventions.
 """
 
 import math

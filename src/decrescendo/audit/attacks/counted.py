@@ -4,9 +4,9 @@ import numpy as np
 import torch
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.audit.attack import Attack, Sums
-from decrescendo.audit.probe import STEEPNESS, Probed, probe_loss
-from decrescendo.plans import Plan, PoissonSampling, calibrate
+from decrescendo.audit.attack import Attack, Sums, pulled
+from decrescendo.audit.probe import STEEPNESS
+from decrescendo.plans import Plan, PoissonSampling
 from decrescendo.training.steering import QuantileClip
 
 _PAIRS = 50
@@ -31,14 +31,10 @@ def counted(budget: Budget, *, steps: int = 3) -> Attack:
     1.0
     """
     rows = 2 * _PAIRS + 1
-    plan = calibrate(
-        budget, PoissonSampling(rows, rows), steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps
-    )
-    data = torch.zeros(rows), torch.zeros(rows, dtype=torch.long)
-    data[0][_PAIRS:] = STEEPNESS
-    return Attack(
-        "count for the clip norm", plan, data, lambda: Probed(None, 1), probe_loss, _evidence, follow=_follow
-    )
+    pull = torch.zeros(rows)
+    pull[_PAIRS:] = STEEPNESS
+    sampling = PoissonSampling(rows, rows)
+    return pulled("count for the clip norm", budget, sampling, pull, _evidence, steps=steps, follow=_follow)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

@@ -9,9 +9,9 @@ import torch
 
 from decrescendo.accounting import Ledger, smallest_cap
 from decrescendo.accounting.budget import Budget
-from decrescendo.audit.attack import Attack, Sums
-from decrescendo.audit.probe import STEEPNESS, Probed, probe_loss
-from decrescendo.plans import Plan, PoissonSampling, calibrate
+from decrescendo.audit.attack import Attack, Sums, pulled
+from decrescendo.audit.probe import STEEPNESS
+from decrescendo.plans import Plan, PoissonSampling
 
 _ROWS, _RATE = 400, 0.95
 
@@ -37,11 +37,9 @@ def crowded(budget: Budget, *, steps: int = 1, max_batch_size: int | None = None
         else max_batch_size
     )
     sampling = PoissonSampling(_ROWS, _RATE * _ROWS, cap)
-    plan = calibrate(budget, sampling, steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps)
     pull = torch.full((_ROWS,), -STEEPNESS)
     pull[-1] = STEEPNESS
-    data = (pull, torch.zeros(_ROWS, dtype=torch.long))
-    return Attack("crowded batch", plan, data, lambda: Probed(None, 1), probe_loss, _evidence)
+    return pulled("crowded batch", budget, sampling, pull, _evidence, steps=steps)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

@@ -9,9 +9,9 @@ import torch
 from scipy.special import logsumexp
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.audit.attack import Attack, Sums
-from decrescendo.audit.probe import STEEPNESS, Probed, probe_loss
-from decrescendo.plans import Plan, RandomAllocation, calibrate
+from decrescendo.audit.attack import Attack, Sums, pulled
+from decrescendo.audit.probe import STEEPNESS
+from decrescendo.plans import Plan, RandomAllocation
 
 _ROWS = 8
 
@@ -26,13 +26,9 @@ def once(budget: Budget, *, steps: int = 2) -> Attack:
     >>> once(Budget(2.0, 1e-5)).plan.guarantee.accountant
     'Allocated'
     """
-    plan = calibrate(
-        budget, RandomAllocation(_ROWS, steps), steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps
-    )
     pull = torch.zeros(_ROWS)
     pull[-1] = STEEPNESS
-    data = (pull, torch.zeros(_ROWS, dtype=torch.long))
-    return Attack("once an epoch", plan, data, lambda: Probed(None, 1), probe_loss, _evidence)
+    return pulled("once an epoch", budget, RandomAllocation(_ROWS, steps), pull, _evidence, steps=steps)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

@@ -12,9 +12,9 @@ import torch
 from scipy.special import logsumexp
 
 from decrescendo.accounting.budget import Budget
-from decrescendo.audit.attack import Attack, Sums
-from decrescendo.audit.probe import STEEPNESS, Probed, probe_loss
-from decrescendo.plans import Plan, PoissonSampling, RandomAllocation, calibrate
+from decrescendo.audit.attack import Attack, Sums, pulled
+from decrescendo.audit.probe import STEEPNESS
+from decrescendo.plans import Plan, PoissonSampling, RandomAllocation
 
 _BATCH = 2
 
@@ -32,11 +32,9 @@ def opposed(budget: Budget, *, steps: int = 8, allocated: bool = False) -> Attac
     """
     rows = _BATCH * steps
     sampling = RandomAllocation(rows, steps) if allocated else PoissonSampling(rows, _BATCH)
-    plan = calibrate(budget, sampling, steps=steps, privacy=[1.0] * steps, clip=[1.0] * steps)
     pull = torch.full((rows,), -STEEPNESS)
     pull[-1] = STEEPNESS
-    data = (pull, torch.zeros(rows, dtype=torch.long))
-    return Attack("opposed rows", plan, data, lambda: Probed(None, 1), probe_loss, _evidence)
+    return pulled("opposed rows", budget, sampling, pull, _evidence, steps=steps)
 
 
 def _evidence(sums: Sums, plan: Plan) -> float:

@@ -36,10 +36,7 @@ class Sizes(ctypes.Structure):
 @functools.cache
 def library() -> Callable[..., None] | None:
     """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
-    function = kernel(SOURCE)
-    if function is not None:
-        function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint, ctypes.c_uint), None
-    return function
+    return loaded(SOURCE)
 
 
 def covers(geometry: Geometry, d: Float[Tensor, "batch outputs *places"]) -> bool:
@@ -104,11 +101,7 @@ def gradients(
         raise InvalidValue(
             f"images {tuple(images.shape)} and output gradients {tuple(d.shape)} do not fit: places {expected} expected"
         )
-    same = found.device == d.device and found.dtype == d.dtype
-    if not same or tuple(found.shape) != (batch, outputs, columns) or not found.is_contiguous():
-        raise InvalidValue(
-            f"gradients go to a contiguous float32 tensor {(batch, outputs, columns)}, got {tuple(found.shape)}"
-        )
+    check_room(found, d, (batch, outputs, columns))
     last = _channels_last(images.resolve_neg(), geometry, pixels, beyond=run % LANES > 0)
     d, strides = _strides(d.resolve_neg(), torch.Size(places).numel())
     squares = torch.empty(batch, dtype=torch.float64, device="cpu")
@@ -117,8 +110,7 @@ def gradients(
         [1, *numbers][-2:] for numbers in (pixels, geometry.kernel, geometry.stride, places)
     )
     sizes = Sizes(batch, high, wide, channels, outputs, *kernel, *steps, ys, xs, *strides)
-    pointers = [pointer(tensor) for tensor in (found, squares, last, d)]
-    function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), BEST)
+    call(function, (found, squares, last, d), sizes, BEST)
     return squares
 
 
@@ -147,6 +139,30 @@ def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Ten
     if d.movedim(1, -1).is_contiguous():
         return d, (1, d.shape[1])
     return d.contiguous(), (count, 1)
+
+
+def loaded(source: Path, tensors: int = 4) -> Callable[..., None] | None:
+    """The function of a C file of this folder: so many tensors, the sizes, and what `call` adds."""
+    function = kernel(source)
+    if function is not None:
+        function.argtypes = (*(ctypes.c_void_p,) * (tensors + 2), ctypes.c_uint, ctypes.c_uint)
+        function.restype = None
+    return function
+
+
+def check_room(found: Tensor, d: Tensor, shape: tuple[int, int, int]) -> None:
+    """``found`` is a tensor that products of ``d`` can be written to, or an error."""
+    same = found.device == d.device and found.dtype == d.dtype
+    if not same or tuple(found.shape) != shape or not found.is_contiguous():
+        raise InvalidValue(f"products go to a contiguous float32 tensor {shape}, got {tuple(found.shape)}")
+
+
+def call(
+    function: Callable[..., None], tensors: tuple[Tensor | None, ...], sizes: ctypes.Structure, best: int
+) -> None:
+    """Call what `loaded` gives, on torch's threads."""
+    pointers = [None if tensor is None else pointer(tensor) for tensor in tensors]
+    function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), best)
 
 
 def pointer(tensor: Tensor) -> int:

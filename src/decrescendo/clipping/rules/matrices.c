@@ -6,23 +6,12 @@
    short. Here a block of both sides is copied side by side first, and each number of g is written once where t is short.
    Python checks all sizes before it calls (compiled.py). */
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels.h"
 
 #define ROWS 4    /* outputs of a tile */
 #define VECTORS 4 /* of features of a tile, at most */
 #define PLACES 128
 #define OUTPUTS 128 /* of a block */
-/* Squares that are added in float, a lane: as rule.py's _BLOCK, whose bound on the rounding is then true here. */
-#define BLOCK 64
-
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 4")
-#endif
-
-#define INLINE static inline __attribute__((always_inline))
 
 typedef float narrow __attribute__((vector_size(32), aligned(4), may_alias));
 typedef float wide __attribute__((vector_size(64), aligned(4), may_alias));
@@ -133,13 +122,13 @@ typedef double version(float *, const float *, const float *, const struct sizes
 
 /* One version for each kind of processor; as many vectors at once as its registers hold. */
 #if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vl,fma"))) static double with_avx512(
+AVX512 static double with_avx512(
     float *g, const float *a, const float *d, const struct sizes *s, int64_t first)
 {
     return block(g, a, d, s, first, 16, 4);
 }
 
-__attribute__((target("avx2,fma"))) static double with_avx2(
+AVX2 static double with_avx2(
     float *g, const float *a, const float *d, const struct sizes *s, int64_t first)
 {
     return block(g, a, d, s, first, 8, 2);
@@ -149,20 +138,6 @@ __attribute__((target("avx2,fma"))) static double with_avx2(
 static double with_any(float *g, const float *a, const float *d, const struct sizes *s, int64_t first)
 {
     return block(g, a, d, s, first, 8, 2);
-}
-
-/* The best version that this processor has, and no better than 2 (AVX-512), 1 (AVX2), 0. */
-static version *version_of(unsigned best)
-{
-#if defined(__x86_64__)
-    if (best >= 2 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl"))
-        return with_avx512;
-    if (best >= 1 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-        return with_avx2;
-#else
-    (void)best;
-#endif
-    return with_any;
 }
 
 struct call {
@@ -189,17 +164,13 @@ static void work(void *data)
     }
 }
 
-/* found (batch, outputs, features); squares (batch, blocks of outputs); a and d as sizes say. `parallel` is GOMP_parallel
-   of the OpenMP runtime that torch computes with, so that its threads do the work and no others fight them; without one
-   this thread does it. The name has the hash of this file in it, given by the compiler's command line: a library built
-   from any other is not called. */
+/* found (batch, outputs, features); squares (batch, blocks of outputs); a and d as sizes say. `parallel`: kernels.h. The
+   name has the hash of this file and its header in it, given by the compiler's command line: a library built from any
+   other is not called. */
 void MATRICES(
     float *found, double *squares, const float *a, const float *d, const struct sizes *sizes,
-    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned threads, unsigned best)
+    runtime *parallel, unsigned threads, unsigned best)
 {
-    struct call call = {found, squares, a, d, sizes, version_of(best), 0};
-    if (parallel && threads > 1)
-        parallel(work, &call, threads, 0);
-    else
-        work(&call);
+    struct call call = {found, squares, a, d, sizes, VERSION_OF(best, with_avx512, with_avx2, with_any), 0};
+    on_threads(parallel, threads, work, &call);
 }

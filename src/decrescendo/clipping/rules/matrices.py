@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from decrescendo.base.native import BEST, gomp_parallel, kernel
-from decrescendo.clipping.rules.compiled import pointer
+from decrescendo.base.native import BEST
+from decrescendo.clipping.rules.compiled import call, check_room, loaded
 from decrescendo.errors import InvalidValue
 
 SOURCE = Path(__file__).with_name("matrices.c")
@@ -37,10 +37,7 @@ class Sizes(ctypes.Structure):
 @functools.cache
 def library() -> Callable[..., None] | None:
     """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
-    function = kernel(SOURCE)
-    if function is not None:
-        function.argtypes, function.restype = (*(ctypes.c_void_p,) * 6, ctypes.c_uint, ctypes.c_uint), None
-    return function
+    return loaded(SOURCE)
 
 
 def covers(a: Tensor, d: Tensor) -> bool:
@@ -83,17 +80,12 @@ def products(
     outputs = d.shape[1]
     if tuple(d.shape) != (batch, outputs, places):
         raise InvalidValue(f"sides must fit together, got {tuple(d.shape)} and {tuple(a.shape)}")
-    same = found.device == d.device and found.dtype == d.dtype
-    if not same or tuple(found.shape) != (batch, outputs, features) or not found.is_contiguous():
-        raise InvalidValue(
-            f"products go to a contiguous float32 tensor {(batch, outputs, features)}, got {tuple(found.shape)}"
-        )
+    check_room(found, d, (batch, outputs, features))
     a, d = a.resolve_neg(), d.resolve_neg()
     if a.stride(2) != 1 and features > 1:
         a = a.contiguous()
     # (A dtype and a device of our own: a user may have set others as torch's defaults.)
     squares = torch.empty(batch, -(-outputs // _BLOCK), dtype=torch.float64, device="cpu")
     sizes = Sizes(batch, places, features, outputs, *a.stride()[:2], d.stride(0), d.stride(2), d.stride(1))
-    pointers = [pointer(tensor) for tensor in (found, squares, a, d)]
-    function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), BEST)
+    call(function, (found, squares, a, d), sizes, BEST)
     return squares.sum(1)

@@ -6,20 +6,10 @@
    patch is copied, and each number of g is written once. A run is worked on in vectors of eight; the last one of a run
    may reach beyond it, and what it finds there is thrown away. Python checks all sizes before it calls (compiled.py). */
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels.h"
 
 #define LANES 8
 #define OUTPUTS 4
-/* Squares that are added in float, a lane: as rule.py's _BLOCK, whose bound on the rounding is then true here. */
-#define BLOCK 64
-
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 4")
-#endif
-
 typedef float vector __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 struct sizes {
@@ -37,7 +27,7 @@ struct columns {
 };
 
 /* g of `rows` outputs in `count` vectors of columns; gives the sums of their squares, rows * count a lane. */
-static inline __attribute__((always_inline)) vector tile(
+INLINE vector tile(
     const struct columns *at, int64_t output, const float *d, const struct sizes *s, const int rows, const int count)
 {
     const int64_t step = s->down * s->wide * s->channels, by = s->across * s->channels;
@@ -74,7 +64,7 @@ static inline __attribute__((always_inline)) vector tile(
     return (squares[0] + squares[1]) + (squares[2] + squares[3]);
 }
 
-static inline __attribute__((always_inline)) double total(vector squares)
+INLINE double total(vector squares)
 {
     double found = 0;
     for (int lane = 0; lane < LANES; lane++)
@@ -83,7 +73,7 @@ static inline __attribute__((always_inline)) double total(vector squares)
 }
 
 /* All outputs in `count` vectors of columns. */
-static inline __attribute__((always_inline)) double strip(
+INLINE double strip(
     const struct columns *at, const float *d, const struct sizes *s, const int count)
 {
     double found = 0;
@@ -103,7 +93,7 @@ static inline __attribute__((always_inline)) double strip(
     return found;
 }
 
-static inline __attribute__((always_inline)) void examples(
+INLINE void examples(
     float *found, double *squares, const float *images, const float *d, const struct sizes *s, const int most)
 {
     const int64_t run = s->kernel_wide * s->channels, vectors = (run + LANES - 1) / LANES;
@@ -134,13 +124,13 @@ static inline __attribute__((always_inline)) void examples(
 
 /* One version for each kind of processor; as many vectors at once as its registers hold. */
 #if defined(__x86_64__)
-__attribute__((target("avx512f,avx512vl,fma"))) static void with_avx512(
+AVX512 static void with_avx512(
     float *found, double *squares, const float *images, const float *d, const struct sizes *s)
 {
     examples(found, squares, images, d, s, 4);
 }
 
-__attribute__((target("avx2,fma"))) static void with_avx2(
+AVX2 static void with_avx2(
     float *found, double *squares, const float *images, const float *d, const struct sizes *s)
 {
     examples(found, squares, images, d, s, 2);
@@ -153,20 +143,6 @@ static void with_any(float *found, double *squares, const float *images, const f
 }
 
 typedef void version(float *, double *, const float *, const float *, const struct sizes *);
-
-/* The best version that this processor has, and no better than 2 (AVX-512), 1 (AVX2), 0. */
-static version *version_of(unsigned best)
-{
-#if defined(__x86_64__)
-    if (best >= 2 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl"))
-        return with_avx512;
-    if (best >= 1 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-        return with_avx2;
-#else
-    (void)best;
-#endif
-    return with_any;
-}
 
 struct call {
     float *found;
@@ -197,17 +173,13 @@ static void work(void *data)
 }
 
 /* found (batch, outputs, kernel_high, kernel_wide, channels); squares (batch); images (batch, high, wide, channels), and
-   LANES - 1 numbers more where kernel_wide * channels is not a multiple of LANES; d as sizes say. `parallel` is
-   GOMP_parallel of the OpenMP runtime that torch computes with, so that its threads do the work and no others fight
-   them; without one this thread does it. The name has the hash of this file in it, given by the compiler's command line:
-   a library built from any other is not called. */
+   LANES - 1 numbers more where kernel_wide * channels is not a multiple of LANES; d as sizes say. `parallel`: kernels.h. The
+   name has the hash of this file and its header in it, given by the compiler's command line: a library built from any
+   other is not called. */
 void PRODUCTS(
     float *found, double *squares, const float *images, const float *d, const struct sizes *sizes,
-    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned threads, unsigned best)
+    runtime *parallel, unsigned threads, unsigned best)
 {
-    struct call call = {found, squares, images, d, sizes, version_of(best), 0};
-    if (parallel && threads > 1)
-        parallel(work, &call, threads, 0);
-    else
-        work(&call);
+    struct call call = {found, squares, images, d, sizes, VERSION_OF(best, with_avx512, with_avx2, with_any), 0};
+    on_threads(parallel, threads, work, &call);
 }

@@ -6,12 +6,9 @@
    Sorting ids and adding rows by index reads and writes what is here read once. Ids are counted in the order in which
    they occur. Python checks all sizes before it calls (segments.py); ids are looked at here. */
 
-#include <stddef.h>
-#include <stdint.h>
+#include "kernels.h"
 
 #define LANES 8 /* Sums of squares side by side: their order is the same on every processor. */
-
-#define INLINE static inline __attribute__((always_inline))
 
 struct sizes {
     int64_t batch, places, dim, words;
@@ -30,8 +27,8 @@ struct call {
     double *squares;
     float *total;
     int64_t *tables; /* for each thread `slots` ids and `slots` numbers */
-    unsigned best, threads;
-    int64_t next, thread, strangers;
+    void (*version)(struct call *, int64_t, int64_t *);
+    int64_t shares, next, thread;
 };
 
 /* One example: its distinct ids, their sums, and the sum of the squares of these. */
@@ -43,12 +40,11 @@ INLINE void example(struct call *call, int64_t b, int64_t *table)
     float *sums = call->sums + b * s->places * dim;
     for (int64_t k = 0; k < s->slots; k++)
         table[k] = -1;
+    call->counts[b] = -1;
     for (int64_t place = 0; place < s->places; place++) {
         const int64_t id = ids[place];
-        if (id < 0 || id >= s->words) {
-            __atomic_store_n(&call->strangers, 1, __ATOMIC_RELAXED);
-            continue;
-        }
+        if (id < 0 || id >= s->words)
+            return;
         if (id == s->padding)
             continue;
         const float *restrict from = call->d + b * s->d_example + place * s->d_place;
@@ -85,7 +81,7 @@ INLINE void example(struct call *call, int64_t b, int64_t *table)
 INLINE void words(struct call *call, int64_t share)
 {
     const struct sizes *s = call->sizes;
-    const int64_t dim = s->dim, first = s->words * share / call->threads, end = s->words * (share + 1) / call->threads;
+    const int64_t dim = s->dim, first = s->words * share / call->shares, end = s->words * (share + 1) / call->shares;
     for (int64_t b = 0; b < s->batch; b++) {
         const float factor = call->factors[b], *sums = call->sums + b * s->places * dim;
         const int64_t *distinct = call->distinct + b * s->places;
@@ -110,63 +106,39 @@ INLINE void words(struct call *call, int64_t share)
             example(call, item, table);                                                                                \
     }
 #if defined(__x86_64__)
-VERSION(avx512, __attribute__((target("avx512f,avx512vl,fma"))))
-VERSION(avx2, __attribute__((target("avx2,fma"))))
+VERSION(with_avx512, AVX512)
+VERSION(with_avx2, AVX2)
 #endif
-VERSION(any, )
-
-/* The best version that this processor has, and no better than 2 (AVX-512), 1 (AVX2), 0. */
-static unsigned version_of(unsigned best)
-{
-#if defined(__x86_64__)
-    if (best >= 2 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl"))
-        return 2;
-    if (best >= 1 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
-        return 1;
-#else
-    (void)best;
-#endif
-    return 0;
-}
+VERSION(with_any, )
 
 static void work(void *data)
 {
     struct call *call = data;
     const struct sizes *s = call->sizes;
-    const int64_t thread = __atomic_fetch_add(&call->thread, 1, __ATOMIC_RELAXED);
-    const int64_t items = call->total ? call->threads : s->batch;
-    int64_t *table = call->tables + 2 * s->slots * thread;
+    const int64_t items = call->total ? call->shares : s->batch;
+    int64_t *table = 0;
+    if (!call->total)
+        table = call->tables + 2 * s->slots * __atomic_fetch_add(&call->thread, 1, __ATOMIC_RELAXED);
     for (;;) {
         const int64_t item = __atomic_fetch_add(&call->next, 1, __ATOMIC_RELAXED);
         if (item >= items)
             return;
-#if defined(__x86_64__)
-        if (call->best == 2)
-            avx512(call, item, table);
-        else if (call->best == 1)
-            avx2(call, item, table);
-        else
-#endif
-            any(call, item, table);
+        call->version(call, item, table);
     }
 }
 
 /* Without `total`: sums (batch, places, dim), distinct (batch, places) and of both the first counts (batch), squares
    (batch) from ids (batch, places) and d; tables has room for `threads`. With it: total (words, dim), which it adds to,
-   from sums, distinct, counts and factors (batch). Returns whether some id is no word. `parallel` is GOMP_parallel of the
-   OpenMP runtime that torch computes with; without one this thread does it. The name has the hash of this file in it,
-   given by the compiler's command line: a library built from any other is not called. */
-int SEGMENTS(
+   from sums, distinct, counts and factors (batch). An id that is no word makes its example's count -1. `parallel`:
+   kernels.h. The name has the hash of this file and its header in it, given by the compiler's command line: a library
+   built from any other is not called. */
+void SEGMENTS(
     const int64_t *ids, const float *d, const float *factors, float *sums, int64_t *distinct, int64_t *counts,
-    double *squares, float *total, int64_t *tables, const struct sizes *sizes,
-    void (*parallel)(void (*)(void *), void *, unsigned, unsigned), unsigned threads, unsigned best)
+    double *squares, float *total, int64_t *tables, const struct sizes *sizes, runtime *parallel, unsigned threads,
+    unsigned best)
 {
-    struct call call = {sizes,   ids,   d,      factors,          sums, distinct, counts,
-                        squares, total, tables, version_of(best), 1,    0,        0, 0};
-    if (parallel && threads > 1) {
-        call.threads = threads;
-        parallel(work, &call, threads, 0);
-    } else
-        work(&call);
-    return call.strangers != 0;
+    struct call call = {
+        sizes, ids, d, factors, sums, distinct, counts, squares, total, tables,
+        VERSION_OF(best, with_avx512, with_avx2, with_any), threads, 0, 0};
+    on_threads(parallel, threads, work, &call);
 }

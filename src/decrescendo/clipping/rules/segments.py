@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from decrescendo.base.native import BEST, gomp_parallel, kernel
-from decrescendo.clipping.rules.compiled import pointer
+from decrescendo.base.native import BEST
+from decrescendo.clipping.rules.compiled import call, loaded
 from decrescendo.clipping.rules.rule import square_rows, zero_rows
 from decrescendo.errors import InvalidValue
 
@@ -32,15 +32,9 @@ class Sizes(ctypes.Structure):
 
 
 @functools.cache
-def library() -> Callable[..., int] | None:
+def library() -> Callable[..., None] | None:
     """The function, or ``None`` where it was not built from the source beside it, or is not wanted."""
-    function = kernel(SOURCE)
-    if function is not None:
-        function.argtypes, function.restype = (
-            (*(ctypes.c_void_p,) * 11, ctypes.c_uint, ctypes.c_uint),
-            ctypes.c_int,
-        )
-    return function
+    return loaded(SOURCE, 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +92,10 @@ class Blocks:
                 f"one factor for each of {batch} examples, got {tuple(factors.shape)} and {shape}"
             )
         sizes = Sizes(batch, places, dim, shape[0], -1, 0, 0, 0)
-        _call(None, None, factors, self.sums, self.identity, self.counts, None, total, None, sizes=sizes)
+        function = library()
+        assert function is not None
+        sums = (factors, self.sums, self.identity, self.counts)
+        call(function, (None, None, *sums, None, total, None), sizes, BEST)
         return total
 
     def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
@@ -154,7 +151,8 @@ def blocks_of(
     ...     print("[5, 2] [5.0, 2.0] [2]")
     [5, 2] [5.0, 2.0] [2]
     """
-    if not covers(ids, d) or ids.dim() != 2 or d.dim() != 3:
+    function = library()
+    if function is None or not covers(ids, d) or ids.dim() != 2 or d.dim() != 3:
         raise InvalidValue("there is no compiled form of these lookups here: ask covers() first")
     batch, places, dim = d.shape
     if tuple(ids.shape) != (batch, places):
@@ -172,15 +170,9 @@ def blocks_of(
     sizes = Sizes(
         batch, places, dim, words, -1 if padding is None else padding, d.stride(0), d.stride(1), slots
     )
-    if _call(ids, d, None, sums, identity, counts, squares, None, tables, sizes=sizes):
+    call(function, (ids, d, None, sums, identity, counts, squares, None, tables), sizes, BEST)
+    if bool((counts < 0).any()):
         raise InvalidValue(
             f"ids must be rows of a table of {words}, got {int(ids.min())} to {int(ids.max())}"
         )
     return Blocks(sums, identity, counts, squares)
-
-
-def _call(*tensors: Tensor | None, sizes: Sizes) -> int:
-    function = library()
-    assert function is not None
-    pointers = [None if tensor is None else pointer(tensor) for tensor in tensors]
-    return function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), BEST)

@@ -1,4 +1,5 @@
 // The page: controls to a form, answers to text, tables and curves. Nothing is computed here that a promise depends on.
+// Longer than most files: the page has one state, and every control and answer goes through it.
 "use strict";
 const $ = (id) => document.getElementById(id);
 const make = (tag, facts = {}, ...children) => {

@@ -11,7 +11,6 @@ from decrescendo.plans.agreement import Agreement
 
 # What one run takes out of a budget, in the units of its rule; exact, so that nothing is lost in adding up.
 Cost = tuple[Fraction, ...]
-COMPOSITIONS = ("sum", "renyi", "declared")
 
 
 class Reserved(NamedTuple):

@@ -1,4 +1,7 @@
-"""The comparisons of methods that the two papers make, as data with its outcome here."""
+"""The comparisons of methods that the two papers make, as data with its outcome here.
+
+Longer than most files: most of it is the list of comparisons.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

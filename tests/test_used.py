@@ -1,0 +1,79 @@
+"""What is written is used: a name of the library that only tests know is no part of it."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CLIENTS = ("src", "papers/src", "examples", "benchmarks")
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "papers/docs").rglob("*.md")]
+# Called by torch, enum, transformers and doctests.
+CALLED_BY_OTHERS = {
+    "_EXAMPLE", "_missing_", "_should_skip_dynamo", "hyperparameter_search", "get_train_dataloader",
+    "floating_point_ops",
+}  # fmt: skip
+
+
+def defined(tree: ast.Module) -> Iterator[str]:
+    """Functions, classes, methods and values of a file, but for those that a decorator hands on to somebody."""
+    for node in tree.body:
+        inner = node.body if isinstance(node, ast.ClassDef) else []
+        for found in (node, *inner):
+            if isinstance(found, (ast.FunctionDef, ast.ClassDef)):
+                handed_on = any(isinstance(mark, (ast.Call, ast.Attribute)) for mark in found.decorator_list)
+                if isinstance(found, ast.ClassDef) or not handed_on or found in inner:
+                    yield found.name
+            elif isinstance(found, ast.Assign) and found is node:
+                yield from (target.id for target in found.targets if isinstance(target, ast.Name))
+
+
+def used(tree: ast.Module, *, door: bool) -> Iterator[str]:
+    """Names that are read, attributes, keywords; imports and texts that are a name, unless it is a package's door."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
+                yield name
+            case ast.alias(name=name) | ast.keyword(arg=str(name)) if not door:
+                yield name
+            case ast.Constant(value=str(text)) if not door and re.fullmatch(r"[\w.:]+", text):
+                yield from re.split(r"[.:]", text)
+            case _:
+                pass
+
+
+def unused(sources: dict[Path, str], pages: str) -> list[str]:
+    trees = {path: ast.parse(text) for path, text in sources.items()}
+    uses = Counter(
+        name for path, tree in trees.items() for name in used(tree, door=path.name == "__init__.py")
+    )
+    fences = re.findall(r"^```.*?^```", pages, re.DOTALL | re.MULTILINE)
+    for text in (
+        *fences,
+        *re.findall(r"`[^`\n]+`", re.sub(r"^```.*?^```", "", pages, flags=re.DOTALL | re.MULTILINE)),
+    ):
+        uses.update(re.findall(r"\w+", text))
+    return [
+        f"{path.name}: {name}"
+        for path, tree in trees.items()
+        if path.is_relative_to(ROOT / "src") and path.name != "__init__.py"
+        for name in defined(tree)
+        if not name.startswith("__") and name not in CALLED_BY_OTHERS and not uses[name]
+    ]
+
+
+def test_every_name_is_used_by_the_library_its_clients_or_its_pages() -> None:
+    files = [path for folder in CLIENTS for path in sorted((ROOT / folder).rglob("*.py"))]
+    sources = {path: path.read_text(encoding="utf-8") for path in files}
+    found = unused(sources, "".join(page.read_text(encoding="utf-8") for page in PAGES))
+    assert found == []
+
+
+def test_a_name_that_nobody_uses_is_found() -> None:
+    here = ROOT / "src/x.py"
+    text = (
+        "def spare(): ...\nclass Kept:\n    def lonely(self): ...\n    def asked(self): ...\nKept().asked()\n"
+    )
+    assert unused({here: text}, "") == ["x.py: spare", "x.py: lonely"]
+    assert unused({here: text, ROOT / "benchmarks/y.py": "print(f'{spare()}')"}, "`x.lonely()`") == []
