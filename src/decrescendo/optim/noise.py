@@ -130,6 +130,11 @@ def _noise_std(z: float, sensitivity: float) -> float:
     return std
 
 
+# Numbers of small tensors that are laid side by side. Larger blocks come fresh from the operating system each time,
+# which takes as long as the noise.
+_TOGETHER = 2**20
+
+
 def _noised(
     gradients: Mapping[str, Tensor], std: float, divisor: float, stream: NoiseStream
 ) -> dict[str, Tensor]:
@@ -163,29 +168,33 @@ def _noised_at_once(
     divisor: float,
     stream: SecureStream | Keystream,
 ) -> dict[str, Tensor]:
-    """The same for all of them, laid side by side: exact, rounded once to a grid.
+    """The same for all of them, small ones laid side by side: exact, rounded once to a grid.
 
     Of what ranks hold in parts (DTensors) this rank's part gets the noise that is its in the whole.
     """
     words = stream.reserve(sum(gradient.numel() for gradient in gradients.values()))
     noisy: dict[str, Tensor] = {}
-    runs: list[
-        tuple[int, list[tuple[str, Tensor]]]
-    ] = []  # the first number of a run, and what is side by side in it
-    count = end = 0
+    runs: list[tuple[int, list[tuple[str, Tensor]]]] = []  # the first number of a run, and what lies in it
+    count = end = filled = 0
     for name, gradient in gradients.items():
         own, before = _own_part(gradient)
-        if not runs or end != count + before or runs[-1][1][-1][1].device != own.device:
+        apart = not runs or end != count + before or runs[-1][1][-1][1].device != own.device
+        if apart or filled + own.numel() > _TOGETHER:
             runs.append((count + before, []))
+            filled = 0
         runs[-1][1].append((name, own))
         count, end = count + gradient.numel(), count + before + own.numel()
+        filled += own.numel()
     for first, run in runs:
-        flat, own_words = torch.cat([own for _, own in run]).to(dtype), words.after(first)
+        flat = torch.cat([own for _, own in run]) if len(run) > 1 else run[0][1].contiguous().resolve_neg()
+        flat, own_words = flat.to(dtype), words.after(first)
         if flat.device.type == "cuda":
             flat = on_device.add_gaussian(flat, std, own_words, divisor=divisor)
         else:
             flat = flat.cpu()
-            add_gaussian(flat.numpy(), std, own_words, divisor=divisor, out=flat.numpy())
+            found = flat if len(run) > 1 else torch.empty_like(flat)  # it may be the sum's own memory
+            add_gaussian(flat.numpy(), std, own_words, divisor=divisor, out=found.numpy())
+            flat = found
         parts = flat.split([own.numel() for _, own in run])
         noisy |= {name: _like(gradients[name], part) for (name, _), part in zip(run, parts, strict=True)}
     return noisy
