@@ -30,9 +30,5 @@ TABLE2 = Table(
         "Adam divides by the length of the gradient, so a clip norm that falls should change the weights' steps "
         "little, and the noise be what moves here: a guess, which no run here tests.",
     ),
-    # Opacus's example for the reviews, which has the paper's layers, optimiser and rate, takes batches of 64.
-    tried=tuple(
-        row.changed(f"{row.key}-64", f"{row.label}, batch 64", {"batch": 64.0}) for row in (VANILLA, DYNAMIC)
-    ),
     plain={"imdb": 82.85},
 )
