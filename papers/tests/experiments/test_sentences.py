@@ -24,7 +24,7 @@ from decrescendo_papers.experiments.pages.grid_section import grid_words
 from decrescendo_papers.experiments.pages.hong_cases import ACCURACY, LOSS
 from decrescendo_papers.experiments.pages.lengths_section import lengths_words
 from decrescendo_papers.experiments.pages.question import Comparison, answer, no_gain
-from decrescendo_papers.experiments.pages.table_page import _false_alarms
+from decrescendo_papers.experiments.pages.table_page import false_alarms
 from decrescendo_papers.experiments.pages.verdict import (
     at_the_majority,
     progress,
@@ -115,7 +115,7 @@ def test_false_alarms_are_those_of_students_law() -> None:
         return 100 * (1 - within)
 
     expected = ", ".join(f"{rate(seeds):.0f} % of {seeds} seeds" for seeds in (3, 5, 10))
-    assert _false_alarms() == f"without any difference, it sees one in {expected}"
+    assert false_alarms() == f"without any difference, it sees one in {expected}"
 
 
 # --- noise or learning rate -----------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_points_of_the_grid_are_above_vanilla_or_not(point: float, better: int, 
         f"{words} both have ({seeds} seed{'s' * (seeds > 1)}; nothing is tested): by -10.00 to"
         in grid_words(FIGURE3, sources)
     )
-    (claim,) = [one for one in claims._figure_claims(sources) if one.family.endswith("Figure 3")]
+    (claim,) = [one for one in claims.figure_claims(sources) if one.family.endswith("Figure 3")]
     assert claim.pair.seeds == seeds
     assert claim.pair.mean == pytest.approx((point - 100) / 2)
     assert f"{better} of 2 points above vanilla of the same seeds" in claim.effect
@@ -223,13 +223,13 @@ def test_points_of_the_grid_are_above_vanilla_or_not(point: float, better: int, 
 )
 def test_the_accountants_lie_where_the_words_say(clt: float, renyi: float, below: int, above: int) -> None:
     costs = Costs([1, 2], [clt] * 2, [1.0] * 2, [1.1] * 2, [renyi] * 2)
-    words = costs_section._order({"one": costs})
+    words = costs_section.how_they_lie({"one": costs})
     assert f"At {below} of 2 points the CLT's claim is below" in words
     assert f"at {above} of 2 Renyi accounting is at or above" in words
     way = "above" if renyi >= 1.1 else "below"
     assert f"Renyi accounting {100 * abs(renyi / 1.1 - 1):.2f} % {way} it" in words
     assert "the CLT lies 0.00 % above" not in words
-    higher = costs_section._order({"one": dataclasses.replace(costs, clt=[1.2] * 2)})
+    higher = costs_section.how_they_lie({"one": dataclasses.replace(costs, clt=[1.2] * 2)})
     assert "the CLT lies 9.09 % above the certified upper end" in higher
 
 
@@ -242,7 +242,7 @@ def test_the_accountants_lie_where_the_words_say(clt: float, renyi: float, below
 def test_a_trend_moves_below_the_level(
     p: float | None, moves: bool, sign: int, way: str, metric: str
 ) -> None:
-    words = hong_verdict._moved(metric, Paired((sign * 0.1, sign * 0.2, sign * 0.3)), p)
+    words = hong_verdict.moved(metric, Paired((sign * 0.1, sign * 0.2, sign * 0.3)), p)
     assert words.startswith(way if moves else "does not move significantly")
 
 
@@ -259,8 +259,11 @@ def test_where_the_exponential_wins(better: int, worse: int, words: str) -> None
 
 @pytest.mark.parametrize(("p", "decided"), [(BELOW, True), (LEVEL, False), (OVER, False)])
 def test_a_case_is_decided_below_the_level(p: float, decided: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hong_verdict, "corrected_p", lambda pairs: [p for _ in pairs])
-    found = hong_verdict._decided(["up", "down"], [Paired((1.0, 1.1, 1.2)), Paired((-1.0, -1.1, -1.2))])
+    def corrected(pairs: Sequence[Paired]) -> list[float]:
+        return [p for _ in pairs]
+
+    monkeypatch.setattr(hong_verdict, "corrected_p", corrected)
+    found = hong_verdict.decided_cases(["up", "down"], [Paired((1.0, 1.1, 1.2)), Paired((-1.0, -1.1, -1.2))])
     assert found == ((["up"], ["down"]) if decided else ([], []))
 
 

@@ -123,7 +123,7 @@ def corrected(claims: Sequence[Claim]) -> list[Claim]:
 def every_claim(tables: Sequence[Filled], sources: Sources) -> list[Claim]:
     """All of them, in the order of the papers."""
     of_tables = [claim for filled in tables for claim in table_claims(filled)]
-    return corrected([*of_tables, *_figure_claims(sources), *_hong_claims(sources)])
+    return corrected([*of_tables, *figure_claims(sources), *_hong_claims(sources)])
 
 
 def table_claims(filled: Filled) -> Iterator[Claim]:
@@ -240,7 +240,8 @@ def _losses(filled: Filled, block: str) -> Iterator[Claim]:
         )  # fmt: skip
 
 
-def _figure_claims(sources: Sources) -> Iterator[Claim]:
+def figure_claims(sources: Sources) -> Iterator[Claim]:
+    """Those of the figures, not corrected."""
     for key in ("figure1", "figure5"):
         yield from _ramp_claims(FIGURES[key], sources)
     yield from _consumption_claims(sources)

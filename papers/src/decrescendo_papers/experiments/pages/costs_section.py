@@ -96,14 +96,15 @@ def costs_words(figure: Figure, sources: Sources) -> str:
             "lower end over CLT",
             "Renyi over upper end",
         ]
-        parts += [table(header, rows, "lrrrrrr"), _order(found)]
+        parts += [table(header, rows, "lrrrrrr"), how_they_lie(found)]
     missing = [name for name in figure.curves if name not in found]
     if missing:
         parts.append(f"- **Unfinished**: not computed yet: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 
-def _order(found: dict[str, Costs]) -> str:
+def how_they_lie(found: dict[str, Costs]) -> str:
+    """Which of the accountants is above which, in two sentences."""
     clt, lower, upper, renyi = (
         np.concatenate([getattr(costs, name) for costs in found.values()])
         for name in ("clt", "lower", "upper", "renyi")

@@ -101,7 +101,7 @@ def how_far(off: int, cases: int) -> str:
 
 def _winner(cases: Sequence[Compared], metric: str) -> str:
     pairs = [one.gain(metric) for one in cases]
-    better, worse = _decided([one.case.key for one in cases], pairs)
+    better, worse = decided_cases([one.case.key for one in cases], pairs)
     holds = standing(len(better), len(worse), len(cases))
     return (
         f"**Exponential noise beats uniform noise** ({KINDS[metric]}, each with the steps it chose): {holds}. "
@@ -122,7 +122,7 @@ def standing(better: int, worse: int, cases: int) -> str:
 def _shape_alone(cases: Sequence[Compared], metric: str) -> str:
     places = [(one, steps) for one in cases for steps in one.steps]
     keys = [f"{one.case.key} at T = {steps}" for one, steps in places]
-    better, worse = _decided(keys, [one.gain(metric, steps) for one, steps in places])
+    better, worse = decided_cases(keys, [one.gain(metric, steps) for one, steps in places])
     return (
         f"**The shape alone** ({KINDS[metric]}, both with the same number of steps): significantly better in "
         f"{len(better)} of {len(places)} comparisons{_listed(better)}, significantly worse in {len(worse)}"
@@ -130,7 +130,8 @@ def _shape_alone(cases: Sequence[Compared], metric: str) -> str:
     )
 
 
-def _decided(keys: Sequence[str], pairs: Sequence[Paired]) -> tuple[list[str], list[str]]:
+def decided_cases(keys: Sequence[str], pairs: Sequence[Paired]) -> tuple[list[str], list[str]]:
+    """The keys where the exponential is significantly better, and worse."""
     found = {key: decide(pair.mean, p) for key, pair, p in zip(keys, pairs, corrected_p(pairs), strict=True)}
     better, worse = (
         [key for key, outcome in found.items() if outcome == what] for what in ("holds", "fails")
@@ -159,7 +160,7 @@ def _trends(sources: Sources, cases: Sequence[Compared]) -> list[str]:
     lines: list[str] = []
     for title in groups:
         words = "; ".join(
-            _moved(metric, pair, p)
+            moved(metric, pair, p)
             for (name, metric, pair), p in zip(found, corrected, strict=True)
             if name == title
         )
@@ -174,7 +175,8 @@ def _trends(sources: Sources, cases: Sequence[Compared]) -> list[str]:
     return lines
 
 
-def _moved(metric: str, pair: Paired, p: float | None) -> str:
+def moved(metric: str, pair: Paired, p: float | None) -> str:
+    """How a gain moves, in words."""
     size = f"{pair.mean:+.{DIGITS[metric]}f} ± {pair.error:.{DIGITS[metric]}f} {WORDS[metric]}"
     outcome = decide(pair.mean, p)
     if outcome == "undecided":

@@ -76,13 +76,13 @@ def _block(filled: Filled, block: str) -> list[str]:
         words,
         _overview(filled, block),
         "Differences to vanilla are over paired seeds, mean ± standard error; a mean within two standard errors of "
-        f"zero is a tie. With few seeds that rule is generous: {_false_alarms()}.",
+        f"zero is a tie. With few seeds that rule is generous: {false_alarms()}.",
         *details,
         "\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
     ]
 
 
-def _false_alarms() -> str:
+def false_alarms() -> str:
     """How often the rule sees a difference where there is none: |t| > 2 for so many seeds."""
     rates = [f"{200 * stats.t.sf(2, seeds - 1):.0f} % of {seeds} seeds" for seeds in (3, 5, 10)]
     return f"without any difference, it sees one in {', '.join(rates)}"
