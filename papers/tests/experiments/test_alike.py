@@ -140,7 +140,7 @@ def test_a_target_that_is_met_exactly_is_reached(mean: float) -> None:
         name: Recipe(replace(spec, steps=10 + at), "fashion-mnist", "public", 0.8, (), {}, 1.0, "tune", {})
         for at, name in enumerate(("first", "second"))
     }
-    scores = {"first": Score({0: mean}), "second": Score({0: UP})}
+    scores = {"first": Score(dict.fromkeys(range(3), mean)), "second": Score(dict.fromkeys(range(3), UP))}
     at = ("mnist", 0.4, spec.model)
     assert _standing(*at, UP, Strong(recipes), scores) == ("reached", "first")
     assert _standing(*at, 2 * UP, Strong(recipes), scores)[1].startswith("first ")

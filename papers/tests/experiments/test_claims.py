@@ -13,29 +13,34 @@ from typer.testing import CliRunner
 
 from decrescendo.report import Paired
 from decrescendo_papers.cli import app
-from decrescendo_papers.experiments.comparisons import holm
+from decrescendo_papers.experiments.comparisons import ENOUGH, LEVEL, decide, holm
 from decrescendo_papers.experiments.methods import DYNAMIC, LINEAR, TCDP, VANILLA
 from decrescendo_papers.experiments.pages.archive import Archive, Sources
 from decrescendo_papers.experiments.pages.claims import (
-    LEVEL,
     Claim,
     corrected,
     counts,
-    decide,
     every_claim,
     same_sign,
     table_claims,
 )
 from decrescendo_papers.experiments.pages.claims_page import (
-    against_falling_rate,
     claims_page,
+    column_by_column,
+    falling_rates,
     totals,
     universal,
     what_holds,
 )
 from decrescendo_papers.experiments.pages.filled import Filled
 from decrescendo_papers.experiments.pages.question import answer
-from decrescendo_papers.experiments.pages.verdict import against_paper, orders, own_settings
+from decrescendo_papers.experiments.pages.verdict import (
+    against_paper,
+    misses,
+    misses_section,
+    orders,
+    own_settings,
+)
 from decrescendo_papers.experiments.reproduce import TABLES
 from decrescendo_papers.experiments.results import Result
 from decrescendo_papers.experiments.table import CERTIFIED, CLAIMED, Column, Table
@@ -66,7 +71,9 @@ def fill(scores: Scores) -> Filled:
 def claim(
     *differences: float, paper: float | None = 1.0, p: float | None = None, family: str = "Du et al., a"
 ) -> Claim:
-    return Claim(family, "a above b", "cell", "papers report", paper, Paired(differences), corrected=p)
+    """A claim with these differences; one stands for as many equal ones as are enough."""
+    pairs = differences * ENOUGH if len(differences) == 1 else differences
+    return Claim(family, "a above b", "cell", "papers report", paper, Paired(pairs), corrected=p)
 
 
 @pytest.mark.parametrize(
@@ -108,10 +115,24 @@ def test_a_shape_can_be_refuted_and_never_holds(p: float, outcome: str) -> None:
 
 
 def test_holm_is_taken_within_a_family_and_among_tests_only() -> None:
-    pairs = [(1.0, 1.1, 0.9), (2.0, 2.1, 1.7), (0.5,), (3.0, 3.5, 2.8)]
+    pairs = [(1.0, 1.1, 0.9), (2.0, 2.1, 1.7), (0.5, 0.6), (3.0, 3.5, 2.8)]
     found = corrected([claim(*pair, family=name) for pair, name in zip(pairs, "aaab", strict=True)])
     p = [float(stats.ttest_1samp(pair, 0)[1]) for pair in (*pairs[:2], pairs[3])]
-    assert [one.corrected for one in found] == [*holm(p[:2]), None, p[2]]
+    assert [one.corrected for one in found] == [*holm(p[:2]), None, p[2]]  # two seeds are too few for a test
+
+
+@pytest.mark.parametrize(
+    ("seeds", "outcome"), [(1, "too few seeds"), (2, "too few seeds"), (3, "holds"), (4, "holds")]
+)
+def test_fewer_than_three_seeds_compare_nothing(seeds: int, outcome: str) -> None:
+    differences = tuple(10.0 + 0.001 * seed for seed in range(seeds))
+    (one,) = corrected([Claim("Du et al., a", "a above b", "c", "r", 1.0, Paired(differences))])
+    assert one.outcome == outcome
+    assert (one.p_value is None) == (seeds < ENOUGH)
+    assert same_sign([one]) == ((1, 0, 0) if seeds >= ENOUGH else (0, 0, 0))
+    words = universal([one])
+    assert ("In 1 there are too few seeds." in words) == (seeds < ENOUGH)
+    assert ("1 have too few seeds" in totals([one])[0]) == (seeds < ENOUGH)
 
 
 def test_the_claims_of_a_table_are_the_papers_in_its_direction() -> None:
@@ -133,7 +154,8 @@ def test_the_claims_of_a_table_are_the_papers_in_its_direction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("differences", "alike", "other"), [((0.5, 1.5), 1, 0), ((-0.5, -1.5), 0, 1), ((-1.0, 1.0), 0, 1)]
+    ("differences", "alike", "other"),
+    [((0.5, 1.5, 1.0), 1, 0), ((-0.5, -1.5, -1.0), 0, 1), ((-1.0, 1.0, 0.0), 0, 1)],
 )
 def test_the_sign_is_the_papers_or_not_and_no_difference_is_not(
     differences: tuple[float, ...], alike: int, other: int
@@ -148,20 +170,22 @@ def test_numbers_of_the_paper_against_its_own_claim_are_counted(paper: float, ag
 
 
 def test_a_claim_for_every_column_needs_every_column() -> None:
-    below, on = 0.01, LEVEL
-    holds, fails, opened = claim(1.0, 1.2, p=below), claim(-1.0, -1.2, p=below), claim(1.0, 1.2, p=on)
-    together = claim(-1.0, -1.2, p=below, family="Du et al., a, columns together")
+    below, on = np.nextafter(LEVEL, 0), LEVEL
+    holds, fails, opened = claim(1.0, p=below), claim(-1.0, p=below), claim(1.0, p=on)
+    together = claim(-1.0, p=below, family="Du et al., a, columns together")
     assert universal([holds, holds]).startswith("holds everywhere. Significantly above in 2 of 2")
     assert universal([holds, opened]).startswith("undecided. Significantly above in 1 of 2")
     assert universal([holds, fails]).startswith("does not hold everywhere. Significantly above in 1 of 2")
     assert universal([holds, together]).startswith("does not hold everywhere. Significantly above in 1 of 1")
-    assert "the sign is the paper's in 1 of 2" in universal([holds, fails])
+    assert universal([holds, fails]).endswith("undecided in 0. The sign is the paper's in 1 of 2.")
 
 
 def test_totals_count_each_outcome_and_no_column_twice() -> None:
     found = [claim(1.0, p=0.01), claim(-1.0, p=0.01), claim(1.0, p=LEVEL), claim()]
     found.append(claim(1.0, p=0.01, family="Du et al., a, columns together"))
-    assert totals(found)[0] == "**Du et al.**, 4 comparisons: 1 hold, 1 fail, 1 are undecided, 1 have no run."
+    assert (
+        totals(found)[0] == "**Du et al.**: of 4 comparisons 1 hold, 1 fail, 1 are undecided, 1 have no run."
+    )
     assert sum(counts(found).values()) == 5
 
 
@@ -169,27 +193,79 @@ def test_totals_count_each_outcome_and_no_column_twice() -> None:
     ("vanilla", "words"),
     [
         (91.0, "1 of 1 cells are within 1.0 point, 0 further below, 0 further above."),
-        (91.01, "0 further below, 1 further above (vanilla DP-SGD mnist/0.4 (+1.01))."),
-        (89.0, "1 of 1 cells are within 1.0 point"),
-        (88.99, "1 further below (vanilla DP-SGD mnist/0.4 (-1.01)), 0 further above."),
+        (91.01, "0 of 1 cells are within 1.0 point, 0 further below, 1 further above."),
+        (89.0, "1 of 1 cells are within 1.0 point, 0 further below, 0 further above."),
+        (88.99, "0 of 1 cells are within 1.0 point, 1 further below, 0 further above."),
+        (95.0, "1 further above."),
+        (95.01, "1 further above. 1 are further away than 5.0 points: taken for another setup than the paper's."),
+        (85.0, "0 further above."),
+        (84.99, "0 further above. 1 are further away than 5.0 points: taken for another setup than the paper's."),
     ],
 )  # fmt: skip
 def test_cells_above_the_papers_are_told_as_those_below(vanilla: float, words: str) -> None:
-    assert words in against_paper(fill({(CLAIMED, "vanilla", 0.4): [vanilla]}))[0]
+    (line, *why) = against_paper(fill({(CLAIMED, "vanilla", 0.4): [vanilla] * ENOUGH}))
+    assert line.endswith(words)
+    assert bool(why) == (abs(vanilla - 90) > 1)
+
+
+def test_a_cell_of_few_seeds_is_not_held_against_the_paper() -> None:
+    assert against_paper(fill({(CLAIMED, "vanilla", 0.4): [80.0, 80.0]})) == []
+    assert misses_section(fill({(CLAIMED, "vanilla", 0.4): [80.0, 80.0]})) == ""
 
 
 @pytest.mark.parametrize(
-    ("tried", "words"),
+    ("tried", "why", "explained"),
     [
-        ([90.0, 89.0, 88.0], "vanilla DP-SGD mnist/0.4: within 1.0 point with other (-1.00, 3 seeds)."),
-        ([90.0, 88.0, 88.0], "vanilla DP-SGD mnist/0.4: not explained by other (-1.33, 3 seeds)."),
-        ([90.0, 90.0], "vanilla DP-SGD mnist/0.4: not explained by other (+0.00, 2 seeds: too few)."),
-        ([], "1: not explained."),
+        ([90.0, 89.0, 88.0], "within 1.0 point with other (-1.00, 3 seeds)", 1),
+        ([91.0, 91.0, 91.0], "within 1.0 point with other (+1.00, 3 seeds)", 1),
+        ([90.0, 88.97, 88.0], "not explained; tried: other (-1.01, 3 seeds)", 0),
+        ([91.0, 91.0, 91.03], "not explained; tried: other (+1.01, 3 seeds)", 0),
+        ([90.0, 90.0], "not explained; tried: other (+0.00, 2 seeds: too few)", 0),
+        ([], "not explained", 0),
     ],
 )  # fmt: skip
-def test_a_miss_is_explained_by_three_seeds_within_a_point_only(tried: list[float], words: str) -> None:
-    filled = fill({(CLAIMED, "vanilla", 0.4): [80.0], (CLAIMED, "other", 0.4): tried})
-    assert against_paper(filled)[1] == f"**Why**: {words}"
+def test_a_miss_is_explained_by_three_seeds_within_a_point_only(
+    tried: list[float], why: str, explained: int
+) -> None:
+    filled = fill({(CLAIMED, "vanilla", 0.4): [80.0] * 3, (CLAIMED, "other", 0.4): tried})
+    assert misses(filled) == {("vanilla DP-SGD", "mnist/0.4"): (-10.0, None, why)}
+    assert against_paper(filled)[-1] == (
+        f"**Why**: of 1 cells further away than 1.0 point in either way of counting, {explained} have an explanation "
+        f"that was tested with 3 seeds, {1 - explained} are not explained: listed below."
+    )
+    assert f"| {why} |" in misses_section(filled)
+
+
+@pytest.mark.parametrize(
+    ("claimed", "why"),
+    [(89.0, "within 1.0 point with less noise, as the paper counts (-1.00)"), (88.99, "not explained")],
+)
+def test_a_miss_of_the_certified_block_alone_is_the_noises(claimed: float, why: str) -> None:
+    filled = fill({(CLAIMED, "vanilla", 0.4): [claimed] * 3, (CERTIFIED, "vanilla", 0.4): [88.0] * 3})
+    ((_, certified, words),) = misses(filled).values()
+    assert (certified, words) == (-2.0, why)
+
+
+@pytest.mark.parametrize(
+    ("own", "why"),
+    [
+        ([21.01] * 3, "its settings: with settings of its own (+1.01, 3 seeds) it is above the paper's number"),
+        ([21.0] * 3, "within 1.0 point with settings of its own (+1.00, 3 seeds)"),
+        ([19.0] * 3, "within 1.0 point with settings of its own (-1.00, 3 seeds)"),
+        ([18.99] * 3, "not explained; tried: settings of its own (-1.01, 3 seeds)"),
+        ([21.01] * 2, "not explained; tried: settings of its own (+1.01, 2 seeds)"),
+    ],
+)  # fmt: skip
+def test_a_baselines_miss_is_explained_by_settings_of_its_own(own: list[float], why: str) -> None:
+    filled = fill({(CLAIMED, "tcdp", 0.4): [10.0] * 3, (CLAIMED, "tcdp-own", 0.4): own})
+    ((*_, words),) = misses(filled).values()
+    assert words == why
+
+
+def test_settings_of_its_own_do_not_explain_a_cell_that_is_above_the_paper() -> None:
+    filled = fill({(CLAIMED, "tcdp", 0.4): [25.0] * 3, (CLAIMED, "tcdp-own", 0.4): [30.0] * 3})
+    ((*_, words),) = misses(filled).values()
+    assert words == "not explained; tried: settings of its own (+10.00, 3 seeds)"
 
 
 @pytest.mark.parametrize(
@@ -202,16 +278,17 @@ def test_a_miss_is_explained_by_three_seeds_within_a_point_only(tried: list[floa
 def test_baselines_with_own_settings_are_held_against_the_papers_number_and_dynamic(
     own: float, reached: str, ahead: str
 ) -> None:
-    scores = {(CLAIMED, "dynamic", 0.4): [92.0], (CLAIMED, "tcdp", 0.4): [20.0]}
+    scores = {(CLAIMED, "dynamic", 0.4): [92.0] * 3, (CLAIMED, "tcdp", 0.4): [20.0] * 3}
     assert own_settings(fill(scores)) == []
-    words, learned = own_settings(fill(scores | {(CLAIMED, "tcdp-own", 0.4): [own]}))
-    assert learned.endswith(f"settings of their own score {own:.2f} (tCDP, 1 seed).")
+    assert own_settings(fill(scores | {(CLAIMED, "tcdp-own", 0.4): [own] * 2})) == []
+    words, learned = own_settings(fill(scores | {(CLAIMED, "tcdp-own", 0.4): [own] * 3}))
+    assert learned.endswith(f"settings of their own score {own:.2f} ± 0.00 (tCDP, 3 seeds).")
     assert f"in {reached} columns searched" in words
     assert words.endswith(f"or above it in {ahead}.")
 
 
 def test_a_decay_calibrated_by_pld_has_another_name_and_is_not_held_against_the_papers_number() -> None:
-    filled = fill({(CERTIFIED, "tcdp", 0.4): [80.0], (CERTIFIED, "vanilla", 0.4): [90.0]})
+    filled = fill({(CERTIFIED, "tcdp", 0.4): [80.0] * 3, (CERTIFIED, "vanilla", 0.4): [90.0] * 3})
     assert TCDP.label_in(CERTIFIED) == "time-based noise decay, calibrated by Pld"
     assert TCDP.label_in(CLAIMED) == TCDP.label
     assert "certified**: 1 of 1 cells" in against_paper(filled)[0]
@@ -250,47 +327,79 @@ def test_what_does_not_beat_vanilla_is_not_praised_for_beating_an_untuned_contro
     assert ": significantly better" not in answer(filled)
 
 
-@pytest.mark.parametrize(("dynamic", "low"), [(90.01, "none"), (90.0, "mnist/0.4"), (89.99, "mnist/0.4")])
-def test_the_index_names_the_columns_that_are_not_above(dynamic: float, low: str) -> None:
-    filled = fill({(CERTIFIED, "vanilla", 0.4): [90.0], (CERTIFIED, "dynamic", 0.4): [dynamic]})
-    text = what_holds([filled], corrected(list(table_claims(filled))))
-    assert f"At or below in {low}. Points: Table 1 " in text
+@pytest.mark.parametrize(
+    ("dynamic", "shown", "alike"),
+    [([90.01] * 3, "+0.01", 1), ([90.0] * 3, "+0.00", 0), ([89.99] * 3, "-0.01", 0), ([90.01], "(+0.01)", 0)],
+)
+def test_the_columns_table_shows_every_difference(dynamic: list[float], shown: str, alike: int) -> None:
+    filled = fill({(CERTIFIED, "vanilla", 0.4): [90.0] * 3, (CERTIFIED, "dynamic", 0.4): dynamic})
+    claims = corrected(list(table_claims(filled)))
+    _, _, text = column_by_column([filled], claims)
+    (row,) = [line.split() for line in text.splitlines() if " mnist/0.4 " in line]
+    assert shown in row
+    first, *_ = what_holds([filled], claims)
+    assert f"The sign is the paper's in {alike} of {int(len(dynamic) > 1)}." in first
+    assert column_by_column([fill({})], corrected(list(table_claims(fill({}))))) == []
 
 
-def test_the_index_opens_with_every_method_against_vanilla() -> None:
+@pytest.mark.parametrize(
+    ("spread", "cell"),
+    [
+        (0.05, "+2.00, p = 0.0002, holds"),
+        (3.0, "+2.00, p = 0.3675, undecided"),
+        (-0.05, "-2.00, p = 0.0002, fails"),
+    ],
+)
+def test_the_index_opens_with_every_method_against_vanilla(spread: float, cell: str) -> None:
+    sign = 1 if spread > 0 else -1
     filled = fill({
-        (CERTIFIED, "vanilla", 0.4): [90.0, 90.2, 90.4], (CERTIFIED, "dynamic", 0.4): [88.0, 88.21, 88.4],
-        (CERTIFIED, "vanilla-linear", 0.4): [89.0, 89.2, 89.4],
+        (CERTIFIED, "vanilla", 0.4): [90.0, 90.0, 90.0],
+        (CERTIFIED, "dynamic", 0.4): [90.0 + sign * 2 + step * abs(spread) for step in (-1, 0, 1)],
     })  # fmt: skip
-    text = what_holds([filled], corrected(list(table_claims(filled))))
-    assert "**Dynamic DP-SGD above vanilla, certified**: does not hold everywhere." in text
-    assert "Table 1 -2.00 (together -2.00, p = " in text
-    assert "dynamic is -1.00 points against vanilla with a rate falling to zero" in text
-    assert "against vanilla, dynamic is -2.00 and the falling rate -1.00" in text
+    first, _, text = what_holds([filled], corrected(list(table_claims(filled))))
+    p = float(stats.ttest_1samp([sign * 2 - spread, sign * 2, sign * 2 + spread], 0)[1])
+    assert p == pytest.approx(float(re.findall(r"= ([\d.]+)", cell)[0]), abs=5e-5)
+    assert cell in text
+    verdict = {"holds": "holds everywhere", "fails": "does not hold everywhere", "undecided": "undecided"}
+    assert f"above vanilla, certified**: {verdict[cell.rsplit(' ', 1)[1]]}." in first
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_the_index_compares_nothing_with_one_seed() -> None:
+    filled = fill({(CERTIFIED, key, 0.4): [of] for key, of in
+                   (("vanilla", 90.0), ("dynamic", 95.0), ("vanilla-linear", 91.0))})  # fmt: skip
+    first, _, text, _, control = what_holds([filled], corrected(list(table_claims(filled))))
+    assert "In 1 there are too few seeds. The sign is the paper's in 0 of 0." in first
+    assert "| 1 seed: too few |" in text
+    assert "| too few seeds " in control
+    assert "5.00" not in first + text + control
+    assert "p = -" not in first + text + control
+
+
+@pytest.mark.parametrize("seeds", [3, 4])
 def test_what_is_said_of_the_falling_rate_adds_up_whoever_has_more_seeds(seeds: int) -> None:
     scores = {
-        "vanilla": [90.0, 91.0, 80.0],
-        "dynamic": [91.0, 93.0, 95.0],
-        "vanilla-linear": [90.5, 91.9, 99.0],
+        "vanilla": [90.0, 91.0, 80.0, 81.0],
+        "dynamic": [91.0, 93.0, 95.0, 96.0],
+        "vanilla-linear": [90.5, 91.9, 99.0, 60.0],
     }
     filled = fill(
-        {(CERTIFIED, key, 0.4): by[: seeds if "linear" in key else 3] for key, by in scores.items()}
+        {(CERTIFIED, key, 0.4): by[: seeds if "linear" in key else 4] for key, by in scores.items()}
     )
-    (line,) = against_falling_rate(filled)
+    _, text = falling_rates([filled])
+    cells = [cell.strip() for cell in text.splitlines()[-1].strip("|").split("|")]
     means = {key: float(np.mean(by[:seeds])) for key, by in scores.items()}
-    of_vanilla = means["dynamic"] - means["vanilla"], means["vanilla-linear"] - means["vanilla"]
-    assert f"dynamic is {of_vanilla[0]:+.2f} and the falling rate {of_vanilla[1]:+.2f}." in line
-    assert f"dynamic is {of_vanilla[0] - of_vanilla[1]:+.2f} points against" in line
+    expected = [
+        means["dynamic"] - means["vanilla"], means["vanilla-linear"] - means["vanilla"],
+        means["dynamic"] - means["vanilla-linear"],
+    ]  # fmt: skip
+    assert cells[2:6] == [str(seeds), *(f"{number:+.2f}" for number in expected)]
 
 
 def test_every_command_of_the_page_means_the_cells_of_its_line(tmp_path: Path) -> None:
     claims = every_claim(
         [Filled(table, Archive([])) for table in TABLES.values()], Sources(Archive([]), tmp_path)
     )
-    page = claims_page(claims)
+    page = claims_page([], claims)
     commands = set(re.findall(r"`(papers reproduce [^`]+)`", page))
     assert len(commands) > 100
     for table, cell in (("table1", "mnist/0.4"), ("table3", "names/8")):

@@ -55,8 +55,11 @@ def test_the_page_tells_reached_from_not_reached_and_unfinished(strong: Strong) 
     assert "- no run yet (1): mnist-0.4-paper\n" in page
     assert "- not reached (16): mnist-0.6-paper (no recipe), " in page
     assert recipes_in_brief(strong, Archive([])) == "Of 17 targets: not reached 16, no run yet 1."
+    few = recipes_page(strong, Archive([_result(spec, target + 9.0) for spec in strong.specs([0, 1])]))
+    assert "- no run yet (1): mnist-0.4-paper (fewer than 3 seeds)\n" in few
     for gap, words in (
         (0.5, "- reached (1): mnist-0.4-paper\n"),
+        (0.0, "- reached (1): mnist-0.4-paper\n"),
         (-0.5, "- not reached (17): mnist-0.4-paper (-0.50), mnist-0.6-paper (no recipe), "),
     ):
         runs = [_result(spec, target + gap) for spec in strong.specs([0, 1, 2])]
@@ -77,7 +80,7 @@ def test_a_target_reached_from_public_weights_only_says_so(tmp_path: Path, stron
     def page(fresh: float, public: float) -> str:
         gaps = {"": fresh, "enlarged-digits": public}
         return recipes_page(
-            both, Archive([_result(spec, target + gaps[spec.start]) for spec in both.specs([0, 1])])
+            both, Archive([_result(spec, target + gaps[spec.start]) for spec in both.specs([0, 1, 2])])
         )
 
     words = "- reached from weights pre-trained on public data only (1): mnist-0.4-paper-start\n"

@@ -1,10 +1,67 @@
 """Comparisons over several columns, and many of them at once."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from decrescendo.report import Paired, largest
+
+# A difference is called significant below this; with fewer seeds than that no sentence compares anything.
+LEVEL = 0.05
+ENOUGH = 3
+SMALLEST = 0.0001  # p values below are not told apart
+Decided = Literal["holds", "fails", "undecided"]
+
+
+def decide(effect: float, p_value: float | None) -> Decided:
+    """Holds or fails where the corrected p value is below `LEVEL`; undecided otherwise, and without a test.
+
+    >>> decide(1.0, 0.04), decide(-1.0, 0.04), decide(1.0, 0.05), decide(1.0, None)
+    ('holds', 'fails', 'undecided', 'undecided')
+    """
+    if p_value is None or p_value >= LEVEL:
+        return "undecided"
+    return "holds" if effect > 0 else "fails"
+
+
+def p_of(pair: Paired) -> float | None:
+    """P value of a paired t-test, if there are enough seeds for one.
+
+    >>> p_of(Paired((1.0, 2.0))), p_of(Paired((1.0, 2.0, 3.0))) is None
+    (None, False)
+    """
+    return pair.p_value if pair.seeds >= ENOUGH else None
+
+
+def p_in_words(value: float | None) -> str:
+    """To four digits behind the point; "-" where there is no test.
+
+    >>> p_in_words(0.01), p_in_words(1e-9), p_in_words(None)
+    ('0.0100', '< 0.0001', '-')
+    """
+    if value is None:
+        return "-"
+    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"
+
+
+def p_phrase(value: float | None) -> str:
+    """The same as "p = ..", "p < ..", or nothing.
+
+    >>> p_phrase(SMALLEST), p_phrase(1e-9), p_phrase(None)
+    ('p = 0.0001', 'p < 0.0001', '')
+    """
+    words = p_in_words(value)
+    return "" if value is None else f"p {words if words.startswith('<') else f'= {words}'}"
+
+
+def seeds_in_words(count: int) -> str:
+    """A number of seeds.
+
+    >>> seeds_in_words(1), seeds_in_words(3)
+    ('1 seed', '3 seeds')
+    """
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def pooled(pairs: Sequence[Mapping[int, float]], others: Sequence[Mapping[int, float]]) -> Paired:

@@ -139,5 +139,6 @@ def draw_influence(influence: Influence, fit: Exponential, path: Path) -> Path:
         ),
         f"fit, times {np.exp(fit.rate):.3f} a step": Scores(every.tolist(), [fit.at(every).tolist()]),
     }
-    panel = Panel(lines, "influence of $z_t^2$ on the final loss", markers=True, from_zero=False)
+    title = f"How much the noise of step t is felt at the end, T = {influence.steps}"
+    panel = Panel(lines, "influence of $z_t^2$ on the final loss", title, markers=True, from_zero=False)
     return draw_panels([panel], path)

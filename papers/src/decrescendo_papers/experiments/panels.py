@@ -30,6 +30,7 @@ class Panel:
         fits: thin lines beside those of the same name.
         other: a second vertical axis: the values over this number, and its label.
         top: the axis holds at least this; for panels that are to be compared.
+        bottom: where the axis begins; what is lower is not shown.
     """
 
     lines: Mapping[str, Scores]
@@ -39,6 +40,7 @@ class Panel:
     markers: bool = False
     from_zero: bool = True
     top: float | None = None
+    bottom: float | None = None
     x: str = "step"
     each: bool = False
     fits: Mapping[str, Scores] = field(default_factory=dict[str, Scores])
@@ -90,6 +92,8 @@ def draw_panels(panels: Sequence[Panel], path: Path) -> Path:
                 "right", functions=(partial(np.multiply, 1 / unit), partial(np.multiply, unit))
             ).set_ylabel(words)
         axis.set_xlim(left=0)
+        if panel.bottom is not None:
+            axis.set_ylim(bottom=panel.bottom)
         if panel.from_zero:
             heights = [float(np.max(scores.spread[1])) for scores in panel.lines.values()]
             heights += [panel.level[0]] if panel.level is not None else []

@@ -117,6 +117,7 @@ class Table:
             have the noise of one of these.
         plain_settings: of the run without privacy, where they differ from the task's.
         plain_others: further runs without privacy: the name on the page, the task, what differs from its settings.
+        majority: share in % of the largest class among the test rows, by task, where a page says who scores no more.
     """
 
     key: str
@@ -133,6 +134,7 @@ class Table:
         default_factory=dict[str, tuple[str, Mapping[str, Any]]]
     )
     persons: tuple[str, ...] = ()
+    majority: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -173,6 +175,13 @@ class Table:
             for column in self.columns:
                 if not row.only or column.key in row.only:
                     yield self.cell(row, column, block, seeds)
+
+    def every_cell(self, seeds: Sequence[int]) -> Iterator[Cell]:
+        """All private cells, those of other settings too."""
+        yield from self.cells(seeds)
+        yield from self.tried_cells(seeds, (*self.tried, *self.own))
+        for block in BLOCKS:
+            yield from self.tried_cells(seeds, self.stopped, block)
 
     def plain_specs(self, seeds: Sequence[int]) -> dict[str, tuple[Spec, ...]]:
         """The runs without privacy, by task, and others by name."""

@@ -34,9 +34,8 @@ TABLE5 = Table(
         "The network is not the paper's: two convolutions and two linear layers on 32x32 means, 21,538 parameters, its "
         "settings searched for vanilla DP-SGD at epsilon 1 on pictures of T-shirts against other upper clothes "
         "(Fashion-MNIST's training images, as many and as unbalanced as the X-rays); no X-ray was opened for them.",
-        "The paper's VGG-11 has no settings in the paper. With those chosen here before (64x64, batch 128, 5 epochs, "
-        "rate 0.05, C_0 = 1, 10.5 million parameters) two private runs stayed at the majority class: 62.50 % of the "
-        "official test half has pneumonia. They are under *What was tried*.",
+        "The paper's VGG-11 has no settings in the paper. Those chosen here before (64x64, batch 128, 5 epochs, rate "
+        "0.05, C_0 = 1, 10.5 million parameters) are under *What was tried*.",
         "The official test half has another share of pneumonia (62.5 %) than the training half (74.2 %), and a child "
         "is in one half only; the random 85/15 split has images of one child in both. The paper does not say which "
         "split it used.",
@@ -45,6 +44,7 @@ TABLE5 = Table(
         row.changed(f"{row.key}-vgg", f"{row.label}, {VGG}", {}, ("xray/1.5",)) for row in (VANILLA, DYNAMIC)
     ),
     plain={"xray": 97.02, "xray-random": 97.02, "xray (VGG-11)": 97.02},
+    majority={"xray": 62.5},  # 390 of the 624 official test images have pneumonia
     plain_settings=dict.fromkeys(("xray", "xray-random"), PLAIN),
     plain_others={"xray (VGG-11)": ("xray", {})},
 )

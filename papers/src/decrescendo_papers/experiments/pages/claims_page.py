@@ -1,9 +1,17 @@
-"""The page of the comparative claims of both papers, and the sentences made of them that open the index."""
+"""The page of the comparative claims of both papers, and the sentences and tables made of them that open the index."""
 
 from collections.abc import Sequence
 
 from decrescendo.base.markdown import table
-from decrescendo_papers.experiments.comparisons import pooled
+from decrescendo_papers.experiments.alike import above
+from decrescendo_papers.experiments.comparisons import (
+    ENOUGH,
+    LEVEL,
+    p_in_words,
+    p_phrase,
+    pooled,
+    seeds_in_words,
+)
 from decrescendo_papers.experiments.pages.claims import (
     ORDERS,
     TOGETHER,
@@ -14,33 +22,35 @@ from decrescendo_papers.experiments.pages.claims import (
     short,
 )
 from decrescendo_papers.experiments.pages.filled import LINEAR, VANILLA, Filled
-from decrescendo_papers.experiments.pages.question import comparisons, p_in_words
+from decrescendo_papers.experiments.pages.question import comparisons, no_gain
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED
 
 PAPERS = ("Du et al.", "Hong et al.")
-WORDS = {
-    "dynamic": "Dynamic DP-SGD above vanilla", "sensitivity-decay": "Sensitivity decay above vanilla",
-    "growing-mu": "Growing mu above vanilla",
-}  # fmt: skip
+WORDS = {"dynamic": "dynamic", "sensitivity-decay": "sensitivity decay", "growing-mu": "growing mu"}
+IN_WORDS = dict(zip(BLOCKS, ("as the paper counts", "certified"), strict=True))
 RULE = (
-    "A claim *holds* or *fails* where the two-sided paired t-test over the seeds, after Holm's correction in its "
-    "family, has p < 0.05 in the claimed or in the other direction, and is *undecided* otherwise; where nothing is "
-    "random, it holds or fails as it is. That a curve is an exponential can fail, and not hold: it fails where some "
-    "measured step is off the fitted one, t-test over the seeds, p < 0.05 after a correction for the steps and Holm's."
+    f"A claim *holds* or *fails* where the two-sided paired t-test over the seeds, after Holm's correction in its "
+    f"family, has p < {LEVEL} in the claimed or in the other direction, and is *undecided* otherwise; with *too few "
+    f"seeds*, fewer than {ENOUGH}, nothing is compared; where nothing is random, it holds or fails as it is. That a "
+    "curve is an exponential can fail, and not hold: it fails where some measured step is off the fitted one, t-test "
+    f"over the seeds, p < {LEVEL} after a correction for the steps and Holm's."
 )
 
 
-def claims_page(claims: Sequence[Claim]) -> str:
+def claims_page(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
     """The whole page."""
     parts = [
         "# The papers' comparisons, one by one",
         "Of Du et al. the orders of methods that section 4.2 states, in every column, with the losses against training "
-        "without privacy and Figures 1, 3, 4 and 5; of Hong et al. section 5.",
-        f"Written by `papers report`; no number here is typed by hand. {RULE} *Paper* is the difference that the "
+        "without privacy and Figures 1 to 5; of Hong et al. section 5. Section 4.2 also says how fast and how stably "
+        "the methods converge, and names no measure of it: those words have no line here. What the theorems of both "
+        "papers say is on [another page](../errata.md).",
+        f"Written by `papers report` from finished runs. {RULE} *Paper* is the difference that the "
         "paper's own numbers show, *effect* the mean difference here with its standard error, in points unless said, "
         "above zero as claimed. The command runs what is missing; with `--results FOLDER`, an empty one, it runs "
         "the line again.",
         "\n".join(f"- {line}" for line in totals(claims)),
+        *column_by_column(tables, claims),
     ]
     header = ["claim", "cell", "paper", "effect", "seeds", "p", "after Holm", "verdict", "command"]
     for family in dict.fromkeys(claim.family for claim in claims):
@@ -56,58 +66,114 @@ def claims_page(claims: Sequence[Claim]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def column_by_column(tables: Sequence[Filled], claims: Sequence[Claim]) -> list[str]:
+    """The three methods against vanilla in every column, in one table."""
+    found = {
+        (claim.family, claim.words, claim.cell): claim
+        for claim in claims
+        if not claim.family.endswith(TOGETHER) and claim.pair.differences
+    }
+    rows: list[list[str]] = []
+    for filled in tables:
+        for column in filled.table.columns:
+            cells = [
+                _starred(found.get((family_of(filled, block), _against_vanilla(filled, key), column.key)))
+                for block in BLOCKS
+                for key in WORDS
+            ]
+            rows.append([short(filled), column.key, *cells])
+    if not any(cell != "-" for row in rows for cell in row[2:]):
+        return []
+    header = ["", "column", *(f"{words}, {block}" for block in BLOCKS for words in WORDS.values())]
+    return [
+        "## Against vanilla DP-SGD, column by column",
+        "Mean differences in points, *claimed* as the paper counts; a star where the claim holds or fails, brackets "
+        f"where there are fewer than {ENOUGH} seeds.",
+        table(header, rows, "llrrrrrr"),
+    ]
+
+
+def _against_vanilla(filled: Filled, key: str) -> str:
+    one, other = filled.row(key), filled.row(VANILLA)
+    return "" if one is None or other is None else f"{one.label} above {other.label}"
+
+
+def _starred(claim: Claim | None) -> str:
+    if claim is None:
+        return "-"
+    mean = f"{claim.pair.mean:+.2f}"
+    if claim.outcome == "too few seeds":
+        return f"({mean})"
+    return mean + "*" * (claim.outcome in ("holds", "fails"))
+
+
 def totals(claims: Sequence[Claim]) -> list[str]:
     """How many claims of each paper hold, fail and are open."""
-    lines: list[str] = []
-    for paper in PAPERS:
-        of = [
-            claim
-            for claim in claims
-            if claim.family.startswith(paper) and not claim.family.endswith(TOGETHER)
-        ]
-        found = counts(of)
-        missing = f", {found['no run']} have no run" if found["no run"] else ""
-        lines.append(
-            f"**{paper}**, {sum(found.values())} comparisons: {found['holds']} hold, {found['fails']} fail, "
-            f"{found['undecided']} are undecided{missing}."
-        )
-    return lines
+    return [
+        f"**{paper}**: {_outcomes([one for one in claims if one.family.startswith(paper)])}"
+        for paper in PAPERS
+    ]
 
 
-def what_holds(tables: Sequence[Filled], claims: Sequence[Claim]) -> str:
-    """The top of the index."""
+def _outcomes(claims: Sequence[Claim]) -> str:
+    """In a sentence; columns together are not counted beside the columns."""
+    found = counts([claim for claim in claims if not claim.family.endswith(TOGETHER)])
+    few = f", {found['too few seeds']} have too few seeds" if found["too few seeds"] else ""
+    missing = f", {found['no run']} have no run" if found["no run"] else ""
+    return (
+        f"of {sum(found.values())} comparisons {found['holds']} hold, {found['fails']} fail, {found['undecided']} are "
+        f"undecided{few}{missing}."
+    )
+
+
+def in_brief(paper: str, claims: Sequence[Claim]) -> str:
+    """One sentence for the index."""
+    words = _outcomes([claim for claim in claims if claim.family.startswith(paper)])
+    return f"{words[0].upper()}{words[1:]}"
+
+
+def what_holds(tables: Sequence[Filled], claims: Sequence[Claim]) -> list[str]:
+    """The top of the index: short sentences, and a table of every method against vanilla DP-SGD."""
     lines = totals(claims)
-    for first, second in ORDERS[:3]:
-        both = [(one, other) for of in tables if (one := of.row(first)) and (other := of.row(second))]
-        words = {f"{one.label} above {other.label}" for one, other in both}
+    rows: list[list[str]] = []
+    for key, base in ORDERS[:3]:
         for block in BLOCKS:
-            found = [claim for claim in claims if claim.words in words and f", {block}" in claim.family]
-            parts = [claim for claim in found if claim.pair.differences]
-            if not parts:
+            both = [(filled, _against_vanilla(filled, key)) for filled in tables]
+            of = [
+                claim
+                for filled, words in both
+                for claim in claims
+                if claim.words == words and claim.family.startswith(family_of(filled, block))
+            ]
+            found = [claim for claim in of if claim.pair.differences]
+            if not found:
                 continue
-            told: list[str] = []
-            for filled in tables:
-                single, together = (
-                    [claim for claim in parts if claim.family == f"{family_of(filled, block)}{end}"]
-                    for end in ("", f", {TOGETHER}")
-                )
-                effects = " ".join(
-                    f"{claim.pair.mean:+.2f}" for claim in single if claim.cell in filled.table.keys
-                )
-                if effects and together:
-                    mean = f"{together[0].pair.mean:+.2f}, p = {p_in_words(together[0].corrected)}"
-                    told.append(f"{short(filled)} {effects} (together {mean}, {together[0].outcome})")
-            single = [claim for claim in parts if not claim.family.endswith(TOGETHER)]
-            low = [claim.cell for claim in single if claim.pair.mean <= 0]
-            lines.append(
-                f"**{WORDS[first]}, {IN_WORDS[block]}**: {universal(parts)} At or below in {', '.join(low) or 'none'}. "
-                f"Points: {'; '.join(told)}."
-            )
-    lines += [line for filled in tables for line in against_falling_rate(filled)]
-    return "\n".join(f"- {line}" for line in lines)
+            if key == "dynamic" and base == VANILLA:
+                lines.append(f"**Dynamic DP-SGD above vanilla, {IN_WORDS[block]}**: {universal(found)}")
+            together = [
+                next((one for one in found if one.family == f"{family_of(filled, block)}, {TOGETHER}"), None)
+                for filled in tables
+            ]
+            rows.append([WORDS[key], IN_WORDS[block], *(_mean(claim) for claim in together)])
+    parts = ["\n".join(f"- {line}" for line in lines)]
+    if rows:
+        parts += [
+            "Each method against vanilla DP-SGD: the mean over the columns of a table, in points, p after Holm, and "
+            "whether the paper's claim that it is above holds. [Column by column](claims.md).",
+            table(
+                ["method", "counted", *(short(filled) for filled in tables)], rows, "ll" + "l" * len(tables)
+            ),
+        ]
+    return [*parts, *falling_rates(tables)]
 
 
-IN_WORDS = dict(zip(BLOCKS, ("as the paper counts", "certified"), strict=True))
+def _mean(claim: Claim | None) -> str:
+    if claim is None:
+        return "-"
+    if claim.outcome == "too few seeds":
+        return f"{seeds_in_words(claim.pair.seeds)}: too few"
+    words = f"{claim.pair.mean:+.2f}", p_phrase(claim.corrected), claim.outcome
+    return ", ".join(filter(None, words))
 
 
 def universal(claims: Sequence[Claim]) -> str:
@@ -120,14 +186,32 @@ def universal(claims: Sequence[Claim]) -> str:
         verdict = "holds everywhere"
     else:
         verdict = "undecided"
+    few = found["too few seeds"]
+    left = f" In {few} there are too few seeds." if few else ""
     return (
         f"{verdict}. Significantly above in {found['holds']} of {len(single)} columns, significantly below in "
-        f"{found['fails']}, undecided in {found['undecided']}; the sign is the paper's in {alike} of {alike + other}."
+        f"{found['fails']}, undecided in {found['undecided']}.{left} The sign is the paper's in {alike} of "
+        f"{alike + other}."
     )
 
 
-def against_falling_rate(filled: Filled) -> list[str]:
-    """Dynamic against the control that the paper lacks, with what both are against vanilla."""
+def falling_rates(tables: Sequence[Filled]) -> list[str]:
+    """Dynamic against the control that the paper lacks, with what both are against vanilla; empty without runs."""
+    rows = [row for filled in tables if (row := _falling_rate(filled))]
+    if not rows:
+        return []
+    header = [
+        "certified", "columns", "seeds", "dynamic - vanilla", "falling rate - vanilla", "dynamic - falling rate",
+        "p after Holm", "dynamic against the falling rate",
+    ]  # fmt: skip
+    return [
+        "Is it the noise, or the smaller steps? Vanilla DP-SGD whose learning rate falls to zero is a control that "
+        "the paper lacks; the rate itself was not tuned again for it. In points, mean over the columns:",
+        table(header, rows, "lrrrrrrl"),
+    ]
+
+
+def _falling_rate(filled: Filled) -> list[str]:
     _, together = comparisons(filled)
     of = next((one for one in together if one.row.key == "dynamic" and one.pair.differences), None)
     control, base = filled.row(LINEAR), filled.row(VANILLA)
@@ -148,13 +232,30 @@ def against_falling_rate(filled: Filled) -> list[str]:
         else set()
     )
     by = {key: [{seed: one[seed] for seed in common} for one in found] for key, found in by.items()}
-    above = [pooled(by[row.key], by[VANILLA]) for row in (of.row, control)]
-    if not above[0].differences:
-        return []
-    seeds = "1 seed" if of.pair.seeds == 1 else f"{of.pair.seeds} seeds"
-    return [
-        f"**A falling learning rate instead, {short(filled)}** (certified, mean of "
-        f"{len(present)} columns, {seeds}): dynamic is {of.pair.mean:+.2f} points against vanilla with a rate falling "
-        f"to zero (p after Holm {p_in_words(of.p_value)}); against vanilla, dynamic is {above[0].mean:+.2f} and the "
-        f"falling rate {above[1].mean:+.2f}."
+    against = [
+        pooled(by[one], by[other])
+        for one, other in ((of.row.key, VANILLA), (LINEAR, VANILLA), (of.row.key, LINEAR))
     ]
+    if not common:
+        return []
+    enough = len(common) >= ENOUGH
+    return [
+        short(filled), str(len(present)), str(len(common)),
+        *(f"{pair.mean:+.2f}" if enough else "-" for pair in against), p_in_words(of.p_value if enough else None),
+        _told(of.pair.mean, of.significant, no_gain(filled, of.row)) if enough else "too few seeds",
+    ]  # fmt: skip
+
+
+def _told(difference: float, significant: bool, gains_nothing: bool) -> str:
+    """What the control says of dynamic.
+
+    >>> _told(1.0, True, False), _told(-1.0, True, False), _told(1.0, False, False)
+    ('significantly above it', 'significantly below it', 'no significant difference')
+    >>> _told(1.0, True, True)
+    'not above vanilla either'
+    """
+    if gains_nothing:
+        return "not above vanilla either"
+    if not significant:
+        return "no significant difference"
+    return "significantly above it" if above(difference, 0.0) else "significantly below it"

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import Float
 
 from decrescendo.accounting import rounded
 from decrescendo.base.markdown import table
@@ -95,14 +96,15 @@ def costs_words(figure: Figure, sources: Sources) -> str:
             "lower end over CLT",
             "Renyi over upper end",
         ]
-        parts += [table(header, rows, "lrrrrrr"), _order(found)]
+        parts += [table(header, rows, "lrrrrrr"), how_they_lie(found)]
     missing = [name for name in figure.curves if name not in found]
     if missing:
         parts.append(f"- **Unfinished**: not computed yet: {', '.join(missing)}.")
     return "\n\n".join(parts)
 
 
-def _order(found: dict[str, Costs]) -> str:
+def how_they_lie(found: dict[str, Costs]) -> str:
+    """Which of the accountants is above which, in two sentences."""
     clt, lower, upper, renyi = (
         np.concatenate([getattr(costs, name) for costs in found.values()])
         for name in ("clt", "lower", "upper", "renyi")
@@ -111,6 +113,16 @@ def _order(found: dict[str, Costs]) -> str:
     return (
         f"- At {below} of {len(clt)} points the CLT's claim is below the certified lower end, so proved to be too "
         f"small; at {above} of {len(clt)} Renyi accounting is at or above the certified upper end.\n"
-        f"- In the mean the CLT lies {100 * float(np.mean(1 - clt / upper)):.2f} % below the certified upper end, "
-        f"Renyi accounting {100 * float(np.mean(renyi / upper - 1)):.2f} % above it."
+        f"- In the mean the CLT lies {_aside(clt / upper)} the certified upper end, Renyi accounting "
+        f"{_aside(renyi / upper)} it."
     )
+
+
+def _aside(ratios: Float[np.ndarray, " points"]) -> str:
+    """How far, and on which side.
+
+    >>> _aside(np.array([1.1, 1.1])), _aside(np.array([0.9]))
+    ('10.00 % above', '10.00 % below')
+    """
+    away = 100 * float(np.mean(ratios - 1))
+    return f"{abs(away):.2f} % {'above' if away >= 0 else 'below'}"

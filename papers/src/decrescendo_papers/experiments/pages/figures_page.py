@@ -41,9 +41,10 @@ def figures_page(sources: Sources) -> str:
     parts = [
         "# Figures 1 to 5",
         "Figures of Du et al. 2022, drawn by `papers report` from the finished runs in `results/runs` and the "
-        "cost curves in `results/figures`; no number here is typed by hand. Bands go from the lowest to the highest "
-        "seed; where thin lines are the seeds, the thick one is their median; cost curves are computed at the dots, "
-        "and the lines only join them.",
+        "cost curves in `results/figures`; typed by hand are the lines that begin a section. Bands go from the lowest "
+        "to the highest seed; where thin lines are the seeds, the thick one is their median, and what is below the "
+        "axis has left the picture: the first steps, and seeds that lost what they had learned. Cost curves are "
+        "computed at the dots, and the lines only join them.",
     ]
     for key, (_, words) in SECTIONS.items():
         figure = FIGURES[key]

@@ -1,13 +1,15 @@
 """Figure 3: accuracy over the grid of 1/rho_mu and 1/rho_c."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
-from decrescendo.report import paired
+from decrescendo.report import Paired, paired
 from decrescendo_papers.experiments.alike import above, first_of_least, first_of_most
+from decrescendo_papers.experiments.comparisons import seeds_in_words
 from decrescendo_papers.experiments.figure import Figure
 from decrescendo_papers.experiments.figures import COARSE, EPSILON, TASK, WHOLE, grid_spec
 from decrescendo_papers.experiments.heat import draw_heat
@@ -63,27 +65,35 @@ def grid_words(_: Figure, sources: Sources) -> str:
     ]
     gains = above_vanilla(sources.archive)
     if gains:
-        better = sum(above(gain, 0.0, size=100.0) for gain in gains.values())
+        means = [gain.mean for gain in gains.values()]
+        better = sum(above(mean, 0.0, size=100.0) for mean in means)
         lines.append(
             f"- {better} of {len(gains)} points are above vanilla DP-SGD at the same claimed epsilon, compared over "
-            f"the seeds that both have: by {min(gains.values()):+.2f} to {max(gains.values()):+.2f} points."
+            f"the seeds that both have ({_range(sorted({gain.seeds for gain in gains.values()}))}; nothing is tested): "
+            f"by {min(means):+.2f} to {max(means):+.2f} points."
         )
     return "\n".join(lines)
 
 
-def above_vanilla(archive: Archive) -> dict[tuple[float, float], float]:
-    """Mean difference to vanilla DP-SGD at every point, over the seeds that both have."""
+def above_vanilla(archive: Archive) -> dict[tuple[float, float], Paired]:
+    """Differences to vanilla DP-SGD at every point, over the seeds that both have."""
     spec = base_spec(TASK, epsilon=EPSILON, accountant="clt", settings={"method": "constant"})
     vanilla = score_of(archive.of(spec)).by_seed
     pairs = {point: paired(score.by_seed, vanilla) for point, score in scores(archive).items()}
-    return {point: pair.mean for point, pair in pairs.items() if pair.seeds}
+    return {point: pair for point, pair in pairs.items() if pair.seeds}
+
+
+def mean_of(gains: Mapping[tuple[float, float], Paired]) -> Paired:
+    """Mean over the points, a difference a seed, where all points have the same number of seeds; else of the means."""
+    if len({gain.seeds for gain in gains.values()}) > 1:
+        return Paired((math.fsum(gain.mean for gain in gains.values()) / len(gains),), 100.0)
+    by_seed = zip(*(gain.differences for gain in gains.values()), strict=True)
+    return Paired(tuple(math.fsum(values) / len(values) for values in by_seed), 100.0)
 
 
 def _point(point: tuple[float, float]) -> str:
     return f"1/rho_mu = {point[0]:g}, 1/rho_c = {point[1]:g}"
 
 
-def _range(counts: list[int]) -> str:
-    if counts == [1]:
-        return "1 seed"
-    return f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+def _range(counts: Sequence[int]) -> str:
+    return f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else seeds_in_words(counts[0])

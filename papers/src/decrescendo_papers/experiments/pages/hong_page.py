@@ -6,6 +6,7 @@ import numpy as np
 
 from decrescendo.accounting import Gaussian, mu_of, rho_of, rounded
 from decrescendo.base.markdown import table
+from decrescendo_papers.experiments.comparisons import p_in_words
 from decrescendo_papers.experiments.estimate import LEVEL, Influence, fit_exponential
 from decrescendo_papers.experiments.hong import (
     CASES,
@@ -32,7 +33,7 @@ from decrescendo_papers.experiments.pages.hong_cases import (
     inside,
     values,
 )
-from decrescendo_papers.experiments.pages.hong_verdict import p_words, verdict
+from decrescendo_papers.experiments.pages.hong_verdict import verdict
 from decrescendo_papers.experiments.pages.settings import machines_table
 
 
@@ -43,8 +44,7 @@ def hong_page(sources: Sources) -> str:
         "# Section 5 of Hong et al.",
         "Private gradient descent with uniform noise and with noise that falls exponentially, from the experiment of "
         "Hong, Wang and Zhou 2022, *Dynamic Privacy Budget Allocation Improves Data Efficiency of Differentially "
-        "Private Gradient Descent*. Written by `papers report` from `results/runs` and `results/influence`; no "
-        "number is typed by hand.",
+        "Private Gradient Descent*. Written by `papers report` from `results/runs` and `results/influence`.",
         "## What holds here",
         verdict(sources, cases),
         "## What was done",
@@ -204,8 +204,8 @@ def _comparison(cases: Sequence[Compared]) -> str:
                 _spread(values(one.plain, metric).values(), digits),
                 str(pair.seeds),
                 f"{pair.mean:+.{digits}f} ± {pair.error:.{digits}f}",
-                p_words(pair.p_value),
-                p_words(p),
+                p_in_words(pair.p_value),
+                p_in_words(p),
             ]
             for one, pair, p in zip(cases, pairs, corrected_p(pairs), strict=True)
         ]
@@ -228,7 +228,7 @@ def _same_steps(cases: Sequence[Compared]) -> str:
     for metric in UNITS:
         pairs = [one.gain(metric, steps) for one, steps in places]
         for row, pair, p in zip(rows, pairs, corrected_p(pairs), strict=True):
-            row += [f"{pair.mean:+.{DIGITS[metric]}f} ± {pair.error:.{DIGITS[metric]}f}", p_words(p)]
+            row += [f"{pair.mean:+.{DIGITS[metric]}f} ± {pair.error:.{DIGITS[metric]}f}", p_in_words(p)]
     header = [
         "case",
         "T",

@@ -6,8 +6,8 @@ import numpy as np
 
 from decrescendo.report import Paired
 from decrescendo_papers.experiments.alike import above
-from decrescendo_papers.experiments.comparisons import holm
-from decrescendo_papers.experiments.estimate import fit_exponential
+from decrescendo_papers.experiments.comparisons import LEVEL, decide, holm, p_in_words
+from decrescendo_papers.experiments.estimate import Exponential, Influence, fit_exponential
 from decrescendo_papers.experiments.hong import CASES, SEEDS, SHOWN, STAND_INS, STEPS, influence_of
 from decrescendo_papers.experiments.pages.archive import Sources
 from decrescendo_papers.experiments.pages.hong_cases import (
@@ -25,7 +25,6 @@ from decrescendo_papers.experiments.pages.hong_cases import (
 )
 from decrescendo_papers.experiments.pages.hong_figures import NAMES
 
-SIGNIFICANT, SMALLEST = 0.05, 0.0001
 KINDS = {metric: "test accuracy" if metric == ACCURACY else "training loss" for metric in UNITS}
 WORDS = {
     metric: "points of test accuracy" if metric == ACCURACY else "nats of training loss" for metric in UNITS
@@ -48,30 +47,20 @@ def verdict(sources: Sources, cases: Sequence[Compared]) -> str:
     return "\n".join(f"- {line}" for line in lines if line)
 
 
-def p_words(value: float | None) -> str:
-    """To four digits behind the point.
-
-    >>> p_words(0.01), p_words(1e-9), p_words(None)
-    ('0.0100', '< 0.0001', '-')
-    """
-    if value is None:
-        return "-"
-    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"
-
-
 def _shape(sources: Sources) -> str:
     studies = [case.study(steps) for case in CASES for steps in STEPS]
     found = [one for study in studies if (one := influence_of(study, sources.influence, SEEDS)) is not None]
     if not found:
         return ""
     fits = [fit_exponential(one) for one in found]
-    rising = sum(above(fit.interval[0] * fit.steps, 0.0, size=1.0) for fit in fits)
-    later = sum(above(float(one.mean[-1]), float(one.mean[0])) for one in found)
-    below = sum(above(0.0, float(one.interval()[1][0]), size=float(one.error[0])) for one in found)
+    rising = sum(map(rises, fits))
+    later = sum(map(later_matters_more, found))
+    below = sum(map(starts_below_zero, found))
+    seeds = sorted({one.seeds for one in found})
     pairs = list(zip(found, fits, strict=True))
     held = sum(bool(inside(one, fit).all()) for one, fit in pairs)
     tested = [p for one, fit in pairs if (p := refuted(one, fit)) is not None]
-    off = sum(p < SIGNIFICANT for p in holm(tested))
+    off = sum(decide(-1.0, p) == "fails" for p in holm(tested))
     negative = (
         f" But the first step's influence is below zero, with its whole interval, in {below}: more noise there "
         "*lowers* the final training loss, which no positive exponential can say, and no bound of the paper either."
@@ -80,12 +69,27 @@ def _shape(sources: Sources) -> str:
     )
     return (
         f"**Influence is about an exponential of t**: {how_far(off, len(tested))}. Some measured step is off the "
-        f"fitted exponential in {off} of {len(tested)} cases and numbers of steps (p < {SIGNIFICANT} after a "
-        "correction for the steps and Holm's; five seeds see large distances only). It grows: the last step matters "
-        f"more than the first in {later} of {len(found)} cases and numbers of steps, and the fitted growth is above "
-        f"one, with its whole interval, in {rising}. The exponential lies within the band of each measured step by "
-        f"itself in {held} of {len(found)}.{negative}"
+        f"fitted exponential in {off} of {len(tested)} cases and numbers of steps (p < {LEVEL} after a "
+        f"correction for the steps and Holm's; {seeds[0]} seeds see large distances only). The last step matters more "
+        f"than the first in {later} of {len(found)} cases and numbers of steps, and the fitted growth is above one, "
+        f"with its whole interval, in {rising}. The exponential lies within the band of each measured step by itself "
+        f"in {held} of {len(found)}.{negative}"
     )
+
+
+def rises(fit: Exponential) -> bool:
+    """Whether the fitted growth is above one with its whole interval."""
+    return above(fit.interval[0] * fit.steps, 0.0, size=1.0)
+
+
+def later_matters_more(found: Influence) -> bool:
+    """Whether the last step's influence is above the first's."""
+    return above(float(found.mean[-1]), float(found.mean[0]))
+
+
+def starts_below_zero(found: Influence) -> bool:
+    """Whether the first step's influence is below zero with its whole interval."""
+    return above(0.0, float(found.interval()[1][0]), size=float(found.error[0]))
 
 
 def how_far(off: int, cases: int) -> str:
@@ -97,15 +101,8 @@ def how_far(off: int, cases: int) -> str:
 
 def _winner(cases: Sequence[Compared], metric: str) -> str:
     pairs = [one.gain(metric) for one in cases]
-    better, worse = _decided([one.case.key for one in cases], pairs)
-    if len(better) == len(cases):
-        holds = "holds everywhere here"
-    elif better and worse:
-        holds = "holds in some cases and is reversed in others"
-    elif better:
-        holds = "holds in some cases"
-    else:
-        holds = "is reversed here" if worse else "cannot be seen here"
+    better, worse = decided_cases([one.case.key for one in cases], pairs)
+    holds = standing(len(better), len(worse), len(cases))
     return (
         f"**Exponential noise beats uniform noise** ({KINDS[metric]}, each with the steps it chose): {holds}. "
         f"Significantly better in {len(better)} of {len(cases)} cases{_listed(better)}, significantly worse in "
@@ -113,10 +110,19 @@ def _winner(cases: Sequence[Compared], metric: str) -> str:
     )
 
 
+def standing(better: int, worse: int, cases: int) -> str:
+    """What becomes of a claim for all cases."""
+    if better == cases:
+        return "holds everywhere here"
+    if better:
+        return "holds in some cases" + (" and is reversed in others" if worse else "")
+    return "is reversed here" if worse else "cannot be seen here"
+
+
 def _shape_alone(cases: Sequence[Compared], metric: str) -> str:
     places = [(one, steps) for one in cases for steps in one.steps]
     keys = [f"{one.case.key} at T = {steps}" for one, steps in places]
-    better, worse = _decided(keys, [one.gain(metric, steps) for one, steps in places])
+    better, worse = decided_cases(keys, [one.gain(metric, steps) for one, steps in places])
     return (
         f"**The shape alone** ({KINDS[metric]}, both with the same number of steps): significantly better in "
         f"{len(better)} of {len(places)} comparisons{_listed(better)}, significantly worse in {len(worse)}"
@@ -124,13 +130,13 @@ def _shape_alone(cases: Sequence[Compared], metric: str) -> str:
     )
 
 
-def _decided(keys: Sequence[str], pairs: Sequence[Paired]) -> tuple[list[str], list[str]]:
-    found = [
-        (key, pair.mean > 0)
-        for key, pair, p in zip(keys, pairs, corrected_p(pairs), strict=True)
-        if p is not None and p < SIGNIFICANT
-    ]
-    return [key for key, up in found if up], [key for key, up in found if not up]
+def decided_cases(keys: Sequence[str], pairs: Sequence[Paired]) -> tuple[list[str], list[str]]:
+    """The keys where the exponential is significantly better, and worse."""
+    found = {key: decide(pair.mean, p) for key, pair, p in zip(keys, pairs, corrected_p(pairs), strict=True)}
+    better, worse = (
+        [key for key, outcome in found.items() if outcome == what] for what in ("holds", "fails")
+    )
+    return better, worse
 
 
 def _listed(keys: Sequence[str]) -> str:
@@ -154,7 +160,7 @@ def _trends(sources: Sources, cases: Sequence[Compared]) -> list[str]:
     lines: list[str] = []
     for title in groups:
         words = "; ".join(
-            _moved(metric, pair, p)
+            moved(metric, pair, p)
             for (name, metric, pair), p in zip(found, corrected, strict=True)
             if name == title
         )
@@ -169,12 +175,14 @@ def _trends(sources: Sources, cases: Sequence[Compared]) -> list[str]:
     return lines
 
 
-def _moved(metric: str, pair: Paired, p: float | None) -> str:
+def moved(metric: str, pair: Paired, p: float | None) -> str:
+    """How a gain moves, in words."""
     size = f"{pair.mean:+.{DIGITS[metric]}f} ± {pair.error:.{DIGITS[metric]}f} {WORDS[metric]}"
-    if p is None or p >= SIGNIFICANT:
-        return f"does not move significantly in {KINDS[metric]} ({size}, p after Holm {p_words(p)})"
-    way = "grows" if pair.mean > 0 else "shrinks"
-    return f"{way} in {KINDS[metric]} ({size}, p after Holm {p_words(p)})"
+    outcome = decide(pair.mean, p)
+    if outcome == "undecided":
+        return f"does not move significantly in {KINDS[metric]} ({size}, p after Holm {p_in_words(p)})"
+    way = "grows" if outcome == "holds" else "shrinks"
+    return f"{way} in {KINDS[metric]} ({size}, p after Holm {p_in_words(p)})"
 
 
 def _growths(sources: Sources, cases: Sequence[Compared]) -> str:

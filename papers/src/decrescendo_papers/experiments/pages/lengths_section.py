@@ -48,10 +48,30 @@ def draw_lengths(figure: Figure, sources: Sources, path: Path) -> Path | None:
                 "mean length of an example's gradient",
                 other=(coordinates(figure) ** 0.5, "average coordinate (root mean square)"),
             ),
-            Panel(traces(figure, sources, "test_accuracy"), "test accuracy (%)", from_zero=False, each=True),
+            Panel(
+                accuracies := traces(figure, sources, "test_accuracy"),
+                "test accuracy (%)", from_zero=False, each=True, bottom=_bottom(accuracies),
+            ),
         ],
         path,
-    )
+    )  # fmt: skip
+
+
+def _bottom(accuracies: Mapping[str, Scores]) -> float:
+    """Where the axis begins: below the medians of all methods once a tenth of the steps are done.
+
+    >>> _bottom({"a": Scores([1, 50, 100], [[10.0, 91.0, 95.0]]), "b": Scores([1, 50, 100], [[10.0, 88.0, 11.0]] * 3)})
+    10.0
+    >>> _bottom({"b": Scores([1, 50, 100], [[10.0, 88.0, 90.0], [10.0, 88.0, 90.0], [10.0, 88.0, 11.0]])})
+    80.0
+    """
+    late = [
+        float(median)
+        for scores in accuracies.values()
+        for step, median in zip(scores.steps, np.median(scores.values, axis=0), strict=True)
+        if step >= scores.steps[-1] / 10
+    ]
+    return 10.0 * float(np.floor(min(late) / 10))
 
 
 def coordinates(figure: Figure) -> int:

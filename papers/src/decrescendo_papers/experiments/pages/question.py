@@ -5,16 +5,24 @@ from dataclasses import dataclass
 
 from decrescendo.base.markdown import table
 from decrescendo.report import Paired
-from decrescendo_papers.experiments.comparisons import holm, pooled
+from decrescendo_papers.experiments.alike import above
+from decrescendo_papers.experiments.comparisons import (
+    ENOUGH,
+    Decided,
+    decide,
+    holm,
+    p_in_words,
+    p_of,
+    p_phrase,
+    pooled,
+    seeds_in_words,
+)
 from decrescendo_papers.experiments.pages.filled import LINEAR, VANILLA, Filled
 from decrescendo_papers.experiments.table import CERTIFIED, Column, Row
 
 MOVING = ("dynamic", "sensitivity-decay", "growing-mu")
 
-# Below this a difference is called significant.
-LEVEL = 0.05
 MANY_SEEDS = 10
-SMALLEST = 0.0001  # what is below is not told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +43,14 @@ class Comparison:
     p_value: float | None = None
 
     @property
+    def outcome(self) -> Decided:
+        """Whether the method is above the control, after the correction."""
+        return decide(self.pair.mean, self.p_value)
+
+    @property
     def significant(self) -> bool:
         """Whether the corrected p value is below the level."""
-        return self.p_value is not None and self.p_value < LEVEL
+        return self.outcome != "undecided"
 
 
 def comparisons(filled: Filled) -> tuple[list[Comparison], list[Comparison]]:
@@ -60,7 +73,7 @@ def comparisons(filled: Filled) -> tuple[list[Comparison], list[Comparison]]:
 
 
 def _corrected(found: list[Comparison]) -> list[Comparison]:
-    values = {i: one.pair.p_value for i, one in enumerate(found)}
+    values = {i: p_of(one.pair) for i, one in enumerate(found)}
     tested = {i: value for i, value in values.items() if value is not None}
     corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
     return [Comparison(one.row, one.column, one.pair, corrected.get(i)) for i, one in enumerate(found)]
@@ -78,7 +91,7 @@ def question_section(filled: Filled) -> str:
             str(one.pair.seeds),
             f"{one.pair.mean:+.2f}" if one.pair.differences else "-",
             f"{one.pair.error:.2f}" if one.pair.seeds > 1 else "-",
-            p_in_words(one.pair.p_value),
+            p_in_words(p_of(one.pair)),
             p_in_words(one.p_value),
         ]
         for one in (*single, *together)
@@ -104,10 +117,13 @@ def answer(filled: Filled) -> str:
     lines: list[str] = []
     for pooling in together:
         name = f"{pooling.row.label} against a falling learning rate"
-        seeds, tested = pooling.pair.seeds, [one for one in single if one.row == pooling.row]
-        if seeds < 2:
+        seeds, tested = (
+            pooling.pair.seeds,
+            [one for one in single if one.row == pooling.row and one.pair.seeds >= ENOUGH],
+        )
+        if seeds < ENOUGH:
             lines.append(
-                f"- {name}: {_few(seeds)} complete in every column that has runs; nothing is decided."
+                f"- {name}: {_few(seeds)} complete in every column that has runs: too few, nothing is compared."
             )
             continue
         if no_gain(filled, pooling.row):
@@ -117,18 +133,20 @@ def answer(filled: Filled) -> str:
                 "says little of either."
             )
             continue
-        direction = "better" if pooling.pair.mean > 0 else "worse"
-        verdict = f"significantly {direction}" if pooling.significant else "no significant difference"
-        columns = sum(bool(one.pair.differences) for one in tested)
-        better = sum(one.significant and one.pair.mean > 0 for one in tested)
-        worse = sum(one.significant and one.pair.mean < 0 for one in tested)
+        p = p_phrase(pooling.p_value)
+        verdict = {
+            "holds": "significantly better", "fails": "significantly worse", "undecided": "no significant difference",
+        }[pooling.outcome]  # fmt: skip
+        better, worse = (sum(one.outcome == outcome for one in tested) for outcome in ("holds", "fails"))
         lines.append(
-            f"- {name}: {pooling.pair.mean:+.2f} points over {columns} columns and {seeds} seeds"
-            f"{_p(pooling.p_value)}: {verdict}. Of single columns it is significantly better in {better}, "
+            f"- {name}: {pooling.pair.mean:+.2f} points over {len(tested)} columns and {seeds} seeds"
+            f"{p and f' ({p} after Holm)'}: {verdict}. Of single columns it is significantly better in {better}, "
             f"worse in {worse}, undecided in {len(tested) - better - worse}."
         )
-    few = min(pooling.pair.seeds for pooling in together)
-    if 2 <= few < MANY_SEEDS:
+    few = min(
+        (pooling.pair.seeds for pooling in together if pooling.pair.seeds >= ENOUGH), default=MANY_SEEDS
+    )
+    if few < MANY_SEEDS:
         lines.append(
             f"- The tests rest on as few as {few} seeds. So few decide only large differences: no significant "
             "difference does not mean none."
@@ -144,21 +162,8 @@ def no_gain(filled: Filled, row: Row) -> bool:
     found = pooled(
         *([pair[at].by_seed for pair in scores if pair[0].seeds and pair[1].seeds] for at in (0, 1))
     )
-    return bool(found.differences) and found.mean <= 0
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return ""
-    return f" (p {'= ' * (value >= SMALLEST)}{p_in_words(value)} after Holm)"
-
-
-def p_in_words(value: float | None) -> str:
-    """To four digits behind the point; "-" where there is no test."""
-    if value is None:
-        return "-"
-    return f"< {SMALLEST}" if value < SMALLEST else f"{value:.4f}"
+    return found.seeds >= ENOUGH and not above(found.mean, 0.0)
 
 
 def _few(seeds: int) -> str:
-    return "no seed is" if seeds == 0 else "one seed is"
+    return "no seed is" if seeds == 0 else f"{seeds_in_words(seeds)} {'is' if seeds == 1 else 'are'}"

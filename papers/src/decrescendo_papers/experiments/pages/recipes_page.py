@@ -2,6 +2,7 @@
 
 from decrescendo.base.markdown import table
 from decrescendo_papers.experiments.alike import above, first_of_most
+from decrescendo_papers.experiments.comparisons import ENOUGH
 from decrescendo_papers.experiments.pages.archive import Archive
 from decrescendo_papers.experiments.pages.scores import Score, score_of
 from decrescendo_papers.experiments.pages.settings import machines_table
@@ -85,11 +86,12 @@ def _standing(
         for name, recipe in strong.recipes.items()
         if (plain_task(recipe.spec.task), recipe.spec.epsilon, recipe.spec.model) == (task, epsilon, model)
     }
-    run = {name: start for name, start in known.items() if scores[name].seeds}
+    run = {name: start for name, start in known.items() if scores[name].seeds >= ENOUGH}
     if not known:
         return "not reached", f"{task}-{epsilon:g}-{model} (no recipe)"
     if not run:
-        return "no run yet", f"{task}-{epsilon:g}-{model}"
+        few = any(scores[name].seeds for name in known)
+        return "no run yet", f"{task}-{epsilon:g}-{model}" + f" (fewer than {ENOUGH} seeds)" * few
     # A fresh start first: it needs no public data but for its settings.
     for name, start in sorted(run.items(), key=lambda item: bool(item[1])):
         if not above(target, scores[name].mean):

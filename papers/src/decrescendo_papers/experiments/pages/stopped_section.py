@@ -2,9 +2,9 @@
 
 from decrescendo.base.markdown import table
 from decrescendo_papers.experiments.alike import above
+from decrescendo_papers.experiments.comparisons import ENOUGH
 from decrescendo_papers.experiments.methods import DYNAMIC
 from decrescendo_papers.experiments.pages.filled import REACHED, Filled
-from decrescendo_papers.experiments.pages.verdict import FEW_SEEDS
 from decrescendo_papers.experiments.table import BLOCKS, CERTIFIED, CLAIMED, Cell
 
 NAMES = {CLAIMED: "as the paper counts", CERTIFIED: "certified"}
@@ -71,31 +71,29 @@ def sentences(filled: Filled) -> list[str]:
             )
         if absent := [cell.column.key for cell, score in ran if not (score.refused or score.seeds)]:
             lines.append(f"**Unfinished**, {NAMES[block]}: no run yet in {', '.join(absent)}.")
-        if few := [
-            f"{cell.column.key} ({score.seeds})" for cell, score in ran if 0 < score.seeds < FEW_SEEDS
-        ]:
-            lines.append(f"**Fewer than {FEW_SEEDS} seeds**, {NAMES[block]}: {', '.join(few)}.")
+        if few := [f"{cell.column.key} ({score.seeds})" for cell, score in ran if 0 < score.seeds < ENOUGH]:
+            lines.append(f"**Fewer than {ENOUGH} seeds**, {NAMES[block]}, so not compared: {', '.join(few)}.")
         near, of, ahead, pairs = 0, 0, 0, 0
         for cell, score in ran:
             base, best = filled.row(cell.row.base), filled.row(DYNAMIC.key)
             paper = None if base is None else filled.table.reported(base, cell.column, block)
-            if not score.seeds:
+            if score.seeds < ENOUGH:
                 continue
             if paper is not None:
                 of += 1
                 near += round(score.mean - paper, 9) >= -REACHED
             other = None if best is None else filled.score(best, cell.column, block)
-            if other is not None and other.seeds:
+            if other is not None and other.seeds >= ENOUGH:
                 pairs += 1
                 ahead += not above(other.mean, score.mean)
         if of:
             lines.append(
                 f"**Against the paper's rho-zCDP-SGD**: within {REACHED:.1f} point of its number, or above it, in "
-                f"{near} of {of} columns that have runs."
+                f"{near} of {of} columns that have seeds enough."
             )
         if pairs:
             lines.append(
                 f"**Against dynamic DP-SGD, {NAMES[block]}**: level with its mean or above it in {ahead} of {pairs} "
-                "columns that have runs; nothing is tested."
+                "columns that have seeds enough; nothing is tested."
             )
     return lines

@@ -9,11 +9,14 @@ from decrescendo_papers.experiments.pages.filled import VANILLA, Filled
 from decrescendo_papers.experiments.pages.question import question_section
 from decrescendo_papers.experiments.pages.settings import machines_table, methods_table, settings_table
 from decrescendo_papers.experiments.pages.stopped_section import stopped_section
-from decrescendo_papers.experiments.pages.verdict import seeds_of, verdict
+from decrescendo_papers.experiments.pages.verdict import misses_section, seeds_of, verdict
 from decrescendo_papers.experiments.spec import Spec
 from decrescendo_papers.experiments.table import CERTIFIED, CLAIMED, Column, Row
 
-MADE = "Written by `papers report` from the finished runs in `results/runs`; no number here is typed by hand."
+MADE = (
+    "Written by `papers report` from the finished runs in `results/runs`; typed by hand are the paper's numbers, and "
+    "what stands under *What is implemented*."
+)
 BLOCK_WORDS = {
     CLAIMED: (
         "As the paper counts",
@@ -38,6 +41,7 @@ def table_page(filled: Filled, *sections: str) -> str:
         f"2022. {MADE}",
         "## Verdict",
         verdict(filled),
+        misses_section(filled),
         question_section(filled),
         *_block(filled, CLAIMED),
         *_block(filled, CERTIFIED),
@@ -72,13 +76,13 @@ def _block(filled: Filled, block: str) -> list[str]:
         words,
         _overview(filled, block),
         "Differences to vanilla are over paired seeds, mean ± standard error; a mean within two standard errors of "
-        f"zero is a tie. With few seeds that rule is generous: {_false_alarms()}.",
+        f"zero is a tie. With few seeds that rule is generous: {false_alarms()}.",
         *details,
         "\n".join(f"[{number}] {reason}" for number, reason in enumerate(reasons, start=1)),
     ]
 
 
-def _false_alarms() -> str:
+def false_alarms() -> str:
     """How often the rule sees a difference where there is none: |t| > 2 for so many seeds."""
     rates = [f"{200 * stats.t.sf(2, seeds - 1):.0f} % of {seeds} seeds" for seeds in (3, 5, 10)]
     return f"without any difference, it sees one in {', '.join(rates)}"

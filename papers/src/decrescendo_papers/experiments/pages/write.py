@@ -31,7 +31,7 @@ def pages(sources: Sources) -> dict[str, str]:
     found["registered.md"] = registered_page(read_registered(sources.registered), sources.archive)
     found["hong.md"] = hong_page(sources)
     claims = every_claim(tables, sources)
-    found["claims.md"] = claims_page(claims)
+    found["claims.md"] = claims_page(tables, claims)
     return {"README.md": index_page(tables, sources, claims), **found, "figures.md": figures_page(sources)}
 
 
