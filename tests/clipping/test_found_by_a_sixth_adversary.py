@@ -35,16 +35,33 @@ def _slices(x: Tensor) -> Tensor:
     return (first if len(x) < 4 else second).sum() % 2
 
 
-@pytest.mark.parametrize("number", [_floor, _slices])
+def _rest(x: Tensor) -> Tensor:
+    """Empty with two examples and with three."""
+    return torch.ones(len(x))[3:].sum() % 2
+
+
+def _selected(x: Tensor) -> Tensor:
+    places = torch.arange(len(x))
+    return torch.ones_like(places[places >= 3]).sum() % 2
+
+
+def _beside(x: Tensor) -> Tensor:
+    return torch.ones_like(torch.ones(len(x), len(x)).diagonal(3)).sum() % 2
+
+
+def _sorted(x: Tensor) -> Tensor:
+    return torch.ones_like(x[:, 0].sort()[0][3:]).sum() % 2
+
+
+@pytest.mark.parametrize("number", [_floor, _slices, _rest, _selected, _beside, _sorted])
 def test_a_size_that_follows_the_batch_from_three_examples_on_is_refused(
     number: Callable[[Tensor], Tensor],
 ) -> None:
     """One example more turned the sign of all others: 6 C at eight rows, and the run was proven."""
     torch.manual_seed(0)
     engine = Engine(nn.Linear(6, 1), lambda m, x: m(x).squeeze(1) * torch.where(number(x) == 0, 1.0, -1.0))
-    engine.clipped_sum(torch.randn(3, 6), 0.1)
     with pytest.raises(UnsupportedModel):
-        [engine.clipped_sum(torch.randn(rows, 6), 0.1) for rows in (4, 5, 8)]
+        [engine.clipped_sum(torch.randn(rows, 6), 0.1) for rows in (3, 4, 5, 8)]
 
 
 KEPT = {"rows": 0}
@@ -387,6 +404,50 @@ def test_statistics_that_reach_no_loss_may_have_any_shape() -> None:
         torch.ones_like(alike), alike.fill_(0.0), steps.mul_(2.0).T.mean() / len(x)
         return m(x + torch.zeros_like(x.detach().mean(0))).squeeze(1)
 
+    engine = Engine(nn.Linear(6, 1), program)
+    for rows in (3, 1, 5, 8):
+        engine.clipped_sum(torch.randn(rows, 6), 1.0)
+    assert engine.assumptions == ()
+
+
+def _positive(x: Tensor) -> Tensor:
+    return x[:, 0][x[:, 0] > 0]
+
+
+COUNTED: dict[str, Callable[[Tensor], Tensor]] = {
+    "filled": lambda x: _positive(x).clone().fill_(1).sum(),
+    "in order": lambda x: torch.masked_select(x[:, 0].sort()[0], x[:, 0].sort()[0] > 0).fill_(1).sum(),
+    "zero and one": lambda x: _positive(x).zero_().add(1).sum(),
+    "copied over": lambda x: _positive(x).copy_(torch.ones(1)).sum(),
+    "drawn": lambda x: _positive(x).uniform_(0.9, 1.0).ceil().sum(),
+    "sums filled": lambda x: _positive(x).cumsum(0).fill_(1).sum(),
+    "resized": lambda x: torch.zeros(1).resize_as_(_positive(x)).fill_(1).sum(),
+    "their numbers filled": lambda x: (x[:, 0] > 0).nonzero().fill_(1).sum(),
+}
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_how_many_rows_data_selected_shows_in_nothing_that_is_written_over_them(name: str) -> None:
+    """One example turned the sign of all others, 8 C: the first batch had as many selected of two as of three."""
+    torch.manual_seed(0)
+    batch = torch.randn(8, 6)
+    batch[:, 0] = torch.tensor([1.0, 2.0, -1.0, -1.0, 1.0, 1.0, -1.0, 1.0])
+
+    def program(m: nn.Module, x: Tensor) -> Tensor:
+        return m(x).squeeze(1) * (1 - 2 * (COUNTED[name](x.detach().clone()) % 2))
+
+    engine = Engine(nn.Linear(6, 1), program, seeds=lambda: 0)
+    with pytest.raises(UnsupportedModel):
+        [engine.clipped_sum(batch[:rows], 0.1) for rows in (4, 8, 7, 5)]
+
+
+def test_rows_that_data_selected_may_be_written_over_and_put_back() -> None:
+    def program(m: nn.Module, x: Tensor) -> Tensor:
+        chosen, made = x[:, 0] > 0, torch.zeros_like(x)
+        made[chosen] = x[chosen].clone().fill_(2.0)
+        return m(x + made + x.detach().clone().zero_()).squeeze(1)
+
+    torch.manual_seed(0)
     engine = Engine(nn.Linear(6, 1), program)
     for rows in (3, 1, 5, 8):
         engine.clipped_sum(torch.randn(rows, 6), 1.0)

@@ -147,7 +147,7 @@ class Prover:
 
     def _is_known(self, script: Script) -> bool:
         known = [] if self._script is None else [self._script, *self._script.smaller]
-        return bool(known) and not any(map(script.differs, known))
+        return bool(known) and not any(script.differs(one) or script.grows(one) for one in known)
 
     def _try(
         self,

@@ -19,6 +19,7 @@ from decrescendo.clipping.proof.labels import (
     Mixed,
     Place,
     Public,
+    constant_of,
     counted_of,
     is_data,
     is_fixed,
@@ -129,9 +130,8 @@ class Labels:
         if not tensor.numel():
             none = [dim for dim, size in enumerate(tensor.shape) if not size]
             known = span.owners is not None and not span.units and len(none) == 1
-            return (
-                Place(none[0], 1, 1, span.owners) if known else Public.FILL
-            ), packed if span.owners else ()
+            empty = Mixed(LONG, public=True) if span.constant else Public.FILL
+            return Place(none[0], 1, 1, span.owners) if known else empty, packed if span.owners else ()
         if span.units == 1:  # one row of packed data
             own = tensor.dim() > 0 and tensor.shape[0] == 1
             return (Place(0, 1, 1, span.owners) if own else parts), packed
@@ -291,6 +291,12 @@ class Labels:
     def after(self, target: Tensor, label: Label, old: Mark) -> Mark:
         """What a storage is after a write to a view of it."""
         if is_whole(target):
+            # Its shape still shows how many rows data selected.
+            if isinstance(old, Mixed) and (old.counted or counted_of(old)) and not is_data(label):
+                return _SOME
+            rows = isinstance(old, Span) and old.owners is not None and not old.constant
+            if rows and not is_data(label):
+                return old if constant_of(label) is Public.FILL else _SOME
             return self.mark(target, label)
         if isinstance(label, Mixed) or isinstance(old, Mixed):
             return label if isinstance(label, Mixed) else cast("Mixed", old)

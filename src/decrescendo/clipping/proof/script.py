@@ -119,6 +119,14 @@ class Script:
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
 
+    def grows(self, other: "Script") -> bool:
+        """Whether a constant has another shape here, and not in proportion to the number of examples.
+
+        With two examples and three it may have had one shape by chance, as `ones(n)[3:]` is empty with both.
+        """
+        both = ((shapes, other.shapes.get(at, shapes)) for at, shapes in self.shapes.items())
+        return any(mine != its and not self._alike(mine, its, other, sized=True) for mine, its in both)
+
     def _alike(self, mine: object, its: object, other: "Script", *, sized: bool) -> bool:
         if isinstance(mine, tuple) and isinstance(its, tuple):
             pair = cast("tuple[Sequence[object], Sequence[object]]", (mine, its))

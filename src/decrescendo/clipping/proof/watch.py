@@ -294,7 +294,6 @@ class Watch(Pausable):
         self.script.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, known, before if data else None)
-            self._show_shapes(tensors, inputs, made)
             if self.labels.counting:
                 self.labels.count_on(inputs.values(), made)
             self.labels.note(made, at)
@@ -307,10 +306,8 @@ class Watch(Pausable):
             if fresh:
                 found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
                 self.labels.keep_all(output, found, inputs, at)
-            if fresh and all(map(_is_lost, found)):
+            if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
-            elif not op.views:
-                self._show_shapes(tensors, inputs, made)
         if data and (op.selects or op.rule is None):
             first = int(op.name != "nonzero")  # what is selected from may be of truth values too
             masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
@@ -329,20 +326,6 @@ class Watch(Pausable):
                 event, arguments, tuple(kwargs or ()), tuple(found), public, noted
             )
         return output
-
-    def _show_shapes(
-        self, tensors: Sequence[Tensor], inputs: Mapping[int, Mark], made: Sequence[Tensor]
-    ) -> None:
-        """Of what reaches no loss by its numbers its shape still may: of what is made like it, or written over it."""
-        mixed = [tensor for tensor in tensors if _is_lost(inputs.get(storage_key(tensor)))]
-        after = [self.labels.mark_of(storage_key(tensor))[0] for tensor in (*made, *mixed)]
-        if not mixed or all(map(_is_lost, after)) or any(isinstance(m, Mixed) and m.counted for m in after):
-            return
-        event = self.script.events[-1]
-        self.script.events[-1] = event._replace(
-            numbers=(*event.numbers, tuple(tuple(tensor.shape) for tensor in mixed)),
-            sized=(*event.sized, len(event.numbers)),
-        )
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
         """A constant that torch lays along rows that the data selected (to broadcast it) shows how many there are."""
@@ -681,13 +664,8 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
             return
-        if target.numel():
+        if target.numel() or isinstance(label, Mixed):  # an empty one shows by its shape that others are not
             self.labels.keep(target, key, self.labels.after(target, label, old), len(self.script.events) - 1)
-
-
-def _is_lost(mark: object) -> bool:
-    """Whether what lies in a piece of memory reaches no loss."""
-    return isinstance(mark, Mixed) and mark.numbers is None and not mark.public
 
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
