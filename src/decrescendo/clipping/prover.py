@@ -41,6 +41,8 @@ _ANSWERS = 64
 _SMALL = (2, 3)
 # Shapes of an example whose last accepted passes are remembered.
 _SHAPES = 32
+# Numbers of examples whose last passes are remembered, of each shape.
+_COUNTS = 64
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
 
@@ -146,8 +148,18 @@ class Prover:
         }
 
     def _is_known(self, script: Script) -> bool:
-        known = [] if self._script is None else [self._script, *self._script.smaller]
-        return bool(known) and not any(script.differs(one) or script.grows(one) for one in known)
+        """Whether an accepted pass did the same; where one of as many examples did, only that is compared."""
+        accepted = self._script
+        if accepted is None:
+            return False
+        before = accepted.alike.get(script.count)
+        if before is not None and (before.events, before.shapes) == (script.events, script.shapes):
+            return True
+        if any(script.differs(one) or script.grows(one) for one in (accepted, *accepted.smaller)):
+            return False
+        if len(accepted.alike) < _COUNTS:
+            accepted.alike[script.count] = script
+        return True
 
     def _try(
         self,

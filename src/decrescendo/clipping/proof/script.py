@@ -88,6 +88,8 @@ class Script:
     # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
     # on, differs from one of them.
     smaller: list["Script"] = field(default_factory=list["Script"])
+    # What passes did that were found to be the same but for their number of examples, by that number.
+    alike: dict[int, "Script"] = field(default_factory=dict[int, "Script"])
 
     def differs(self, other: "Script") -> str:
         """In words, where this pass did something else than the same program over another number; else nothing.
