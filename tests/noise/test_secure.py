@@ -11,6 +11,7 @@ from decrescendo.base.rng import Keystream, SecureStream, Streams
 from decrescendo.base.rng.rounded import grid
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType
+from decrescendo.optim import noise
 from decrescendo.optim.noise import NoisyMean, complete, privatise
 from decrescendo.plans.sampling import PoissonSampling
 
@@ -54,9 +55,33 @@ def test_a_seed_gives_the_same_law_and_parameters_of_float64_come_last() -> None
 
 
 def test_the_sum_is_left_as_it_was() -> None:
-    sums = torch.ones(5)
+    sums, others = torch.ones(5), torch.ones(2, 3).T
     noised(SecureStream(KEY), w=sums)
+    noised(SecureStream(KEY), w=sums, v=others)
     assert torch.equal(sums, torch.ones(5))
+    assert torch.equal(others, torch.ones(3, 2))
+
+
+@pytest.mark.parametrize("together", [0, 1, 5, 7, 20])
+def test_bits_do_not_depend_on_what_is_laid_side_by_side(
+    together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in any layout, alone or beside others: the noise of a coordinate is that of its place in the whole."""
+    sums = {
+        "p_a": torch.arange(3.0), "p_b": torch.tensor(2.0), "p_c": torch.arange(12.0).reshape(3, 4).T, "p_d": torch.zeros(0),
+        "p_e": torch.arange(10.0)[::2], "p_f": torch._neg_view(torch.arange(4.0)), "p_g": torch.ones(1).expand(6),
+    }  # fmt: skip
+    expected = noised(SecureStream(KEY), **sums).gradients
+    monkeypatch.setattr(noise, "_TOGETHER", together)
+    found = noised(SecureStream(KEY), **sums).gradients
+    whole = torch.cat([sums[name].flatten() for name in sorted(sums)]).numpy()
+    exact = torch.from_numpy(SecureStream(KEY).add_gaussian(whole, 1.5 * 0.5, divisor=8))
+    for name, part in zip(
+        sorted(sums), exact.split([sums[name].numel() for name in sorted(sums)]), strict=True
+    ):
+        assert torch.equal(found[name], expected[name])
+        assert torch.equal(found[name].flatten(), part)
+    assert torch.equal(sums["p_e"], torch.arange(10.0)[::2])
 
 
 @pytest.mark.parametrize(("z", "c"), [(1.0, 1.0), (0.7, 3.0), (4.0, 0.01)])
