@@ -21,7 +21,7 @@ from torch.utils.flop_counter import flop_registry
 from benchmarks import measured_at
 from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.workloads import workloads
-from decrescendo.clipping.rules import compiled, matrices
+from decrescendo.clipping.rules import compiled, embedding, matrices, segments
 
 _WARM_UP = 3
 # No views to torch, but nothing is read or written.
@@ -74,6 +74,22 @@ class Counted(TorchDispatchMode):
 
         return counted
 
+    def lookups(self, ids: Tensor, d: Tensor, *others: Any) -> segments.Blocks:
+        """Sums over equal ids, which torch does not see, counted."""
+        found = segments.blocks_of(ids, d, *others)
+        self._moved(ids, d, found.sums, found.identity)
+        return found
+
+    def weighed(self, plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Their weighted sum, counted."""
+
+        def counted(blocks: segments.Blocks, *args: Any) -> Tensor:
+            found = plain(blocks, *args)
+            self._moved(blocks.sums, blocks.identity, found)
+            return found
+
+        return counted
+
     def _moved(self, *values: Any) -> None:
         self.bytes += sum(
             leaf.numel() * leaf.element_size() for leaf in tree_leaves(values) if isinstance(leaf, Tensor)
@@ -91,6 +107,9 @@ def count(setting: Setting, name: str) -> dict[str, int]:
             patch = mock.patch.object
             stack.enter_context(patch(compiled, "gradients", counted.kernel(compiled.gradients, _convolved)))
             stack.enter_context(patch(matrices, "products", counted.kernel(matrices.products, _multiplied)))
+            stack.enter_context(patch(embedding, "blocks_of", counted.lookups))
+            weighed = counted.weighed(segments.Blocks.scaled_sum)
+            stack.enter_context(patch(segments.Blocks, "scaled_sum", weighed))
             stack.enter_context(counted)
             step.step()
     return {"operations": counted.operations, "bytes": counted.bytes}
