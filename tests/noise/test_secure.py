@@ -68,8 +68,9 @@ def test_bits_do_not_depend_on_what_is_laid_side_by_side(
 ) -> None:
     """Sums in any layout, alone or beside others: the noise of a coordinate is that of its place in the whole."""
     sums = {
-        "p_a": torch.arange(3.0), "p_b": torch.tensor(2.0), "p_c": torch.arange(12.0).reshape(3, 4).T, "p_d": torch.zeros(0),
-        "p_e": torch.arange(10.0)[::2], "p_f": torch._neg_view(torch.arange(4.0)), "p_g": torch.ones(1).expand(6),
+        "p_a": torch.arange(3.0), "p_b": torch.tensor(2.0), "p_c": torch.arange(12.0).reshape(3, 4).T,
+        "p_d": torch.zeros(0), "p_e": torch.arange(10.0)[::2], "p_f": torch._neg_view(torch.arange(4.0)),
+        "p_g": torch.ones(1).expand(6),
     }  # fmt: skip
     expected = noised(SecureStream(KEY), **sums).gradients
     monkeypatch.setattr(noise, "_TOGETHER", together)
