@@ -1,4 +1,7 @@
-"""What a table shows, in sentences made from its numbers."""
+"""What a table shows, in sentences made from its numbers.
+
+Longer than most files: each sentence stands beside the rule that chooses it.
+"""
 
 from collections.abc import Callable, Sequence
 
