@@ -1,7 +1,7 @@
 """Labels that are repeated from an accepted pass, against the rules asked again: both must say the same everywhere."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from decrescendo.clipping import Engine, Reference
 from decrescendo.clipping.proof.labels import Label, Mixed, Place
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.script import Recipe
+from decrescendo.clipping.proof.storage import content_of
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.errors import DecrescendoError
 
@@ -197,3 +198,12 @@ def test_a_value_that_was_the_same_for_all_and_is_no_more_is_seen() -> None:
 def test_places_are_compared_by_what_they_say() -> None:
     assert Place(0, 2, 1) != Place(0, 1, 2)
     assert Place(0) == Place(0, 1, 1, None, None)
+
+
+def test_what_is_remembered_of_a_large_constant_is_short() -> None:
+    """Scripts of passes over many numbers of examples are remembered, each with what the program made in Python."""
+    numbers = torch.arange(1000.0)
+    assert content_of(numbers) == content_of(numbers.clone())
+    for other in (numbers.flip(0), numbers[:-1], -numbers, numbers.to(torch.float64)):
+        assert content_of(other) != content_of(numbers)
+    assert len(cast("bytes", content_of(numbers))) == 32
