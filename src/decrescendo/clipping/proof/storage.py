@@ -132,5 +132,5 @@ def content_of(tensor: Tensor) -> object:
         if not tensor.numel():
             return ()
         # In short: scripts of many passes are remembered.
-        return hashlib.sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy()).digest()
+        return hashlib.sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).digest()
     return str(tensor.dtype), repr(tensor.detach().flatten().tolist())
