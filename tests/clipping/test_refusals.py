@@ -201,6 +201,22 @@ def test_a_hook_that_changes_a_parameters_gradient_is_found() -> None:
         run(model, data())
 
 
+@pytest.mark.parametrize(
+    "hook", [lambda g: g + 1, lambda g: g + torch.rand_like(g)], ids=["the same", "another each time"]
+)
+def test_what_cancels_hides_no_hook(hook: Any) -> None:
+    """Where only rounding is left of a gradient, the engine and autograd may differ by rounding and no more."""
+
+    def cancelling(model: nn.Module, rows: Tensor) -> Tensor:
+        return (functional.linear(rows, model.weight) * 1e4 * torch.tensor([[1.0], [-1.0]] * 32)).sum((1, 2))
+
+    model, rows = nn.Linear(64, 64, bias=False), torch.randn(2, 1, 64).expand(2, 64, 64)
+    run(model, rows, cancelling)
+    model.weight.register_hook(hook)
+    with pytest.raises(UnsupportedModel, match="hook"):
+        run(model, rows, cancelling)
+
+
 def test_a_rule_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The power of the comparison with autograd: nothing but the sum is off."""
 

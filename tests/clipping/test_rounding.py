@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from clipping_cases import CASES, Made, loss
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -35,6 +35,17 @@ def without(batch: Any, row: int) -> Any:
 def under_autocast(model: nn.Module, batch: Any) -> Tensor:
     with torch.autocast("cpu", torch.bfloat16):
         return loss(model, batch)
+
+
+def runs_under_autocast(model: nn.Module, batch: Any) -> bool:
+    """Whether torch itself can: on an old processor oneDNN has no recurrent layers in bfloat16."""
+    try:
+        under_autocast(model, batch)
+    except RuntimeError as error:
+        if "primitive" not in str(error):
+            raise
+        return False
+    return True
 
 
 @contextmanager
@@ -229,6 +240,8 @@ def test_leaving_one_example_away_moves_the_stored_sum_by_at_most_the_clip_norm(
         if name in MISSING.get(kind, ()):
             continue
         model, batch = case.make(DTYPES.get(kind, torch.float32), 6)
+        if kind == "autocast" and not runs_under_autocast(model, batch):
+            continue
         engine = Engine(model, under_autocast if kind == "autocast" else loss, chosen)
         norms = engine.per_example_norms(batch).double()
         limit = max(float(norms.median()), 1e-6)
@@ -340,6 +353,7 @@ def test_a_sum_for_a_reshaped_half_precision_parameter_keeps_its_digits(dtype: t
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.sampled_from([0.0, 1e-6, 1e-3, 1.0]), st.sampled_from([2, 8, 33]))
+@example(0, 0.0, 64)  # nothing is left but what rounding makes of it: not the same for engine and autograd
 def test_one_stored_example_whose_positions_cancel(seed: int, left: float, positions: int) -> None:
     """The product of a sequence adds numbers far larger than their sum: its rounding must not pass C."""
     generator = torch.Generator().manual_seed(seed)

@@ -1,13 +1,17 @@
 """The type checker that the test run puts on every function of the package (see pyproject.toml, jaxtyping hook).
 
 A check costs more than most functions do: with all calls checked the suite took twice as long. So `sample` makes it the
-first call of each function in each test, and now and then one after it; functions inside of functions, for which a
-check would be built whenever they are defined, are left alone. ``make test-slow`` checks all of them.
+first call of each function in each test; functions inside of functions, for which a check would be built whenever they
+are defined, are left alone. ``make test-slow`` checks all of them.
+
+Even a wrapper that only counts cost a quarter of the suite's time: hence a function's own code is exchanged for code
+that checks one call, and put back by that call.
 """
 
 import functools
 import inspect
 from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any
 
 import jaxtyping
@@ -16,17 +20,15 @@ from beartype import BeartypeConf, beartype
 # PEP 484's numeric tower: an int is welcome where a float is asked for.
 checker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
-# Of each function in each test these calls are checked: the first ones, then one in so many. The proof's rules are
-# called hundreds of times in thousands of short tests: with ten first calls, checks were four tenths of their time.
-FIRST, ONE_IN = 1, 50
-
-_tests = 0
+# Functions that were called since `next_test`, and the code that checks their next call.
+_called: list[tuple[FunctionType, CodeType]] = []
 
 
 def next_test() -> None:
-    """Begin to count from nought again."""
-    global _tests
-    _tests += 1
+    """From now on the next call of each function is checked."""
+    for function, checking in _called:
+        function.__code__ = checking
+    _called.clear()
 
 
 def sample() -> None:
@@ -52,22 +54,52 @@ def sample() -> None:
     jaxtyping.jaxtyped = jaxtyped
 
 
-def sampled(function: Callable[..., Any], check: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, or ``check(function)`` in some of its calls."""
-    checked: Callable[..., Any] | None = None
-    test, calls = -1, 0
+def sampled(function: FunctionType, check: Callable[..., Any]) -> FunctionType:
+    """``function``, whose next call is one of ``check(function)``."""
+    usual, same, inner = function.__code__, _copied(function), None
+    function.__wrapped__ = same  # what its signature is read of, and what a test calls unchecked
 
-    @functools.wraps(function)
-    def chosen(*args: Any, **kwargs: Any) -> Any:
+    def first(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        nonlocal checked, test, calls
-        if test != _tests:
-            test, calls = _tests, 0
-        calls += 1
-        if calls > FIRST and calls % ONE_IN:
-            return function(*args, **kwargs)
-        if checked is None:  # not before: building a check takes longer than most tests
-            checked = check(function)
-        return checked(*args, **kwargs)
+        nonlocal inner
+        function.__code__ = usual
+        _called.append((function, checking))
+        if inner is None:  # not before: building a check takes longer than most tests
+            inner = check(same)
+        return inner(*args, **kwargs)
 
-    return chosen
+    checking = _calling(first, usual)
+    function.__code__ = checking
+    return function
+
+
+def _copied(function: FunctionType) -> FunctionType:
+    outside, kept = function.__globals__, function.__closure__
+    same = FunctionType(function.__code__, outside, function.__name__, function.__defaults__, kept)
+    same.__kwdefaults__ = function.__kwdefaults__
+    functools.update_wrapper(same, function)
+    del same.__wrapped__
+    return same
+
+
+def _calling(target: Callable[..., Any], usual: CodeType) -> CodeType:
+    """Code that hands its arguments to ``target``, for a function with the variables that ``usual`` finds outside."""
+    scope: dict[str, Any] = {}
+    outside = ", ".join(usual.co_freevars)
+    exec(
+        f"def outer({outside}):\n"
+        " def inner(*args, **kwargs):\n"
+        f"  if 0: ({outside})\n"
+        "  call = 'target'\n"
+        "  return call(*args, **kwargs)\n"
+        " return inner",
+        scope,
+    )
+    (code,) = (const for const in scope["outer"].__code__.co_consts if isinstance(const, CodeType))
+    return code.replace(
+        co_consts=tuple(target if const == "target" else const for const in code.co_consts),
+        co_filename=usual.co_filename,
+        co_firstlineno=usual.co_firstlineno,
+        co_name=usual.co_name,
+        co_qualname=usual.co_qualname,
+    )
