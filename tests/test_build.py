@@ -1,6 +1,7 @@
 """What installing compiles, and that an installation never fails for it (hatch_build.py)."""
 
 import importlib.util
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import pytest
+
+from decrescendo.base.native import kernel
 
 ROOT = Path(__file__).resolve().parents[1]
 compiler = pytest.mark.skipif(
@@ -88,3 +91,12 @@ def test_no_compiler_at_all(hook: Any, monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("PATH", str(tmp_path))
     assert build(hook) == {"artifacts": []}
     assert "no C compiler" in hook.said[0]
+
+
+def test_what_was_built_can_be_left_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = sorted((ROOT / "src").rglob("*.c"))
+    assert len(sources) == 4
+    if shutil.which("cc") is not None and os.environ.get("DECRESCENDO_COMPILED") != "0":
+        assert None not in map(kernel, sources)
+    monkeypatch.setenv("DECRESCENDO_COMPILED", "0")
+    assert list(map(kernel, sources)) == [None] * 4

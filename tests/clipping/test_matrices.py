@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from clipping_cases import CASES, loss
 from equality import check_equal, form
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from walls import walled
 
 from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.clipping.rules import matrices
@@ -233,59 +233,32 @@ def test_a_tensor_that_is_negated_when_it_is_read() -> None:
     assert torch.equal(found, -expected)
 
 
-# Every tensor ends where a page begins that may not be touched. argv: numbers too few in a, features, version.
-GUARDED = """
-import ctypes, mmap, sys
-import numpy as np, torch
+# Numbers too few in a, features, version.
+CASE = """
+import ctypes
 from decrescendo.clipping.rules import matrices
 
-libc, page, kept = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, []
-
-def ending_at_a_wall(numbers, kind):
-    size = numbers * np.dtype(kind).itemsize
-    pages = -(-size // page)
-    block = mmap.mmap(-1, (pages + 1) * page)
-    kept.append(block)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(block))
-    assert libc.mprotect(ctypes.c_void_p(address + pages * page), page, 0) == 0
-    start = pages * page - size
-    array = np.frombuffer(block, kind, numbers, start)
-    array[:] = 1
-    return address + start
-
-missing, features = int(sys.argv[1]), int(sys.argv[2])
-batch, places, outputs = 3, 130, 131
-sizes = ctypes.byref(
-    matrices.Sizes(batch, places, features, outputs, places * features, features, outputs * places, 1, places)
-)
-squares = ending_at_a_wall(2 * batch, "float64")
-matrices.library()(
-    ending_at_a_wall(batch * outputs * features, "float32"), squares,
-    ending_at_a_wall(batch * places * features - missing, "float32"),
-    ending_at_a_wall(batch * outputs * places, "float32"), sizes, None, 1, int(sys.argv[3]))
-expected = [float(rows * features * places**2) for rows in (128, 3)] * batch
-assert list((ctypes.c_double * (2 * batch)).from_address(squares)) == expected
-print("done")
-"""
-
-
-def guarded(missing: int, features: int, version: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", GUARDED, str(missing), str(features), str(version)],
-        capture_output=True,
-        text=True,
-        check=False,
+def case(missing, features, version):
+    batch, places, outputs = 3, 130, 131
+    sizes = ctypes.byref(
+        matrices.Sizes(batch, places, features, outputs, places * features, features, outputs * places, 1, places)
     )
+    squares = ending_at_a_wall(2 * batch, "float64")
+    matrices.library()(
+        ending_at_a_wall(batch * outputs * features, "float32")[0], squares[0],
+        ending_at_a_wall(batch * places * features - missing, "float32")[0],
+        ending_at_a_wall(batch * outputs * places, "float32")[0], sizes, None, 1, version)
+    assert squares[1].tolist() == [float(rows * features * places**2) for rows in (128, 3)] * batch
+"""
 
 
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:
-    for features, version in ((64, 2), (67, 2), (5, 1), (40, 0)):
-        done = guarded(0, features, version)
-        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    done = walled(CASE, (0, 64, 2), (0, 67, 2), (0, 5, 1), (0, 40, 0))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # And the walls do stop one.
-    assert guarded(1, 64, 2).returncode == -signal.SIGSEGV
+    assert walled(CASE, (1, 64, 2)).returncode == -signal.SIGSEGV
 
 
 @pytest.mark.parametrize("name", ["deep", "transformer layer", "tied embedding", "self attention", "conv2d"])
@@ -337,12 +310,3 @@ def test_a_library_from_another_source_is_not_called(tmp_path: Path) -> None:
     shutil.copy(matrices.SOURCE.with_name("_matrices.so"), tmp_path)
     with mock.patch.object(matrices, "SOURCE", other):
         assert matrices.library.__wrapped__() is None
-
-
-def test_it_can_be_left_aside() -> None:
-    code = "from decrescendo.clipping.rules import matrices; print(matrices.library())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={**os.environ, "DECRESCENDO_COMPILED": "0"},
-    )  # fmt: skip
-    assert done.stdout == "None\n"

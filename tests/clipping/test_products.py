@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from walls import walled
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.rules import compiled
@@ -301,64 +301,35 @@ def test_a_tensor_that_is_negated_when_it_is_read() -> None:
     assert torch.equal(found, -expected)
 
 
-# Every tensor ends where a page begins that may not be touched. argv: numbers after the last image, channels, version.
-GUARDED = """
-import ctypes, mmap, sys
-import numpy as np, torch
-from decrescendo.clipping.workspace import Workspace
+# Numbers after the last image, channels, version.
+CASE = """
+import ctypes
 from decrescendo.clipping.rules import compiled
-from decrescendo.clipping.rules.conv import ConvKernel
 
-libc, page, kept = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, []
-
-def ending_at_a_wall(numbers, kind):
-    size = numbers * np.dtype(kind).itemsize
-    pages = -(-size // page)
-    block = mmap.mmap(-1, (pages + 1) * page)
-    kept.append(block)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(block))
-    assert libc.mprotect(ctypes.c_void_p(address + pages * page), page, 0) == 0
-    start = pages * page - size
-    array = np.frombuffer(block, kind, numbers, start)
-    array[:] = 1
-    return address + start
-
-beyond, channels = int(sys.argv[1]), int(sys.argv[2])
-batch, high, wide, outputs, kernel = 9, 5, 6, 6, 2
-ys, xs = high - kernel + 1, wide - kernel + 1
-places = ys * xs
-sizes = ctypes.byref(
-    compiled.Sizes(batch, high, wide, channels, outputs, kernel, kernel, 1, 1, ys, xs, places, 1)
-)
-squares = ending_at_a_wall(batch, "float64")
-compiled.library()(
-    ending_at_a_wall(batch * outputs * kernel * kernel * channels, "float32"), squares,
-    ending_at_a_wall(batch * high * wide * channels + beyond, "float32"),
-    ending_at_a_wall(batch * outputs * places, "float32"), sizes, None, 1, int(sys.argv[3]))
-expected = outputs * kernel * kernel * channels * places**2
-assert list((ctypes.c_double * batch).from_address(squares)) == [float(expected)] * batch
-print("done")
-"""
-
-
-def guarded(beyond: int, channels: int, version: int = 2) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", GUARDED, str(beyond), str(channels), str(version)],
-        capture_output=True,
-        text=True,
-        check=False,
+def case(beyond, channels, version):
+    batch, high, wide, outputs, kernel = 9, 5, 6, 6, 2
+    ys, xs = high - kernel + 1, wide - kernel + 1
+    places = ys * xs
+    sizes = ctypes.byref(
+        compiled.Sizes(batch, high, wide, channels, outputs, kernel, kernel, 1, 1, ys, xs, places, 1)
     )
+    squares = ending_at_a_wall(batch, "float64")
+    compiled.library()(
+        ending_at_a_wall(batch * outputs * kernel * kernel * channels, "float32")[0], squares[0],
+        ending_at_a_wall(batch * high * wide * channels + beyond, "float32")[0],
+        ending_at_a_wall(batch * outputs * places, "float32")[0], sizes, None, 1, version)
+    assert squares[1].tolist() == [float(outputs * kernel * kernel * channels * places**2)] * batch
+"""
 
 
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:
     spare = compiled.LANES - 1
-    for beyond, channels, version in ((0, 4, 2), (0, 8, 0), (spare, 1, 2), (spare, 5, 1)):
-        done = guarded(beyond, channels, version)
-        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    done = walled(CASE, (0, 4, 2), (0, 8, 0), (spare, 1, 2), (spare, 5, 1))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # And the walls do stop one: runs of two numbers need more than what is theirs after the last.
-    assert guarded(0, 1).returncode == -signal.SIGSEGV
+    assert walled(CASE, (0, 1, 2)).returncode == -signal.SIGSEGV
 
 
 @built
@@ -428,12 +399,3 @@ def test_a_library_from_another_source_is_not_called(tmp_path: Path) -> None:
     shutil.copy(compiled.SOURCE.with_name("_products.so"), tmp_path)
     with mock.patch.object(compiled, "SOURCE", other):
         assert compiled.library.__wrapped__() is None
-
-
-def test_it_can_be_left_aside() -> None:
-    code = "from decrescendo.clipping.rules import compiled; print(compiled.library())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={**os.environ, "DECRESCENDO_COMPILED": "0"},
-    )  # fmt: skip
-    assert done.stdout == "None\n"

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from clipping_cases import CASES
 from equality import check_equal, form
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from walls import walled
 
 from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.clipping.rules import segments
@@ -229,64 +229,38 @@ def test_a_tensor_that_is_negated_when_it_is_read() -> None:
     assert torch.equal(found.per_example(3, (4, 9)), -segments.blocks_of(ids, d, 4).per_example(3, (4, 9)))
 
 
-# Every tensor ends where a page begins that may not be touched. argv: numbers too few in d, dim, version.
-GUARDED = """
-import ctypes, mmap, sys
-import numpy as np, torch
+# Numbers too few in d, dim, version.
+CASE = """
+import ctypes
 from decrescendo.clipping.rules import segments
 
-libc, page, kept = ctypes.CDLL(None, use_errno=True), mmap.PAGESIZE, []
-
-def ending_at_a_wall(numbers, kind, value=1):
-    size = numbers * np.dtype(kind).itemsize
-    pages = -(-size // page)
-    block = mmap.mmap(-1, (pages + 1) * page)
-    kept.append(block)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(block))
-    assert libc.mprotect(ctypes.c_void_p(address + pages * page), page, 0) == 0
-    start = pages * page - size
-    array = np.frombuffer(block, kind, numbers, start)
-    array[:] = value
-    return address + start, array
-
-missing, dim = int(sys.argv[1]), int(sys.argv[2])
-batch, places, words, slots = 3, 33, 33, 128
-sizes = ctypes.byref(segments.Sizes(batch, places, dim, words, -1, places * dim, dim, slots))
-ids, numbers = ending_at_a_wall(batch * places, "int64")
-numbers[:] = list(range(places)) * 2 + [words - 1] * places  # all ids of a table, and its last one alone
-d = ending_at_a_wall(batch * places * dim - missing, "float32")[0]
-sums = ending_at_a_wall(batch * places * dim, "float32")[0]
-distinct, counts = ending_at_a_wall(batch * places, "int64")[0], ending_at_a_wall(batch, "int64")
-squares, tables = ending_at_a_wall(batch, "float64"), ending_at_a_wall(2 * slots, "int64")[0]
-last = (None, 1, int(sys.argv[3]))
-segments.library()(ids, d, None, sums, distinct, counts[0], squares[0], None, tables, sizes, *last)
-assert counts[1].tolist() == [places, places, 1]
-assert squares[1].tolist() == [places * dim, places * dim, places**2 * dim]
-total = ending_at_a_wall(words * dim, "float32", 0)
-factors = ending_at_a_wall(batch, "float32")[0]
-segments.library()(None, None, factors, sums, distinct, counts[0], None, total[0], None, sizes, *last)
-assert total[1].reshape(words, dim)[:, 0].tolist() == [2] * (words - 1) + [2 + places]
-print("done")
+def case(missing, dim, version):
+    batch, places, words, slots = 3, 33, 33, 128
+    sizes = ctypes.byref(segments.Sizes(batch, places, dim, words, -1, places * dim, dim, slots))
+    ids, numbers = ending_at_a_wall(batch * places, "int64")
+    numbers[:] = list(range(places)) * 2 + [words - 1] * places  # all ids of a table, and its last one alone
+    d = ending_at_a_wall(batch * places * dim - missing, "float32")[0]
+    sums = ending_at_a_wall(batch * places * dim, "float32")[0]
+    distinct, counts = ending_at_a_wall(batch * places, "int64")[0], ending_at_a_wall(batch, "int64")
+    squares, tables = ending_at_a_wall(batch, "float64"), ending_at_a_wall(2 * slots, "int64")[0]
+    last = (None, 1, version)
+    segments.library()(ids, d, None, sums, distinct, counts[0], squares[0], None, tables, sizes, *last)
+    assert counts[1].tolist() == [places, places, 1]
+    assert squares[1].tolist() == [places * dim, places * dim, places**2 * dim]
+    total = ending_at_a_wall(words * dim, "float32", 0)
+    factors = ending_at_a_wall(batch, "float32")[0]
+    segments.library()(None, None, factors, sums, distinct, counts[0], None, total[0], None, sizes, *last)
+    assert total[1].reshape(words, dim)[:, 0].tolist() == [2] * (words - 1) + [2 + places]
 """
-
-
-def guarded(missing: int, dim: int, version: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", GUARDED, str(missing), str(dim), str(version)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:
-    for dim, version in ((16, 2), (19, 2), (5, 1), (12, 0)):
-        done = guarded(0, dim, version)
-        assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    done = walled(CASE, (0, 16, 2), (0, 19, 2), (0, 5, 1), (0, 12, 0))
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
     # And the walls do stop one.
-    assert guarded(1, 16, 2).returncode == -signal.SIGSEGV
+    assert walled(CASE, (1, 16, 2)).returncode == -signal.SIGSEGV
 
 
 @pytest.mark.parametrize("name", ["embedding", "tied embedding", "lstm"])
@@ -322,12 +296,3 @@ def test_a_library_from_another_source_is_not_called(tmp_path: Path) -> None:
         shutil.copy(segments.SOURCE.with_name(name), tmp_path)
     with mock.patch.object(segments, "SOURCE", other):
         assert segments.library.__wrapped__() is None
-
-
-def test_it_can_be_left_aside() -> None:
-    code = "from decrescendo.clipping.rules import segments; print(segments.library())"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={**os.environ, "DECRESCENDO_COMPILED": "0"},
-    )  # fmt: skip
-    assert done.stdout == "None\n"
