@@ -1,5 +1,7 @@
 """That the test run checks types and shapes: in which calls, and that a wrong one is seen at all."""
 
+import inspect
+
 import jaxtyping
 import pytest
 import runtime_types
@@ -21,18 +23,53 @@ def test_the_fields_of_a_dataclass_are_looked_at() -> None:
         Geometry(kernel=2, stride=(1,), dilation=(1,), pad=(0, 0), groups=1)  # pyright: ignore[reportArgumentType]
 
 
-def test_the_first_calls_in_a_test_are_checked_and_one_in_so_many_later() -> None:
-    seen: list[int] = []
+def test_the_first_call_in_a_test_is_checked_and_no_other() -> None:
+    seen: list[tuple[object, ...]] = []
 
     def check(function):
-        return lambda number: seen.append(number)
+        def checked(*args: object, **kwargs: object) -> object:
+            seen.append((*args, *kwargs))
+            return function(*args, **kwargs)
 
-    called = runtime_types.sampled(lambda number: None, check)
-    for number in range(1, 2 * runtime_types.ONE_IN + 1):
-        called(number)
-    first = list(range(1, runtime_types.FIRST + 1))
-    assert seen == [*first, runtime_types.ONE_IN, 2 * runtime_types.ONE_IN]
-    seen.clear()
-    runtime_types.next_test()
-    called(0)
-    assert seen == [0]
+        return checked
+
+    outer = 3
+
+    def total(first: int, second: int = 2, *, third: int) -> int:
+        return outer + first + second + third
+
+    called = runtime_types.sampled(total, check)
+    for _ in range(2):
+        seen.clear()
+        assert [called(1, third=4), called(1, 1, third=4), called(5, third=0)] == [10, 9, 10]
+        assert seen == [(1, "third")]
+        assert list(inspect.signature(called).parameters) == ["first", "second", "third"]
+        runtime_types.next_test()
+
+
+def test_a_method_that_calls_its_base_and_one_that_calls_itself() -> None:
+    seen: list[str] = []
+
+    def check(function):
+        def checked(*args: object) -> object:
+            seen.append(function.__name__)
+            return function(*args)
+
+        return checked
+
+    class Base:
+        def double(self, number: int) -> int:
+            return 2 * number
+
+    class Derived(Base):
+        def double(self, number: int) -> int:
+            return 1 + super().double(number)
+
+        def factorial(self, number: int) -> int:
+            return number * self.factorial(number - 1) if number else 1
+
+    for method in (Derived.double, Derived.factorial):
+        runtime_types.sampled(method, check)
+    assert Derived().double(4) == 9
+    assert Derived().factorial(4) == 24
+    assert seen == ["double", "factorial"]

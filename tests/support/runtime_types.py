@@ -56,6 +56,8 @@ def sample() -> None:
 
 def sampled(function: FunctionType, check: Callable[..., Any]) -> FunctionType:
     """``function``, whose next call is one of ``check(function)``."""
+    if isinstance(getattr(function, "__wrapped__", None), FunctionType):
+        return function  # done: the hook meets what a dataclass is given for `__init__` twice
     usual, same, inner = function.__code__, _copied(function), None
     function.__wrapped__ = same  # what its signature is read of, and what a test calls unchecked
 
