@@ -44,7 +44,24 @@ def test_the_first_call_in_a_test_is_checked_and_no_other() -> None:
         assert [called(1, third=4), called(1, 1, third=4), called(5, third=0)] == [10, 9, 10]
         assert seen == [(1, "third")]
         assert list(inspect.signature(called).parameters) == ["first", "second", "third"]
-        runtime_types.next_test()
+        runtime_types.next_test(__file__)
+
+
+def test_in_a_long_file_the_first_tests_are_checked() -> None:
+    seen: list[int] = []
+    called = runtime_types.sampled(_nothing, lambda function: lambda number: seen.append(number))
+    runtime_types.next_test("another file")
+    for number in range(2 * runtime_types.MOST):
+        called(number)
+        runtime_types.next_test("another file")
+    assert seen == list(range(runtime_types.MOST + 1))
+    runtime_types.next_test(__file__)
+    called(-1)
+    assert seen[-1] == -1
+
+
+def _nothing(number: int) -> None:
+    pass
 
 
 def test_a_method_that_calls_its_base_and_one_that_calls_itself() -> None:

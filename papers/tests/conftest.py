@@ -4,6 +4,7 @@ is set)."""
 
 import os
 
+import pytest
 import runtime_types
 import torch
 
@@ -12,6 +13,6 @@ if not os.environ.get("DECRESCENDO_CHECK_EVERY_CALL"):
     runtime_types.sample()
 
 
-def pytest_runtest_setup() -> None:
-    """Count calls from nought in each test."""
-    runtime_types.next_test()
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The first call of each function in a test is checked."""
+    runtime_types.next_test(str(item.path))

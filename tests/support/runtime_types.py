@@ -1,8 +1,8 @@
 """The type checker that the test run puts on every function of the package (see pyproject.toml, jaxtyping hook).
 
 A check costs more than most functions do: with all calls checked the suite took twice as long. So `sample` makes it the
-first call of each function in each test; functions inside of functions, for which a check would be built whenever they
-are defined, are left alone. ``make test-slow`` checks all of them.
+first call of each function in each of the first tests of a file; functions inside of functions, for which a check
+would be built whenever they are defined, are left alone. ``make test-slow`` checks all of them.
 
 Even a wrapper that only counts cost a quarter of the suite's time: hence a function's own code is exchanged for code
 that checks one call, and put back by that call.
@@ -10,6 +10,7 @@ that checks one call, and put back by that call.
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
@@ -20,15 +21,32 @@ from beartype import BeartypeConf, beartype
 # PEP 484's numeric tower: an int is welcome where a float is asked for.
 checker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
-# Functions that were called since `next_test`, and the code that checks their next call.
+# In so many tests of one file at most: there are files of a thousand short tests, and then checks are a fifth of them.
+MOST = 20
+
+# Functions that were called since `next_test`, with the code that checks their next call and in how many tests of this
+# file it did; and those whose calls are no longer checked.
 _called: list[tuple[FunctionType, CodeType]] = []
+_through: list[tuple[FunctionType, CodeType]] = []
+_times: Counter[FunctionType] = Counter()
+_file = ""
 
 
-def next_test() -> None:
-    """From now on the next call of each function is checked."""
-    for function, checking in _called:
-        function.__code__ = checking
+def next_test(file: str = "") -> None:
+    """From now on the next call of each function is checked, but for those that were in many tests of this file."""
+    global _file
+    again = [*_called, *_through] if file != _file else _called.copy()
+    if file != _file:
+        _file = file
+        _times.clear()
+        _through.clear()
     _called.clear()
+    for function, checking in again:
+        _times[function] += 1
+        if _times[function] <= MOST:
+            function.__code__ = checking
+        else:
+            _through.append((function, checking))
 
 
 def sample() -> None:
