@@ -333,7 +333,7 @@ class Trainer:
                 with self._world.watched():
                     if not self._grant():
                         return
-                    batch, self._drawn = next(drawn)
+                    batch, self._drawn, self._drawing.place = next(drawn)
                     self._between.hand_out(batch)
                 yield batch
         raise PlanViolation(
