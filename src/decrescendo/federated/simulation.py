@@ -18,10 +18,9 @@ from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
-from decrescendo.federated.server import Server
+from decrescendo.federated.server import REPLIES, Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training import FrozenStateGuard
 from decrescendo.training.progress import Callback, Progress
 
 # Who of a cohort does not answer, from the round's number and the cohort.
@@ -117,7 +116,6 @@ def simulate(
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     server = Server(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
-    frozen = FrozenStateGuard(model)
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
@@ -127,9 +125,6 @@ def simulate(
             present = [client for client in opened.cohort if client not in away]
             records = clients.take(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
-            frozen.unfreeze(clipped.gradients)
-            if present and not server.reports:  # comparing large buffers in every round would cost
-                frozen.check()
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
             if callback is not None:
@@ -138,8 +133,9 @@ def simulate(
                     break
     finally:
         server.stop()  # whatever ends this, the next call may go on
-    frozen.check()
-    return replace(server.finish(), assumptions=cohorts.assumptions)
+    outcome = server.finish()
+    between = set(outcome.assumptions) - {REPLIES}  # which were none: all was computed here
+    return replace(outcome, assumptions=tuple(sorted({*between, *cohorts.assumptions})))
 
 
 def _noised(
