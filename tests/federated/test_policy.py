@@ -271,7 +271,7 @@ def test_what_one_client_writes_to_a_code_book_does_not_reach_its_neighbour() ->
 def test_a_model_that_cannot_be_copied_is_refused_with_what_to_do() -> None:
     model = nn.Linear(3, 1)
     model.last = model(torch.ones(1, 3))  # as the deprecated weight norm does
-    with pytest.raises(UnsupportedModel, match=r"one that can be copied, .* parametrizations"):
+    with pytest.raises(UnsupportedModel, match=r"one that can be copied, .*parametrizations"):
         client_update(model, lambda model, batch: model(batch).sum(1), torch.ones(1, 3))
 
 

@@ -102,6 +102,7 @@ class Keeper:
             "resumed": list(life.resumed),
             "model": weights,
             "optimizer": moments,
+            "kind": type(optimizer).__name__,
             **place,  # and not where drawing ahead has got to
             **self._streams.others(),
             "releases": self.releases.name,
@@ -126,6 +127,12 @@ class Keeper:
         if step is None:
             return
         with _fitting():
+            kind = type(optimizer).__name__
+            if state.get("kind", kind) != kind:
+                raise FileRefused(
+                    f"a run must go on with the optimiser it began with, {state['kind']}, got {kind}, which remembers "
+                    "other things. Make the same one"
+                )
             held = model.state_dict()
             model.load_state_dict(
                 {name: _as(held.get(name), value) for name, value in state["model"].items()}

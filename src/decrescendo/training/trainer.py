@@ -36,7 +36,7 @@ from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.data import Rows, assumption_of, columns_of, table_of
+from decrescendo.training.data import Rows, assumption_of, held_by, table_of
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
@@ -321,7 +321,7 @@ class Trainer:
         if data is not self._data and isinstance(sampling, RandomAllocation):
             supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
         self._data = data
-        self._between.draw_from(columns_of(table))
+        self._between.draw_from(held_by(table))
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
