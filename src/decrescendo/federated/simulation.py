@@ -90,7 +90,7 @@ def simulate(
         the replies one by one, up to rounding.
 
     Raises:
-        InvalidValue: another number of clients than the plan's.
+        InvalidValue: another number of clients than the plan's, or records that are not one part a client.
         UnsupportedModel: examples that see each other (across clients), buffers or frozen parameters that training
             changes, more in the model's state dict than its parameters and buffers.
 
@@ -123,7 +123,7 @@ def simulate(
             seeds.stream = round_stream(members, opened.round.number)
             away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
             present = [client for client in opened.cohort if client not in away]
-            records = clients.take(np.array(present, dtype=np.int64)) if present else None
+            records = clients.records(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
@@ -134,8 +134,9 @@ def simulate(
     finally:
         server.stop()  # whatever ends this, the next call may go on
     outcome = server.finish()
-    between = set(outcome.assumptions) - {REPLIES}  # which were none: all was computed here
-    return replace(outcome, assumptions=tuple(sorted({*between, *cohorts.assumptions})))
+    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption}
+    supposed -= {REPLIES, ""}  # there were no replies: all was computed here
+    return replace(outcome, assumptions=tuple(sorted(supposed)))
 
 
 def _noised(
