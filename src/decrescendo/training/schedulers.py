@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from decrescendo.training.moments import inner
+
 # Of the groups of an optimiser.
 Settings: TypeAlias = list[dict[str, Any]]
 # Orders of several schedulers that are tried, and steps of one between two looks.
@@ -52,9 +54,7 @@ class Schedulers:
 
     def note(self) -> None:
         """As they are now."""
-        if self._known is None and any(
-            hasattr(held.step, "_wrapped_by_lr_sched") for held in self._wrapped()
-        ):
+        if self._known is None and any("initial_lr" in group for group in self._optimizer.param_groups):
             self._known = self._found()
         if self._known:
             self._noted = [(one, _copied(one)) for one in self._known]
@@ -83,9 +83,8 @@ class Schedulers:
 
         def step() -> None: ...
 
-        cast(
-            "Any", step
-        )._wrapped_by_lr_sched = True  # or schedulers warn of an optimiser that they do not know
+        # Or schedulers warn of an optimiser that they do not know.
+        cast("Any", step)._wrapped_by_lr_sched = True
         optimizer = SimpleNamespace(param_groups=groups, step=step, _opt_called=True)
         for before, steps in order:
             again = _copied(before, optimizer)
@@ -95,20 +94,15 @@ class Schedulers:
 
     def _found(self) -> list[LRScheduler]:
         """Nothing of an optimiser leads to its schedulers."""
-        held = {id(optimizer) for optimizer in self._wrapped()}
         everything = [one for one in gc.get_objects() if issubclass(type(one), LRScheduler)]
-        known = [
-            one for one in everything if _is_torchs(type(one)) and id(getattr(one, "optimizer", None)) in held
-        ]
+        known = [one for one in everything if _is_torchs(type(one)) and self._is_held_by(one)]
         inside = {id(part) for one in known for part in _parts(one)}
         return [one for one in known if id(one) not in inside]
 
-    def _wrapped(self) -> list[torch.optim.Optimizer]:
-        """The optimiser, and what is in it if it wraps another."""
-        found = [self._optimizer]
-        while isinstance(within := vars(found[-1]).get("optimizer"), torch.optim.Optimizer):
-            found.append(within)
-        return found
+    def _is_held_by(self, scheduler: LRScheduler) -> bool:
+        """Either may have it in a wrapper."""
+        held = vars(scheduler).get("optimizer")
+        return isinstance(held, torch.optim.Optimizer) and inner(held) is inner(self._optimizer)
 
 
 def _is_torchs(kind: type) -> bool:
