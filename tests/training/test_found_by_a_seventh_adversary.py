@@ -1,7 +1,6 @@
 """What lies round the passes: batches lost on their way, ids of people, schedulers, rows, optimisers, restarts."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,9 @@ from torch.utils.data import Subset
 from decrescendo.accounting import Budget, RenyiFilter, Unit
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Engine
-from decrescendo.errors import FileRefused, InvalidType, InvalidValue
+from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.plans import PoissonSampling, RandomAllocation, calibrate
-from decrescendo.training import Checkpoints, Trainer
+from decrescendo.training import Trainer
 from decrescendo.training.between import REWRITTEN, SET
 from decrescendo.training.drawing import Drawing
 from decrescendo.training.examples import EXAMPLES_APART
@@ -200,6 +199,17 @@ class TestSchedulers:
         one = lambda optimizer: [Mine(optimizer, 0.9)]  # noqa: E731
         assert self.said(data, one, lambda _, made, score: made[0].step()) == (SET,)
 
+    @pytest.mark.parametrize("fed", [False, True])
+    def test_a_function_that_reads_a_score_is_said(self, data: Data, fed: bool) -> None:
+        scores = [1.0]
+
+        def between(_: Any, made: list[Any], score: float) -> None:
+            scores[0] = score if fed else 1.0
+            made[0].step()
+
+        one = lambda optimizer: [lr_scheduler.LambdaLR(optimizer, lambda step: scores[0] / (step + 1))]  # noqa: E731
+        assert self.said(data, one, between) == ((SET,) if fed else ())
+
     @pytest.mark.parametrize(
         "schedulers",
         [
@@ -278,17 +288,3 @@ class TestRows:
         change(items)
         with pytest.raises(InvalidValue, match=r"keep their number of examples .*, 40, got (39|41)"):
             next(batches)
-
-
-def test_a_restart_with_another_optimiser_is_refused_before_its_first_step(
-    data: Data, tmp_path: Path
-) -> None:
-    """It was an error of torch's, in a step that had been released and moved nothing."""
-
-    def begun(make: Callable[[nn.Module], Any]) -> Trainer:
-        model, kept = make_model(), Checkpoints(tmp_path, every=1, resume=True)
-        return Trainer(model, loss, make_plan(), make(model), seed=0, checkpoints=kept)
-
-    begun(sgd)
-    with pytest.raises(FileRefused, match="began with, SGD, got Adam"):
-        begun(lambda model: torch.optim.Adam(model.parameters()))

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 from typing import Any, TypeAlias, cast, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from decrescendo.training.moments import inner
+from decrescendo.training.program import Program
 
 # Of the groups of an optimiser.
 Settings: TypeAlias = list[dict[str, Any]]
@@ -31,7 +32,8 @@ class Schedulers:
     """The schedulers of torch's that an optimiser has, as they were when last noted.
 
     A score that one of them is fed (`ReduceLROnPlateau`), a rate set by hand before or after its step, a subclass of a
-    user's: none of this comes out when their steps are done again from what was noted.
+    user's: none of this comes out when their steps are done again from what was noted. What their functions read must
+    be as it was, too.
 
     >>> optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     >>> scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
@@ -51,6 +53,7 @@ class Schedulers:
         self._known: list[LRScheduler] | None = None
         self._noted: list[tuple[LRScheduler, LRScheduler]] = []
         self._groups: list[dict[str, Any]] = []
+        self._functions: Program | None = None
 
     def note(self) -> None:
         """As they are now."""
@@ -58,6 +61,8 @@ class Schedulers:
             self._known = self._found()
         if self._known:
             self._noted = [(one, _copied(one)) for one in self._known]
+            self._functions = Program(nn.Module(), [_functions(one) for one in self._known])
+            self._functions.note()
             self._groups = [
                 {key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items()}
                 for group in self._optimizer.param_groups
@@ -68,7 +73,8 @@ class Schedulers:
         moved = [
             (before, steps) for one, before in self._noted if (steps := _steps(one) - _steps(before)) != 0
         ]
-        if all(0 < steps <= _MOST for _, steps in moved):
+        is_as_noted = self._functions is not None and not self._functions.changed()
+        if is_as_noted and all(0 < steps <= _MOST for _, steps in moved):
             for order in itertools.islice(itertools.permutations(moved), _ORDERS):
                 if moved and _same(self._after(order), now):
                     return True
@@ -114,6 +120,12 @@ def _is_torchs(kind: type) -> bool:
 
 def _parts(scheduler: LRScheduler) -> list[LRScheduler]:
     return list(vars(scheduler).get("_schedulers", ()))
+
+
+def _functions(scheduler: LRScheduler) -> list[object]:
+    """Of a user's, that say a rate (`LambdaLR`): what they read may have been written between steps."""
+    own = [value for name, value in vars(scheduler).items() if "lambda" in name or name == "_scale_fn_custom"]
+    return [own, *map(_functions, _parts(scheduler))]
 
 
 def _steps(scheduler: LRScheduler) -> int:

@@ -45,7 +45,7 @@ from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
-from decrescendo.training.statement import SECURE, SEEDED, Provenance
+from decrescendo.training.statement import FLOAT32, FLOAT64, SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.store import Account, Store, new_id
 from decrescendo.training.world import (
@@ -203,8 +203,12 @@ class Trainer:
         self._engine: Clipper = Engine(
             model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep
         )
-        self._accumulate = "float64" if settings is not None and settings.wide else "float32"
-        self._life = Life("" if store is None else new_id(), place=None if store is None else place)
+        self._life = Life(
+            "" if store is None else new_id(),
+            place=None if store is None else place,
+            accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
+            gamma=0.0 if settings is None else settings.gamma or 0.0,
+        )
         self._life.supposed = (assumed,) if assumed else ()
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
@@ -542,7 +546,8 @@ class Trainer:
             device=f"{self._device}, {self._world.size} processes"
             if self._world.size > 1
             else str(self._device),
-            accumulate=self._accumulate,
+            accumulate=self._life.accumulate,
+            gamma=self._life.gamma,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
             assumptions=assumptions,
         )
