@@ -44,7 +44,8 @@ class Keeper:
     """Stands between the clients of a node and whatever a server asks of them.
 
     A round is answered only if its plan was shown and agreed to before, the round is the plan's to the last digit (and
-    a share of its noise is what it is in a cohort of all clients, or more), the client lives here, and its `Policy` and `Memory` allow it. What was answered is on disk before the reply leaves.
+    a share of its noise what it is in a cohort of all the plan's clients, or more), the client lives here, and its
+    `Policy` and `Memory` allow it. What was answered is on disk before the reply leaves.
 
     Args:
         folder: of this node alone; it must outlive the processes (Flower starts one for each message). A node that
