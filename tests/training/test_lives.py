@@ -73,3 +73,15 @@ def test_another_optimiser_is_refused_before_its_first_step(data: Data, tmp_path
     life(tmp_path, data, 2)
     with pytest.raises(FileRefused, match="began with, SGD, got Adam"):
         life(tmp_path, data, 3, make=lambda model: torch.optim.Adam(model.parameters()))
+
+
+def test_a_forked_process_does_not_step(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both released their sums, of other weights, with the same noise; streams of `Secure` refused it, those of a seed
+    did not."""
+    model = make_model()
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+    batch = next(trainer.batches(data))
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(PlanViolation, match="in the process that began it"):
+        trainer.step(batch)
+    assert not trainer.ledger

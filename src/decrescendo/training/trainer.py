@@ -4,6 +4,7 @@ Longer than most files: what a step may do, and in which order it is decided, dr
 is to be read in one place. Batches come from `drawing`, checkpoints from `keeping`.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -244,7 +245,7 @@ class Trainer:
             self._account = store.start(agreed, id=self._life.run_id)
             self._check_place(store, seed)
         self._drawn: int | None = None
-        self._stepping = threading.Lock()
+        self._stepping, self._owner = threading.Lock(), os.getpid()
         self._data: object = None
         self._settings: Settings | None = None
         self.spent = self._source.spent
@@ -413,6 +414,11 @@ class Trainer:
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
+        if os.getpid() != self._owner:
+            raise PlanViolation(
+                "a training must go on in the process that began it, got a step in a forked one. Both would release "
+                "their sums with the same noise: begin trainings after the fork"
+            )
         if not self._stepping.acquire(blocking=False):
             raise PlanViolation(
                 "steps must be taken one after another, got one that began before another had ended. Both would "
