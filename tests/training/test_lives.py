@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import EngineSettings
-from decrescendo.errors import FileRefused, PlanViolation
+from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
 from decrescendo.training import Checkpoints, Trainer, train
 
 from .conftest import loss, make_model, make_plan, sgd
@@ -85,3 +85,9 @@ def test_a_forked_process_does_not_step(data: Data, monkeypatch: pytest.MonkeyPa
     with pytest.raises(PlanViolation, match="in the process that began it"):
         trainer.step(batch)
     assert not trainer.ledger
+
+
+def test_a_lazy_model_is_told_what_to_do(data: Data) -> None:
+    model = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2))
+    with pytest.raises(InvalidValue, match=r"got 0\.weight of a lazy module\. Call the model once"):
+        Trainer(model, loss, make_plan(), sgd(model), seed=0)

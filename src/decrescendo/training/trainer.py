@@ -26,6 +26,7 @@ from decrescendo.errors import (
     InvalidValue,
     PlanViolation,
     UnsupportedModel,
+    check_instance,
     check_integer,
 )
 from decrescendo.optim import apply
@@ -182,6 +183,12 @@ class Trainer:
         store: Store | None,
         checkpoints: Checkpoints | None,
     ) -> None:
+        if store is not None:
+            check_instance(
+                "store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it"
+            )
+        if checkpoints is not None:
+            check_instance("checkpoints", checkpoints, Checkpoints, "Checkpoints(folder) is one")
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
         assumed = self._source.assumption
