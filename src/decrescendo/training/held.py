@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast, final
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
@@ -27,7 +28,6 @@ class Held:
     Args:
         data: what batches are taken from; ``None`` where that is code of a user's.
 
-    >>> import torch
     >>> rows = [{"x": torch.zeros(2), "y": 1}]
     >>> held = Held(rows)
     >>> before = held.look()
@@ -59,7 +59,7 @@ class Held:
 def _values(data: object) -> Iterator[Tensor | bytes | memoryview]:
     """Tensors, and the bytes of the rest, in order."""
     if isinstance(data, Tensor):
-        yield data
+        yield data if data.layout == torch.strided else data.detach().to_dense()
     elif isinstance(data, np.memmap):
         return
     elif isinstance(data, np.ndarray) and not data.dtype.hasobject:
