@@ -1,6 +1,7 @@
 """Facts: whatever a policy does with a filter, what was granted is within the budget, in exact arithmetic."""
 
 import contextlib
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -435,3 +436,13 @@ def test_roundings_are_on_their_side() -> None:
         assert round_up(x) <= math.nextafter(round_down(x), math.inf)
     assert round_up(Fraction(10**400)) == math.inf
     assert round_up(Fraction(1, 4)) == round_down(Fraction(1, 4)) == 0.25
+
+
+def test_a_forked_process_does_not_spend_the_budget_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes were granted 14 releases each, of a budget for 14."""
+    filter = RenyiFilter(Budget(1.0, 1e-4), order=16)
+    assert filter.request(Release(0.1, 2.0))
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    with pytest.raises(InvalidValue, match="in the process that made it, got a forked one"):
+        filter.request(Release(0.1, 2.0))
+    assert copy.deepcopy(filter).request(Release(0.1, 2.0))  # a second budget, as whoever copies it knows

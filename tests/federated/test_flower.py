@@ -392,6 +392,17 @@ def test_a_round_without_the_agreed_placement_is_declined(tmp_path: Path) -> Non
     assert keeper.admit(Round(run, 1, 2, c, z, Placement.LOCAL, z * c), [0]).clients == (0,)
 
 
+def test_a_cohort_larger_than_the_plan_has_clients_is_declined(tmp_path: Path) -> None:
+    """A share of 1e-9 was added to an update of length 1, and the update left as it was."""
+    keeper, plan = keeper_at(tmp_path, 101), long_plan(2)
+    run, c, z = run_id(plan, Placement.DISTRIBUTED), float(plan.clip_norm[0]), float(plan.noise_multiplier[0])
+    assert not keeper.agree(Proposal(plan, Placement.DISTRIBUTED, "")).refused
+    for cohort in (CLIENTS + 1, 10**18):
+        asked = Round(run, 1, 2, c, z, Placement.DISTRIBUTED, Placement.DISTRIBUTED.share_std(z * c, cohort))
+        assert f"has at most {CLIENTS} members" in keeper.admit(asked, [0]).declined[0][1]
+    assert keeper.admit(Round.of(plan, Placement.DISTRIBUTED, run, 0, CLIENTS), [0]).clients == (0,)
+
+
 def test_nothing_but_updates_and_no_text_of_an_exception_leaves_a_node(tmp_path: Path) -> None:
     plan = make_plan([1.5] * 2, [0.5] * 2, cohort=CLIENTS)
     app = ClientApp()

@@ -12,7 +12,7 @@ from torch import nn
 
 from decrescendo.accounting import Gaussian
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.errors import FileRefused, InvalidValue, UnsupportedModel
 from decrescendo.federated import (
     LocalSteps,
     Memory,
@@ -242,6 +242,37 @@ def test_what_one_client_leaves_in_buffers_does_not_reach_its_neighbour() -> Non
     after = client_update(model, value, torch.ones(1, 3))
     assert torch.equal(alone["weight"], after["weight"])
     assert not model.mean.any()
+
+
+def test_what_one_client_writes_to_a_code_book_does_not_reach_its_neighbour() -> None:
+    """A frozen parameter and an attribute of a model without buffers, of which no copy was made."""
+
+    class Coded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.book, self.last = nn.Parameter(torch.zeros(3), requires_grad=False), torch.zeros(3)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            self.book.data += rows.detach().mean(0)
+            self.last = self.last + rows.detach().mean(0)
+            return (rows - self.book - self.last) * self.weight
+
+    model = Coded()
+    value = lambda model, batch: model(batch).square().sum(1)  # noqa: E731
+    alone = client_update(model, value, torch.ones(1, 3))
+    client_update(model, value, 1e6 * torch.ones(1, 3))
+    after = client_update(model, value, torch.ones(1, 3))
+    assert torch.equal(alone["weight"], after["weight"])
+    assert not model.book.any()
+    assert not model.last.any()
+
+
+def test_a_model_that_cannot_be_copied_is_refused_with_what_to_do() -> None:
+    model = nn.Linear(3, 1)
+    model.last = model(torch.ones(1, 3))  # as the deprecated weight norm does
+    with pytest.raises(UnsupportedModel, match=r"one that can be copied, .*parametrizations"):
+        client_update(model, lambda model, batch: model(batch).sum(1), torch.ones(1, 3))
 
 
 def test_an_exact_sum_is_exact() -> None:

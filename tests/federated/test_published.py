@@ -1,5 +1,7 @@
 """What a federated run publishes, and sends to its clients: parameters and persistent buffers, nothing beside."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from hiding_models import HIDING, hooked
@@ -7,6 +9,8 @@ from torch import nn
 
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated import Clients, Placement, Server, simulate
+from decrescendo.federated.server import REPLIES
+from decrescendo.training.between import WRITTEN
 
 from .conftest import loss, make_model, make_plan, records
 
@@ -35,3 +39,67 @@ def test_what_is_hidden_later_is_neither_sent_nor_published() -> None:
     for publish in (server.weights, server.finish):
         with pytest.raises(UnsupportedModel, match="'seen' as well"):
             publish()
+
+
+class TestBetweenRounds:
+    """What a central training refuses or says between its steps, a server does between its rounds."""
+
+    @pytest.mark.parametrize("publish", ["weights", "open", "close", "finish"])
+    def test_statistics_of_an_evaluation_are_not_published(self, publish: str) -> None:
+        """They were sent to every client of the next round, and stood in the outcome, without noise."""
+        model = nn.Sequential(nn.BatchNorm1d(3), make_model())
+        server = Server(model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL)
+        server.open()
+        if publish != "close":
+            server.close()
+        loss(model, records())
+        with pytest.raises(UnsupportedModel, match=r"buffers must not change .* 0.running_mean"):
+            getattr(server, publish)()
+
+    @pytest.mark.parametrize("restart", [False, True])
+    def test_who_writes_to_the_weights_is_said(self, restart: bool, tmp_path: Path) -> None:
+        def begun() -> tuple[nn.Module, Server]:
+            model = make_model()
+            return model, Server(
+                model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL, journal=tmp_path
+            )
+
+        model, server = begun()
+        server.open()
+        server.close()
+        next(model.parameters()).data[0] = records()[0][0]
+        server.open()
+        server.close()
+        if restart:
+            server.stop()
+            server = begun()[1]
+        assert server.finish().assumptions == (REPLIES, WRITTEN)
+        server.stop()
+
+    def test_rounds_and_restarts_alone_are_nothing_to_say(self, tmp_path: Path) -> None:
+        for _ in range(3):
+            model = make_model()
+            with torch.no_grad():
+                for parameter in model.parameters():  # what it begins with is the journal's
+                    parameter.add_(1.0)
+            server = Server(
+                model, make_plan(), sgd(model), seed=0, placement=Placement.CENTRAL, journal=tmp_path
+            )
+            server.open()
+            server.close()
+            server.stop()
+        assert server.finish().assumptions == (REPLIES,)
+
+    def test_a_callback_of_a_simulation_that_writes_is_said(self) -> None:
+        model, written = make_model(), []
+
+        def write(_: object) -> None:
+            if not written:
+                written.append(next(model.parameters()).data.neg_())
+
+        for callback, said in ((None, ()), (write, (WRITTEN,))):
+            outcome = simulate(
+                model, loss, Clients.equal(records(), records=1), make_plan(), sgd(model), seed=0,
+                placement=Placement.CENTRAL, callback=callback,
+            )  # fmt: skip
+            assert outcome.assumptions == said

@@ -27,7 +27,7 @@ from decrescendo.optim import apply
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.schedule import Schedule
-from decrescendo.training import Trainer, train
+from decrescendo.training import Checkpoints, Trainer, train
 from decrescendo.training.run import Run, certify
 
 NAN, INF = float("nan"), float("inf")
@@ -380,6 +380,13 @@ CASES: dict[str, Case] = {
         "InvalidType", "closure", lambda w: w.training(optimizer=torch.optim.LBFGS(w.model.parameters())),
     ),
     "train: optimizer a text": ("InvalidType", "optimizer must be", lambda w: w.training(optimizer="sgd")),
+    "train: store a path": ("InvalidType", r"store must be a Store.*Store\(path\)", lambda w: w.training(store="a.db")),
+    "train: checkpoints a path": ("InvalidType", "checkpoints must be a Check", lambda w: w.training(checkpoints="a")),
+    "checkpoints: folder a number": ("InvalidType", "folder must be", lambda w: lambda: Checkpoints(7)),
+    "checkpoints: also a list": ("InvalidType", "also must be", lambda w: lambda: Checkpoints("a", also=[1])),
+    "checkpoints: also without a state": (
+        "InvalidType", r"also\['rate'\] must be a Stateful", lambda w: lambda: Checkpoints("a", also={"rate": 0.1}),
+    ),
     "train: optimizer that misses a layer": (
         "InvalidValue", "every trainable",
         lambda w: w.training(optimizer=torch.optim.SGD(w.model[0].parameters(), lr=1)),

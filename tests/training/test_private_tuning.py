@@ -153,6 +153,16 @@ class TestTheMechanism:
             found.add(winner.weights["w"].item())
         assert len(found) == 1
 
+    def test_what_is_no_number_loses_wherever_it_is_tried(self) -> None:
+        """A first trial whose score was nan won over all that came after."""
+        secret = next(s for s in range(99) if GEOMETRIC.draw(Streams(s).numpy("selection")) == 3)
+        for order in ((math.nan, 0.2, 0.1), (0.2, math.nan, 0.1), (0.1, 0.2, math.nan)):
+            left = iter(order)
+            winner = search_privately(
+                asked(), secret, attempt=lambda spec, plan, left=left: Tried(next(left), {"w": torch.ones(1)})
+            )
+            assert winner.score == 0.2
+
     def test_trials_are_independent_of_each_other(self) -> None:
         """Own settings, own initial weights, own batches, own noise: nothing is shared, as the theorem asks."""
         seen = Recorded()

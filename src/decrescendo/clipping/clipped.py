@@ -209,6 +209,11 @@ def trainable_of(held: Inventory) -> dict[str, nn.Parameter]:
             "Unfreeze what is to be trained"
         )
     for name, parameter in found.items():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise InvalidValue(
+                f"trainable parameters must have their shapes, got {name} of a lazy module. Call the model once, on "
+                "rows that are made up, and make the optimiser after it"
+            )
         if not parameter.is_floating_point():
             raise InvalidValue(
                 f"trainable parameters must be real floating point, got {name} of {parameter.dtype}. "

@@ -271,15 +271,13 @@ class Prover:
         for row, loss in enumerate(each):
             found = _norms_and_errors(loss, parameters, done, row)
             whole = math.hypot(*(norm for norm, _ in found.values()))
-            if not math.isfinite(whole):
-                continue
+            if not math.isfinite(whole) or not all(torch.isfinite(norms[row]) for norms in squares.values()):
+                continue  # it counts for nothing, as squares that overflow do
             for name, (norm, error) in found.items():
                 # A gradient that cancels to zero (a bias before a normalisation) is rounding of the rest.
                 # Measured is an upper bound, far above where the terms of a sum cancel.
                 measured = float(squares[name][row])
                 allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
-                if not math.isfinite(measured):  # it counts for nothing, as squares that overflow do
-                    continue
                 if done.watch.looks.poisoned and not error <= allowed:
                     raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
                 if not error <= allowed or measured < norm - allowed:

@@ -9,7 +9,11 @@ from jaxtyping import Int
 from decrescendo.clipping import Batch
 from decrescendo.clipping.batches import count_rows
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.training.data import rows
+from decrescendo.training.data import ROWS_APART, assumption_of, rows, table_of
+
+CLIENTS_APART = (
+    "what gives a client its records keeps nothing of one client for another (compared: how many clients)"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +48,7 @@ class Clients:
         count: clients, numbered from 0.
         take: from ascending client numbers (never none) to their `Records`. It may compute them, as
             a data set that makes its rows does, so that memory does not depend on the number of clients.
+        assumption: what is supposed of code of a user's in it; empty where there is none. `simulate` says it.
 
     >>> import torch
     >>> clients = Clients.equal(torch.arange(6.0).reshape(6, 1), records=2)
@@ -53,9 +58,24 @@ class Clients:
 
     count: int
     take: Callable[[Int[np.ndarray, " clients"]], Records]
+    assumption: str = CLIENTS_APART
 
     def __post_init__(self) -> None:
         check_integer("count", self.count, at_least=1)
+
+    def records(self, members: Int[np.ndarray, " clients"]) -> Records:
+        """The records of these clients, one part for each: each part is clipped by itself.
+
+        Raises:
+            InvalidValue: ``take`` gives more or fewer parts.
+        """
+        found = self.take(members)
+        if len(found.counts) != len(members):
+            raise InvalidValue(
+                f"take must say of each client how many records it has, got {len(found.counts)} counts for "
+                f"{len(members)} clients. Put all records of one client together: each part is clipped by itself"
+            )
+        return found
 
     @classmethod
     def equal(cls, data: object, records: int) -> "Clients":
@@ -64,7 +84,7 @@ class Clients:
         Raises:
             InvalidValue: m does not divide the number of rows.
         """
-        table, each = rows(data), check_integer("records", records, at_least=1)
+        table, each = _Table(data), check_integer("records", records, at_least=1)
         if table.count % each:
             raise InvalidValue(
                 f"records must divide the {table.count} rows of the data, got records={each}. Use ranges"
@@ -74,7 +94,7 @@ class Clients:
             indices = (clients[:, None] * each + np.arange(each)).reshape(-1)
             return Records(table.take(indices), np.full(len(clients), each))
 
-        return cls(table.count // each, take)
+        return cls(table.count // each, take, table.assumption)
 
     @classmethod
     def ranges(cls, data: object, offsets: Int[np.ndarray, " bounds"]) -> "Clients":
@@ -88,7 +108,7 @@ class Clients:
         >>> Clients.ranges(torch.zeros(5, 2), np.array([0, 2, 2, 5])).take(np.array([1, 2])).counts
         array([0, 3])
         """
-        table = rows(data)
+        table = _Table(data)
         if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != table.count or (np.diff(offsets) < 0).any():
             raise InvalidValue(f"offsets must ascend from 0 to {table.count}, the rows of the data")
 
@@ -98,4 +118,13 @@ class Clients:
             indices = np.repeat(starts, counts) + within
             return Records(table.take(indices) if len(indices) else None, counts)
 
-        return cls(len(offsets) - 1, take)
+        return cls(len(offsets) - 1, take, table.assumption)
+
+
+class _Table:
+    """Rows of data, and what is supposed of the code that makes them."""
+
+    def __init__(self, data: object) -> None:
+        table, found = rows(data), assumption_of(table_of(data))
+        self.count, self.take = table.count, table.take
+        self.assumption = CLIENTS_APART if found == ROWS_APART else found  # no row is compared here

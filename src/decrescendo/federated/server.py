@@ -28,7 +28,8 @@ from decrescendo.optim import apply
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import poisson, uncut
-from decrescendo.training import check_promise
+from decrescendo.training import FrozenStateGuard, check_promise
+from decrescendo.training.between import BetweenSteps
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
 from decrescendo.training.run import certify, check_published, cpu_weights
@@ -147,6 +148,7 @@ class Server:
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
         self._start = time.monotonic()
+        self._supposed: tuple[str, ...] = (REPLIES,)
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)
@@ -160,6 +162,8 @@ class Server:
             except BaseException:
                 self._journal.close()
                 raise
+        # What else is published than what noise moves, and by whom that is moved.
+        self._frozen, self._between = FrozenStateGuard(model), BetweenSteps(model, optimizer)
 
     @property
     def opened(self) -> Opened | None:
@@ -188,8 +192,19 @@ class Server:
 
     def weights(self) -> dict[str, Tensor]:
         """Copies of the model's parameters and persistent buffers on the CPU: what this round's members start from. As
-        public as `ledger` says."""
+        public as `ledger` says.
+
+        Raises:
+            UnsupportedModel: buffers or frozen parameters have changed since the start.
+        """
+        self._frozen.check()
         return cpu_weights(self._model)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
+        self._between.look()
+        return tuple(sorted({*self._supposed, *self._between.supposed}))
 
     def open(self) -> Opened:
         """Draw the next cohort: each client independently with the plan's sample rate. It may be empty.
@@ -206,6 +221,9 @@ class Server:
                 f"a run must stay within the {self.plan.steps} rounds of its plan, got one more. "
                 "Another round would spend more than was promised: make a longer plan before the start"
             )
+        self._frozen.check()
+        self._between.begin()
+        self._between.look()
         index = self.spent
         cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
@@ -277,6 +295,8 @@ class Server:
             diagnostics: what the clipping saw; private.
         """
         opened, _ = self._require_open()
+        self._frozen.check()
+        self._between.look()
         asked, sampling = opened.round, self._coins.at(opened.round.number - 1)
         if self.placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
@@ -297,6 +317,7 @@ class Server:
         # Recorded in memory and on disk before anything of it can be seen.
         self._write(noisy)
         apply(noisy, self._model, self._optimizer)
+        self._between.stepped()
         return self._report(opened, released=True)
 
     def abort(self) -> RoundReport:
@@ -339,7 +360,7 @@ class Server:
             secure_sum=secure_sum,
             weights=self.weights(),
             reports=self.reports,
-            assumptions=(REPLIES,),
+            assumptions=self.assumptions,
             random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
@@ -372,6 +393,7 @@ class Server:
             "optimizer_state": self._optimizer.state_dict(),
             "sampling": stream_state(self._sampling),
             "noise": stream_state(self._noise),
+            "assumptions": list(self.assumptions),
             "weights": self.weights(),
             "noisy": None if noisy is None else dict(noisy.gradients),
             "noise_std": None if noisy is None else noisy.noise_std,
@@ -396,6 +418,7 @@ class Server:
             self._attendance = [(int(members), int(replies)) for members, replies in state["attendance"]]
             self._sampling = stream_at(self._sampling, state["sampling"])
             self._noise = stream_at(self._noise, state["noise"])
+            self._supposed = tuple(str(sentence) for sentence in state.get("assumptions", self._supposed))
             self._model.load_state_dict(state["weights"])
             self._optimizer.load_state_dict(state["optimizer_state"])
             if state["noisy"] is not None:

@@ -18,10 +18,9 @@ from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
-from decrescendo.federated.server import Server
+from decrescendo.federated.server import REPLIES, Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
-from decrescendo.training import FrozenStateGuard
 from decrescendo.training.progress import Callback, Progress
 
 # Who of a cohort does not answer, from the round's number and the cohort.
@@ -91,7 +90,7 @@ def simulate(
         the replies one by one, up to rounding.
 
     Raises:
-        InvalidValue: another number of clients than the plan's.
+        InvalidValue: another number of clients than the plan's, or records that are not one part a client.
         UnsupportedModel: examples that see each other (across clients), buffers or frozen parameters that training
             changes, more in the model's state dict than its parameters and buffers.
 
@@ -117,7 +116,6 @@ def simulate(
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     server = Server(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
-    frozen = FrozenStateGuard(model)
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
@@ -125,11 +123,8 @@ def simulate(
             seeds.stream = round_stream(members, opened.round.number)
             away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
             present = [client for client in opened.cohort if client not in away]
-            records = clients.take(np.array(present, dtype=np.int64)) if present else None
+            records = clients.records(np.array(present, dtype=np.int64)) if present else None
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
-            frozen.unfreeze(clipped.gradients)
-            if present and not server.reports:  # comparing large buffers in every round would cost
-                frozen.check()
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
             if callback is not None:
@@ -138,8 +133,10 @@ def simulate(
                     break
     finally:
         server.stop()  # whatever ends this, the next call may go on
-    frozen.check()
-    return replace(server.finish(), assumptions=cohorts.assumptions)
+    outcome = server.finish()
+    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption}
+    supposed -= {REPLIES, ""}  # there were no replies: all was computed here
+    return replace(outcome, assumptions=tuple(sorted(supposed)))
 
 
 def _noised(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from decrescendo.base.rng import SecureStream, Streams, seeded
 from decrescendo.clipping.batches import count_rows, slice_rows
 from decrescendo.clipping.clipped import Batch, Loss, accumulator, check_clip_norm, trainable
-from decrescendo.errors import InvalidValue, check_integer, check_real
+from decrescendo.errors import InvalidValue, UnsupportedModel, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.summing import norm_of
 
@@ -66,8 +66,8 @@ def client_update(
     """The update of a client with these records, not clipped yet: the direction that the model is moved against.
 
     Args:
-        model: with the weights of this round; left as it is, its buffers too: what one client's records leave in
-            them (running statistics) must not reach the update of the next client.
+        model: with the weights of this round; a copy of it is used, and it is left as it is: what one client's records
+            leave in it (running statistics, a code book, an attribute) must not reach the update of the next client.
         loss: ``loss(model, batch)`` returns one loss a record.
         records: the client's own; ``None`` or no rows give a zero update.
         local: ``None`` for one gradient of the mean loss (FedSGD, Du et al. Algorithm 5), else several local steps,
@@ -91,9 +91,7 @@ def client_update(
         return {name: torch.zeros_like(p, dtype=accumulator(p.dtype)) for name, p in parameters.items()}
     devices = {parameter.device for parameter in parameters.values()}
     with seeded(secrets.randbits(63) if seed is None else seed, devices):
-        if local is None and next(model.buffers(), None) is None:
-            return _gradient(model, loss, records)
-        worker = copy.deepcopy(model)
+        worker = _copied(model)
         if local is None:
             return _gradient(worker, loss, records)
         for start, stop in local.slices(rows):
@@ -107,6 +105,17 @@ def client_update(
             name: p.detach().to(accumulator(p.dtype)) - end[name].detach().to(accumulator(p.dtype))
             for name, p in parameters.items()
         }
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        raise UnsupportedModel(
+            "a client's model must be one that can be copied, so that nothing of its records stays in it, got "
+            f"{type(model).__name__}, of which copy.deepcopy says: {str(error).splitlines()[0]}. Keep no result of a "
+            "pass in an attribute; torch.nn.utils.parametrizations has weight norms that can be copied"
+        ) from error
 
 
 def _gradient(model: nn.Module, loss: Loss, records: Batch) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """What code of a user's does between the steps of a training, as far as it can be seen, and what is supposed of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
@@ -9,8 +9,10 @@ from torch import Tensor, nn
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.training.bits import fingerprint
-from decrescendo.training.moments import Settings, by_hand, inner, remembered_by, settings_of, supposed_of
+from decrescendo.training.held import Held
+from decrescendo.training.moments import inner, remembered_by, supposed_of
 from decrescendo.training.program import Program
+from decrescendo.training.schedulers import Schedulers, Settings, settings_of
 
 WRITTEN = (
     "weights were changed between steps by other code than the optimiser, which made the change of released and public "
@@ -88,11 +90,12 @@ class BetweenSteps:
         self._weights: bytes | None = None
         self._remembered: object = None
         self._settings: Settings = []
+        self._schedulers = Schedulers(optimizer)
         # Of the batch drawn: its tensors as they were handed out, by id.
         self._handed: dict[int, tuple[Tensor, bytes]] = {}
-        # Columns that batches are drawn from, and how they were.
-        self._columns: list[Tensor] = []
-        self._rows, self._writes = b"", list[int]()
+        # What batches are drawn from, and how it was.
+        self._data = Held(None)
+        self._rows, self._writes = self._data.look(), list[int]()
         # Of a loop that steps its optimiser itself.
         self._handles: list[Any] = []
 
@@ -102,22 +105,22 @@ class BetweenSteps:
             self._note()
             self._program.note()
 
-    def draw_from(self, columns: Sequence[Tensor]) -> None:
-        """Batches are drawn from these rows; from others before, if from any."""
+    def draw_from(self, data: object) -> None:
+        """Batches are drawn from these data; from others before, if from any."""
         self.look_at_rows()
-        self._columns, self._rows = list(columns), fingerprint(*columns)
-        self._writes = _writes(self._columns)
+        self._data = Held(data)
+        self._rows, self._writes = self._data.look(), self._data.writes()
 
     def look_at_rows(self) -> None:
         """Whether the data are as they were."""
-        if self._rows != fingerprint(*self._columns):
+        if self._rows != self._data.look():
             self.supposed.add(REWRITTEN)
 
     def passing(self) -> None:
         """Model and loss are about to be called."""
         if self._program.changed():
             self.supposed.add(PROGRAM)
-        if self._writes != _writes(self._columns):
+        if self._writes != self._data.writes():
             self.supposed.add(REWRITTEN)
 
     def passed(self) -> None:
@@ -183,14 +186,18 @@ class BetweenSteps:
             self.supposed.add(WRITTEN)
         if self._remembered != remembered_by(self._optimizer):
             self.supposed.add(REMEMBERED)
-        if self._read and self._settings != settings:
+        if self._settings == settings:
+            return
+        if self._read:
             self.supposed.add(READ_AND_SET)
-        elif by_hand(self._settings, settings):
+        elif SET not in self.supposed and not self._schedulers.made(settings):
             self.supposed.add(SET)
 
     def _note(self) -> None:
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
         self._remembered = remembered_by(self._optimizer)
+        if SET not in self.supposed:
+            self._schedulers.note()
 
     def _forget(self) -> None:
         for handle in self._handles:
@@ -204,8 +211,3 @@ class BetweenSteps:
     def _gradients(self) -> bytes:
         found = [parameter.grad for parameter in trainable(self._model).values()]
         return fingerprint(*(value for value in found if value is not None))
-
-
-def _writes(columns: list[Tensor]) -> list[int]:
-    """How often each was written to, as far as torch counts it."""
-    return [0 if column.is_inference() else column._version for column in columns]

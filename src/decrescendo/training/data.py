@@ -55,9 +55,11 @@ def assumption_of(table: Rows | Examples) -> str:
     return "" if _is_ours(table) else ROWS_APART
 
 
-def columns_of(table: Rows | Examples) -> list[Tensor]:
-    """The tensors that rows are taken from, where nothing else makes them."""
-    return leaves_of(cast("Any", table.take).args[0]) if isinstance(table, Rows) and _is_ours(table) else []
+def held_by(table: Rows | Examples) -> object:
+    """What rows are taken from, where it lies in memory; ``None`` where code of a user's makes them."""
+    if isinstance(table, Examples):
+        return table.held
+    return leaves_of(cast("Any", table.take).args[0]) if _is_ours(table) else None
 
 
 def check_apart(table: Rows, indices: Int[np.ndarray, " batch"]) -> None:

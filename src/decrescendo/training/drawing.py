@@ -61,8 +61,9 @@ class Drawing:
     """Batches of a training's steps, one iterator at a time.
 
     Attributes:
-        place: where the batch yielded last left the streams. Draws that were made ahead of it count for nothing: a
-            checkpoint has this place, and a later iterator begins there.
+        place: where the batch drawn last left the streams, put here by who has it in hand: a batch that got lost on the
+            way (no memory on its device, an interruption) is drawn again. Draws that were made ahead count for nothing:
+            a checkpoint has this place, and a later iterator begins there.
     """
 
     def __init__(self, source: Source, world: World, streams: RunStreams, device: torch.device) -> None:
@@ -72,15 +73,15 @@ class Drawing:
 
     def batches(
         self, table: Rows | Examples, workers: int, taken: int
-    ) -> Generator[tuple[Batch | None, int]]:
-        """This rank's part of each batch after ``taken`` steps, ``None`` if empty, and its number of rows."""
+    ) -> Generator[tuple[Batch | None, int, dict[str, Any]]]:
+        """This rank's part of each batch after ``taken`` steps, ``None`` if empty; its number of rows; and the `place`
+        to which it has moved."""
         self._streams.go_to(self.place)
         self._epoch = None
         ahead: deque[tuple[int, dict[str, Any]]] = deque()
         with closing(made(table, self._draws(ahead, taken), workers, self._device)) as batches:
             for batch in batches:
-                rows, self.place = ahead.popleft()
-                yield None if batch is None else map_rows(self._to_device, batch), rows
+                yield None if batch is None else map_rows(self._to_device, batch), *ahead.popleft()
 
     def _draws(self, ahead: deque[tuple[int, dict[str, Any]]], taken: int) -> Iterator[Draw]:
         """Draws of the steps that may follow, of this rank's rows; ``ahead`` says how many each has and where it leaves

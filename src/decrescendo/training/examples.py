@@ -47,6 +47,11 @@ class Items(Protocol):
 class Examples:
     """Items that ``collate_fn`` makes batches of, each example by itself.
 
+    Attributes:
+        count: number of examples.
+        held: the items, where they lie in memory and no code of a user's makes them.
+        assumption: what is supposed of the code that makes examples; empty where there is none of a user's.
+
     Guarantee:
         where the data and ``collate_fn`` keep nothing of one example for another, row i of a batch is a function of
         example i, and of random numbers (torch's, NumPy's and Python's global ones) that begin anew for each example,
@@ -63,10 +68,16 @@ class Examples:
     def __init__(self, items: Items, collate_fn: Collate | None) -> None:
         self._items, self._collate = items, collate_fn
         self.count = len(items)
-        self.assumption = "" if collate_fn is None and _are_held(items) else EXAMPLES_APART
+        self.held = items if _are_held(items) else None
+        self.assumption = "" if collate_fn is None and self.held is not None else EXAMPLES_APART
 
     def take(self, draw: Draw) -> Batch:
         """The batch of a draw, which is not empty."""
+        if len(self._items) != self.count:
+            raise InvalidValue(
+                f"data must keep their number of examples while they are drawn from, {self.count}, got "
+                f"{len(self._items)}. The plan is for the first number: change data between trainings only"
+            )
         with _own_numbers() as begin:
             made = [self._one(int(index), begin, draw.key) for index in draw.indices]
             if self.assumption:

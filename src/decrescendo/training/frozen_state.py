@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from decrescendo.errors import UnsupportedModel
-from decrescendo.training.bits import checksum
+from decrescendo.training.bits import fingerprint
 
 
 class FrozenStateGuard:
@@ -24,8 +24,8 @@ class FrozenStateGuard:
         self._model = model
         self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         self._names = {name for name, _ in model.named_parameters()}
-        # Frozen parameters may be many times what is trained: a checksum instead of a copy.
-        self._frozen = {name: checksum(value) for name, value in _frozen(model)}
+        # Frozen parameters may be many times what is trained: a fingerprint instead of a copy.
+        self._frozen = {name: fingerprint(value) for name, value in _frozen(model)}
 
     def unfreeze(self, names: Iterable[str]) -> None:
         """These are trained: from now on they may change."""
@@ -52,7 +52,7 @@ class FrozenStateGuard:
                     "of its inputs is raw data without noise: make all parameters before the start"
                 )
         for name, value in _frozen(self._model):
-            if name in self._frozen and self._frozen[name] != checksum(value):
+            if name in self._frozen and self._frozen[name] != fingerprint(value):
                 raise UnsupportedModel(
                     f"frozen parameters must not change in training, got a change of {name}. What a forward "
                     "pass writes to it is raw data without noise: train it by its gradient, or leave it alone"

@@ -16,6 +16,7 @@ from decrescendo.plans.agreement import Agreement
 from decrescendo.training.bits import is_part
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.drawing import RunStreams
+from decrescendo.training.statement import FLOAT32
 from decrescendo.training.steering.quantile import Tracker
 from decrescendo.training.world import Tree, World
 
@@ -29,6 +30,8 @@ class Life:
         began: by the monotonic clock, moved back by the seconds of earlier lives.
         resumed: the steps at which it was gone on with.
         supposed: sentences of earlier lives, and of the data.
+        accumulate: the dtype that the sums of all lives were held in: of two the narrower.
+        gamma: of automatic clipping; 0 without.
         place: how many runs were in the store before this one, which its streams follow from; ``None`` without a
             store, and where a checkpoint does not say.
     """
@@ -40,6 +43,8 @@ class Life:
     resumed: tuple[int, ...] = ()
     supposed: tuple[str, ...] = ()
     place: int | None = None
+    accumulate: str = FLOAT32
+    gamma: float = 0.0
 
     @property
     def taken(self) -> int:
@@ -100,8 +105,11 @@ class Keeper:
             "place": life.place,
             "ranks": self._world.size,
             "resumed": list(life.resumed),
+            "accumulate": life.accumulate,
+            "gamma": life.gamma,
             "model": weights,
             "optimizer": moments,
+            "kind": type(optimizer).__name__,
             **place,  # and not where drawing ahead has got to
             **self._streams.others(),
             "releases": self.releases.name,
@@ -126,6 +134,12 @@ class Keeper:
         if step is None:
             return
         with _fitting():
+            kind = type(optimizer).__name__
+            if state.get("kind", kind) != kind:
+                raise FileRefused(
+                    f"a run must go on with the optimiser it began with, {state['kind']}, got {kind}, which remembers "
+                    "other things. Make the same one"
+                )
             held = model.state_dict()
             model.load_state_dict(
                 {name: _as(held.get(name), value) for name, value in state["model"].items()}
@@ -138,6 +152,13 @@ class Keeper:
             self._checkpoints.restore(Checkpoint(step, state))
             self._saved, life.run_id = step, state["run"]
             life.resumed = (*state["resumed"], step)
+            if state.get("gamma", life.gamma) != life.gamma:
+                raise PlanViolation(
+                    f"a run must go on with the clipping it began with, got gamma={life.gamma or None} after "
+                    f"gamma={state['gamma'] or None}. Its statement could not say how gradients were clipped"
+                )
+            if step and state.get("accumulate", FLOAT32) == FLOAT32:
+                life.accumulate = FLOAT32
             place = state.get("place")
             life.place = None if place is None else check_integer("place", place)
             norms = state.get("clip_norm", [])

@@ -1,8 +1,8 @@
-"""An optimiser, as a loop may change it between two steps: what it remembers, its settings, its hooks and code."""
+"""An optimiser, as a loop may change it between two steps: what it remembers, its hooks and its code."""
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -12,13 +12,6 @@ from torch.optim.optimizer import (
 )
 
 from decrescendo.training.bits import fingerprint
-
-# Of the groups of an optimiser.
-Settings: TypeAlias = list[dict[str, Any]]
-# What schedulers of torch's set.
-_SCHEDULED = {
-    "lr", "momentum", "betas", "base_momentum", "initial_lr", "max_lr", "max_momentum", "min_lr", "swa_lr"
-}  # fmt: skip
 
 HOOKED = "hooks on the optimiser moved the weights by released and public values alone"
 
@@ -56,32 +49,6 @@ def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """What steps in a wrapper that calls itself an optimiser (Accelerate's) and has no hooks."""
     held = None if "_optimizer_step_pre_hooks" in vars(optimizer) else vars(optimizer).get("optimizer")
     return inner(held) if isinstance(held, torch.optim.Optimizer) else optimizer
-
-
-def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
-    """The numbers of each group, and how many parameters it has."""
-    return [
-        {
-            key: len(value) if key == "params" else float(value) if isinstance(value, Tensor) else value
-            for key, value in group.items()
-        }
-        for group in optimizer.param_groups
-    ]
-
-
-def by_hand(before: Settings, now: Settings) -> bool:
-    """Whether something was set that no scheduler of torch's has set: they leave a mark in the groups that are theirs.
-
-    >>> by_hand([{"lr": 1.0}], [{"lr": 0.5}]), by_hand([{"lr": 1.0}], [{"lr": 0.5, "initial_lr": 1.0}])
-    (True, False)
-    """
-    if len(before) != len(now):
-        return True
-    for old, new in zip(before, now, strict=True):
-        changed = {key for key in old if key not in new or new[key] != old[key]}
-        if changed - (_SCHEDULED if "initial_lr" in new else set()):
-            return True
-    return False
 
 
 def remembered_by(optimizer: torch.optim.Optimizer) -> object:

@@ -1,6 +1,7 @@
 """Whose row each is: data held against the number of examples of one person that a plan was made for."""
 
 import hashlib
+import math
 from collections.abc import Sized
 from typing import Any, cast
 
@@ -9,6 +10,10 @@ from torch import Tensor
 
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.errors import InvalidType, InvalidValue
+
+# Of pandas, where there is no value.
+_MISSING = ("NAType", "NaTType")
+_KINDS = (str, bytes, int, float)
 
 
 def check_people(people: object, budget: Budget, rows: int) -> str:
@@ -73,7 +78,7 @@ def _ids(people: object) -> list[Any]:
     elif not isinstance(people, np.ndarray) and hasattr(people, "to_numpy"):
         people = cast("Any", people).to_numpy()
     if isinstance(people, np.ndarray) and people.ndim == 1:
-        return people.tolist()
+        people = people.tolist()  # of an array of objects anything
     if isinstance(people, str | bytes | np.ndarray) or not (
         isinstance(people, Sized) and hasattr(people, "__getitem__")
     ):
@@ -81,8 +86,26 @@ def _ids(people: object) -> list[Any]:
             f"people must be a list or a one-dimensional array of ids, one a row, got {type(people).__name__}"
         )
     sequence = cast("Any", people)
-    ids = [sequence[row] for row in range(len(sequence))]
-    if not all(isinstance(one, str | bytes | int | float | np.generic | None) for one in ids):
-        odd = next(one for one in ids if not isinstance(one, str | bytes | int | float | np.generic | None))
-        raise InvalidType(f"each id in people must be a text or a number, got {type(odd).__name__}")
-    return [one.item() if isinstance(one, np.generic) else one for one in ids]
+    each = (sequence[row] for row in range(len(sequence)))
+    ids = [one.item() if isinstance(one, np.generic) else one for one in each]
+    kinds: dict[type, int] = {}
+    for row, one in enumerate(ids):
+        if one is None or type(one).__name__ in _MISSING:
+            ids[row] = None
+            continue
+        if isinstance(one, float) and math.isnan(one):
+            continue
+        found = next((kind for kind in _KINDS if isinstance(one, kind)), None)
+        if found is None:  # objects of one person are often not equal: they would be two people
+            raise InvalidType(
+                f"each id in people must be a text or a number, got {type(one).__name__} for row {row}. str(..) makes "
+                "a text of a UUID or a date"
+            )
+        kinds.setdefault(float if found is int else found, row)
+    if len(kinds) > 1:
+        first, second, *_ = kinds.values()
+        raise InvalidType(
+            f"ids in people must be all texts or all numbers, got {ids[first]!r} for row {first} and {ids[second]!r} "
+            f"for row {second}. Could they be one person, these would be two: make texts of all with str(..)"
+        )
+    return ids

@@ -199,7 +199,8 @@ def search_privately(
     Edge cases:
         equal scores: the smaller SHA-256 of the weights loses, so that any two outputs have an order of their own
             and the theorem's order is total.
-        a model that diverged: its score counts, as bad as it is.
+        a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
+            it loses would hang on when it was tried.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.
         no trial at all (Poisson): no winner, said so.
     """
@@ -219,7 +220,10 @@ def search_privately(
             if attempt is None
             else attempt(settings, own_plan)
         )
-        rank = (tried.score, hashlib.sha256(_content(tried.weights)).hexdigest())
+        rank = (
+            -math.inf if math.isnan(tried.score) else tried.score,
+            hashlib.sha256(_content(tried.weights)).hexdigest(),
+        )
         if best is None or rank > best[0]:
             best = (rank, settings.seeded(0), tried)
     if best is None:

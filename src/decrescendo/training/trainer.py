@@ -4,6 +4,7 @@ Longer than most files: what a step may do, and in which order it is decided, dr
 is to be read in one place. Batches come from `drawing`, checkpoints from `keeping`.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -25,6 +26,7 @@ from decrescendo.errors import (
     InvalidValue,
     PlanViolation,
     UnsupportedModel,
+    check_instance,
     check_integer,
 )
 from decrescendo.optim import apply
@@ -36,7 +38,7 @@ from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.data import Rows, assumption_of, columns_of, table_of
+from decrescendo.training.data import Rows, assumption_of, held_by, table_of
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
@@ -45,7 +47,7 @@ from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
 from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
-from decrescendo.training.statement import SECURE, SEEDED, Provenance
+from decrescendo.training.statement import FLOAT32, FLOAT64, SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.store import Account, Store, new_id
 from decrescendo.training.world import (
@@ -181,6 +183,12 @@ class Trainer:
         store: Store | None,
         checkpoints: Checkpoints | None,
     ) -> None:
+        if store is not None:
+            check_instance(
+                "store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it"
+            )
+        if checkpoints is not None:
+            check_instance("checkpoints", checkpoints, Checkpoints, "Checkpoints(folder) is one")
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
         assumed = self._source.assumption
@@ -203,8 +211,12 @@ class Trainer:
         self._engine: Clipper = Engine(
             model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep
         )
-        self._accumulate = "float64" if settings is not None and settings.wide else "float32"
-        self._life = Life("" if store is None else new_id(), place=None if store is None else place)
+        self._life = Life(
+            "" if store is None else new_id(),
+            place=None if store is None else place,
+            accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
+            gamma=0.0 if settings is None else settings.gamma or 0.0,
+        )
         self._life.supposed = (assumed,) if assumed else ()
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
@@ -240,7 +252,7 @@ class Trainer:
             self._account = store.start(agreed, id=self._life.run_id)
             self._check_place(store, seed)
         self._drawn: int | None = None
-        self._stepping = threading.Lock()
+        self._stepping, self._owner = threading.Lock(), os.getpid()
         self._data: object = None
         self._settings: Settings | None = None
         self.spent = self._source.spent
@@ -321,7 +333,7 @@ class Trainer:
         if data is not self._data and isinstance(sampling, RandomAllocation):
             supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
         self._data = data
-        self._between.draw_from(columns_of(table))
+        self._between.draw_from(held_by(table))
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
@@ -333,7 +345,7 @@ class Trainer:
                 with self._world.watched():
                     if not self._grant():
                         return
-                    batch, self._drawn = next(drawn)
+                    batch, self._drawn, self._drawing.place = next(drawn)
                     self._between.hand_out(batch)
                 yield batch
         raise PlanViolation(
@@ -409,6 +421,11 @@ class Trainer:
 
     def _release(self, batch: Batch | None) -> tuple[NoisyMean, Diagnostics]:
         """The noisy mean of a batch, recorded before anything of it can be seen; and what the clipping saw."""
+        if os.getpid() != self._owner:
+            raise PlanViolation(
+                "a training must go on in the process that began it, got a step in a forked one. Both would release "
+                "their sums with the same noise: begin trainings after the fork"
+            )
         if not self._stepping.acquire(blocking=False):
             raise PlanViolation(
                 "steps must be taken one after another, got one that began before another had ended. Both would "
@@ -542,7 +559,8 @@ class Trainer:
             device=f"{self._device}, {self._world.size} processes"
             if self._world.size > 1
             else str(self._device),
-            accumulate=self._accumulate,
+            accumulate=self._life.accumulate,
+            gamma=self._life.gamma,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
             assumptions=assumptions,
         )

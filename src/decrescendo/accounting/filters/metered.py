@@ -1,6 +1,7 @@
 """Filters that add up costs against a limit, without rounding: all but their name, their limit and their price."""
 
 import math
+import os
 from collections.abc import Callable
 from fractions import Fraction
 from threading import Lock
@@ -9,7 +10,14 @@ from typing import Any
 from decrescendo.accounting.budget import Budget, Guarantee, check_one_example
 from decrescendo.accounting.filters.protocol import Granted, Refused
 from decrescendo.accounting.ledger import Release
-from decrescendo.errors import AccountingError, ImpossibleBudget, check_instance, check_integer, check_real
+from decrescendo.errors import (
+    AccountingError,
+    ImpossibleBudget,
+    InvalidValue,
+    check_instance,
+    check_integer,
+    check_real,
+)
 
 # Closed-form limits are a few operations on floats: each is off by less than 1e-15 of its largest term. A limit is
 # lowered by this share, so that it is never above the exact one: the hair by which a schedule that was made to spend
@@ -27,7 +35,7 @@ class MeteredFilter:
 
     Costs are floats, each rounded up where it was computed; their sum is kept as a fraction, so nothing is rounded
     between the steps, however many and however small they are. Several threads may ask: what is compared with the limit
-    is what is then written down, one request after the other.
+    is what is then written down, one request after the other. Forked processes may not.
 
     Args:
         budget: what everything that is granted may spend together.
@@ -48,15 +56,15 @@ class MeteredFilter:
             )
         self._budget, self._name, self._price = budget, name, price
         self._limit, self._spent = Fraction(limit), Fraction(0)
-        self._lock = Lock()
+        self._lock, self._owner = Lock(), os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the lock: a copy, or what comes out of a pickle, has a sum and a lock of its own."""
-        return {name: value for name, value in vars(self).items() if name != "_lock"}
+        """All but the lock and the owner: a copy, or what comes out of a pickle, has a sum and a lock of its own."""
+        return {name: value for name, value in vars(self).items() if name not in ("_lock", "_owner")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._lock = Lock()
+        self._lock, self._owner = Lock(), os.getpid()
 
     @property
     def name(self) -> str:
@@ -103,7 +111,16 @@ class MeteredFilter:
         return math.inf if math.isinf(each) else round_up(Fraction(each) * release.count)
 
     def request(self, release: Release) -> Granted | Refused:
-        """Ask for ``release`` before anything of it is computed; granted, it is spent. What fits exactly is granted."""
+        """Ask for ``release`` before anything of it is computed; granted, it is spent. What fits exactly is granted.
+
+        Raises:
+            InvalidValue: in another process than the one that made it.
+        """
+        if os.getpid() != self._owner:
+            raise InvalidValue(
+                "a filter must be asked in the process that made it, got a forked one: each process would spend the "
+                "whole budget. Train in one process, in threads, or share the budget out among filters of their own"
+            )
         cost = self.cost(release)
         with self._lock:  # without it two threads that find the same room both take it
             if not math.isfinite(cost) or self._spent + Fraction(cost) > self._limit:

@@ -43,8 +43,9 @@ class Admitted:
 class Keeper:
     """Stands between the clients of a node and whatever a server asks of them.
 
-    A round is answered only if its plan was shown and agreed to before, the round is the plan's to the last digit, the
-    client lives here, and its `Policy` and `Memory` allow it. What was answered is on disk before the reply leaves.
+    A round is answered only if its plan was shown and agreed to before, the round is the plan's to the last digit (and
+    a share of its noise what it is in a cohort of all the plan's clients, or more), the client lives here, and its
+    `Policy` and `Memory` allow it. What was answered is on disk before the reply leaves.
 
     Args:
         folder: of this node alone; it must outlive the processes (Flower starts one for each message). A node that
@@ -184,6 +185,14 @@ class Keeper:
             return (
                 f"round {asked.number} of the plan has clip_norm {c:g} and noise_multiplier {z:g}, "
                 f"the server asks for {asked.clip_norm:g} and {asked.noise_multiplier:g}"
+            )
+        # A cohort that is called larger than it can be would have each member add next to nothing.
+        clients = plan.sampling.dataset_size
+        least = asked.placement.share_std(z * c, clients)
+        if asked.share_std < least:
+            return (
+                f"a cohort of the plan has at most {clients} members, each with noise of {least:g} or more, the server "
+                f"asks for {asked.share_std:g}"
             )
         return None
 

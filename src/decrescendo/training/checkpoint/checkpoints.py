@@ -80,6 +80,13 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "every", check_integer("every", self.every, at_least=1))
+        if not isinstance(self.folder, str):
+            check_instance("folder", self.folder, os.PathLike, "It is a path")
+        check_instance(
+            "also", self.also, Mapping, 'also={"scheduler": scheduler} names what else has a state'
+        )
+        for name, thing in self.also.items():
+            check_instance(f"also[{name!r}]", thing, Stateful, "It needs state_dict and load_state_dict")
         if Path(self.folder).exists() and not Path(self.folder).is_dir():
             raise InvalidValue(f"folder must be a folder, got a file, {os.fspath(self.folder)!r}")
         if not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir()):

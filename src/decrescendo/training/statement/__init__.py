@@ -1,7 +1,17 @@
 """Privacy statements: what may be said of a trained model, by a program and by people."""
 
 from decrescendo.training.statement.declaration import Declaration
-from decrescendo.training.statement.provenance import SECURE, SEEDED, UNRECORDED, Provenance
+from decrescendo.training.statement.provenance import FLOAT32, FLOAT64, SECURE, SEEDED, UNRECORDED, Provenance
 from decrescendo.training.statement.statement import Statement, state
 
-__all__ = ["SECURE", "SEEDED", "UNRECORDED", "Provenance", "Declaration", "Statement", "state"]
+__all__ = [
+    "FLOAT32",
+    "FLOAT64",
+    "SECURE",
+    "SEEDED",
+    "UNRECORDED",
+    "Provenance",
+    "Declaration",
+    "Statement",
+    "state",
+]

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from decrescendo.errors import InvalidValue, check_instance, check_integer
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
 
 SEEDED, SECURE = "seeded", "secure"
 FLOAT32, FLOAT64 = "float32", "float64"
@@ -24,6 +24,7 @@ class Provenance:
         device: of the model.
         accumulate: dtype of the clipped sums: ``float64`` where they were proven to move by at most C as a whole
             (`clipping.EngineSettings`), else ``float32``.
+        gamma: of automatic clipping (`clipping.EngineSettings`); 0: gradients were clipped.
         trust: who sees raw data or updates; empty: whoever runs the training.
         account: data set and id of the run in a `Store`; empty: in none.
         assumptions: sentences: what the guarantee takes on trust because it could not be proven, and was declared by
@@ -31,7 +32,7 @@ class Provenance:
             step.
 
     Raises:
-        InvalidValue: ``random`` or ``accumulate`` of another name, a step below 0, an empty sentence.
+        InvalidValue: ``random`` or ``accumulate`` of another name, a step or a gamma below 0, an empty sentence.
 
     >>> Provenance(random="secure").resumed, Provenance(random="secure", assumptions=()).proven
     ((), True)
@@ -43,6 +44,7 @@ class Provenance:
     optimizer: str = ""
     device: str = ""
     accumulate: str = FLOAT32
+    gamma: float = 0.0
     trust: str = ""
     account: str = ""
     assumptions: tuple[str, ...] = (UNRECORDED,)
@@ -59,6 +61,7 @@ class Provenance:
             )
         if self.random not in (SEEDED, SECURE):
             raise InvalidValue(f"random must be {SEEDED} or {SECURE}, got random={self.random!r}")
+        object.__setattr__(self, "gamma", check_real("gamma", self.gamma, at_least=0))
         for name in ("model", "optimizer", "device", "trust", "account"):
             check_instance(name, getattr(self, name), str)
         object.__setattr__(self, "resumed", tuple(check_integer("resumed", step) for step in self.resumed))

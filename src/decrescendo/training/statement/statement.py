@@ -132,8 +132,7 @@ def state(
             "max_batch_size": agreed.sampling.max_batch_size,
             "units": agreed.sampling.dataset_size,
             **({"row": row} if row != unit else {}),
-            "clipping": f"each {row}'s gradient to C_t in the joint L2 norm of all trained parameters; one that is "
-            "not finite counts as zero" + (FOLLOWED if clip_norm and planned is not None else ""),
+            "clipping": _clipping(row, provenance) + (FOLLOWED if clip_norm and planned is not None else ""),
             "noise": "Gaussian of standard deviation z_t C_t on each coordinate of the sum, which is divided by the "
             "expected batch size"
             if any(noise)
@@ -164,6 +163,16 @@ def state(
         ],
     }
     return Statement(facts)
+
+
+def _clipping(row: str, provenance: Provenance | None) -> str:
+    how = f"each {row}'s gradient to C_t in the joint L2 norm of all trained parameters"
+    if provenance is not None and provenance.gamma:
+        how = (
+            f"automatic: each {row}'s gradient g counts as C_t g / (|g| + {provenance.gamma:g}), with |g| the joint L2 "
+            "norm over all trained parameters"
+        )
+    return f"{how}; one that is not finite counts as zero"
 
 
 def _how(sampling: Sampling, row: str) -> str:

@@ -47,6 +47,8 @@ class AdaptiveRun:
         """Settings of the next step, granted and paid for; ``None`` when the training is over, now and for good."""
         if self.stopped:
             return None
+        if len(self._granted) > taken:  # a batch was lost on its way: the step is paid for, and comes again
+            return self._granted[taken]
         if taken >= self._adaptive.steps:
             return self._end(f"all {taken} steps were taken")
         guard = self._adaptive.filter

@@ -6,7 +6,7 @@ from typing import final
 
 import torch
 
-from decrescendo.clipping.clipped import ClippedSum
+from decrescendo.clipping.clipped import SMALLEST_CLIP_NORM, ClippedSum
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.plans.plan import Plan
@@ -122,7 +122,9 @@ class Tracker:
         weight = 2 * self._given.share * clip_norm * (1 - _ROUNDING)
         share = 0.5 + float(noisy.gradients[COUNT][0]) / weight
         moved = math.exp(-self._given.rate * (min(max(share, 0.0), 1.0) - self._given.quantile))
-        least, most = self.norms[0] / _FARTHEST, self.norms[0] * _FARTHEST
+        # What gradients are clipped at is a C_t, which the engine takes from here on.
+        smallest = SMALLEST_CLIP_NORM / self.gradient_part * (1 + _ROUNDING)
+        least, most = max(self.norms[0] / _FARTHEST, smallest), self.norms[0] * _FARTHEST
         self.norms[taken + 1 :] = [min(max(clip_norm * moved, least), most)]
         gradients = {name: gradient for name, gradient in noisy.gradients.items() if name != COUNT}
         return NoisyMean(gradients, noisy.release, noisy.noise_std)

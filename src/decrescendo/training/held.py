@@ -1,0 +1,108 @@
+"""Data that lie in memory, to be looked at again: whether the rows are what they were."""
+
+import hashlib
+import marshal
+from collections.abc import Iterator, Mapping
+from typing import Any, cast, final
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from decrescendo.training.bits import fingerprint
+from decrescendo.training.examples import ColumnRows, FrameRows
+
+# Tensors whose counts of writes are asked for at every step; of more a step would wait for them.
+_COUNTED = 1_000
+# Of Python's own format: one value has one form in it, whoever else holds it.
+_PLAIN = 2
+
+
+@final
+class Held:
+    """Tensors, arrays, lists and frames that a loop may write to between two steps.
+
+    Memory maps are left out: a look would read the whole file.
+
+    Args:
+        data: what batches are taken from; ``None`` where that is code of a user's.
+
+    >>> rows = [{"x": torch.zeros(2), "y": 1}]
+    >>> held = Held(rows)
+    >>> before = held.look()
+    >>> rows[0]["x"] += 1
+    >>> held.look() == before
+    False
+    """
+
+    def __init__(self, data: object) -> None:
+        self._data = data
+        tensors = [value for value in _values(data) if isinstance(value, Tensor)]
+        self._counted = tensors if len(tensors) <= _COUNTED else []
+
+    def look(self) -> bytes:
+        """A few bytes of all that is in them; of this process only."""
+        rest, tensors = hashlib.blake2b(), list[Tensor]()
+        for value in _values(self._data):
+            if isinstance(value, Tensor):
+                tensors.append(value)
+            else:
+                rest.update(cast("Any", value))
+        return rest.digest() + fingerprint(*tensors)
+
+    def writes(self) -> list[int]:
+        """How often each tensor was written to, as far as torch counts it."""
+        return [0 if tensor.is_inference() else tensor._version for tensor in self._counted]
+
+
+def _values(data: object) -> Iterator[Tensor | bytes | memoryview]:
+    """Tensors, and the bytes of the rest, in order."""
+    if isinstance(data, Tensor):
+        yield data if data.layout == torch.strided else data.detach().to_dense()
+    elif isinstance(data, np.memmap):
+        return
+    elif isinstance(data, np.ndarray) and not data.dtype.hasobject:
+        yield f"{data.dtype}{data.shape}".encode()
+        yield np.ascontiguousarray(data).reshape(-1).view(np.uint8).data
+    elif isinstance(data, np.ndarray):
+        yield from _values(data.tolist())
+    elif isinstance(data, Subset):
+        part = cast("Subset[Any]", data)
+        yield from _values((part.indices, part.dataset))
+    elif isinstance(data, TensorDataset):
+        yield from data.tensors
+    elif isinstance(data, ColumnRows):
+        yield from _values(data.columns)
+    elif isinstance(data, FrameRows):
+        yield from _columns(data.frame)
+    else:
+        yield from _plain(data)
+
+
+def _plain(data: object) -> Iterator[Tensor | bytes | memoryview]:
+    """Containers and what lies in them: as one text where Python has one for all of it."""
+    try:
+        yield marshal.dumps(cast("Any", data), _PLAIN)
+        return
+    except ValueError:
+        pass
+    if isinstance(data, Mapping):
+        known = cast("Mapping[object, object]", data)
+        yield from _values(list(known.keys()))
+        data = list(known.values())
+    if isinstance(data, (list, tuple)):
+        for item in cast("list[object]", data):
+            yield from _values(item)
+    else:
+        yield repr(data).encode()
+
+
+def _columns(frame: Any) -> Iterator[Tensor | bytes | memoryview]:
+    """Of a data frame; a series is one."""
+    if not hasattr(frame, "columns"):
+        yield from _values(frame.to_numpy())
+        return
+    yield from _values([str(name) for name in frame.columns])
+    for place in range(len(frame.columns)):
+        yield from _values(frame.iloc[:, place].to_numpy())
