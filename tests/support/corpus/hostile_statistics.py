@@ -316,6 +316,57 @@ def _moe() -> dict[str, nn.Module]:
 
 
 mixing.net({"experts with a capacity": _capacity, "experts that choose rows": _expert_choice}, _moe)
+
+
+def _written(rows: Tensor) -> Tensor:
+    rows.copy_(rows.flip(0).clone())
+    return rows
+
+
+def _first(rows: Tensor) -> Tensor:
+    rows[:1] = 0
+    return rows
+
+
+def _routed(turn: Callable[[Tensor, int], Tensor]) -> Callable[[Net, Tensor], Tensor]:
+    """Two rows of four an example, those that an expert takes found by `where`, and not left as they were found."""
+
+    def run(m: Net, x: Tensor) -> Tensor:
+        flat = x.view(-1, 4)
+        sent = m.gate(flat)[:, 0] > 0
+        taken = m.a(flat[turn(torch.where(sent)[0], len(flat))])
+        out = torch.zeros(len(flat), CLASSES)
+        return out.index_add(0, torch.where(sent)[0], taken).view(len(x), -1, CLASSES).sum(1)
+
+    return run
+
+
+mixing.net(
+    {
+        "rows of experts reversed": _routed(lambda rows, n: rows.flip(0)),
+        "rows of experts moved by one": _routed(lambda rows, n: (rows + 1) % n),
+        "rows of experts moved in place": _routed(lambda rows, n: rows.add_(1).remainder_(n)),
+        "rows of experts reversed in place": _routed(lambda rows, n: _written(rows)),
+        "the first row of an expert is another": _routed(lambda rows, n: _first(rows)),
+        "rows of experts rolled": _routed(lambda rows, n: rows.roll(1)),
+        "one row for all of an expert": _routed(lambda rows, n: rows.as_strided(rows.shape, (0,))),
+        "rows of experts sorted downwards": _routed(lambda rows, n: rows.sort(descending=True)[0]),
+    },
+    lambda: {"gate": nn.Linear(4, 1), "a": nn.Linear(4, CLASSES)},
+)
+
+
+def _other_fold(m: Net, x: Tensor) -> Tensor:
+    rows = torch.where(m.gate(x.view(-1, 4))[:, 0] > 0)[0]
+    return torch.zeros(2 * len(x), CLASSES).index_add(0, rows, m.a(x.view(-1, 2)[rows])).view(
+        len(x), -1, CLASSES
+    ).sum(1)  # fmt: skip
+
+
+mixing.net(
+    {"rows of experts among rows half as long": _other_fold},
+    lambda: {"gate": nn.Linear(4, 1), "a": nn.Linear(2, CLASSES)},
+)
 mixing.net(
     {"attention layer that takes rows for time": lambda m, x: m.c(m.t(m.a(x), m.a(x), m.a(x))[0])},
     lambda: {**_parts(), "t": nn.MultiheadAttention(4, 2)},

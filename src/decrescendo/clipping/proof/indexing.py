@@ -83,6 +83,9 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
     if index.numel() == 0 and isinstance(given, Mixed) and given.numbers is not None and len(shape) == 1:
         return given.numbers
     folded = place.inner != 1
+    rows = _rows(call, index, place) if folded and len(shape) == 1 else None
+    if rows is not None:
+        return rows
     if place.outer != 1 or (folded and place.owners is not None) or index.numel() == 0:
         return None
     index = torch.where(index < 0, index + units * place.inner, index)
@@ -201,6 +204,20 @@ def _within(call: Call, index: Tensor) -> Label:
         if _key(index) == key and (index.storage_offset(), index.stride(0)) in columns:
             return label.numbers if len(index) == call.units(label.numbers) else label
     return label
+
+
+def _rows(call: Call, index: Tensor, place: Place) -> Place | None:
+    """Whose the entries of an index are that is a list of rows of what is not zero, of which each example has as many
+    as along the indexed dimension: each chooses from its own example, where that example's own data say."""
+    label = call.label(index)
+    if not isinstance(label, Mixed) or label.numbers is None or label.rows is None or index.dim() != 1:
+        return None
+    same = label.rows == (place.inner, _key(index), (index.storage_offset(), index.stride(0)))
+    whole = place.outer == 1 and place.owners is None and len(index) == call.units(label.numbers)
+    if not same or not whole:
+        return None
+    own = call.examples(label.numbers, len(index), index)
+    return label.numbers if torch.equal(index // place.inner, own) else None
 
 
 def _is_counted(place: Place) -> bool:
@@ -382,22 +399,27 @@ def _gathered(call: Call) -> Label:
     target = Place(dim)
     if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
         return constant(call)
+    inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
+    target = Place(dim, max(inner, 1))
+    rows = _rows(call, index, target) if inner and not rest else None
+    found = rows is not None and rows.same(label.moved(0))
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
-    if constant_of(call.label(tensor)) is Public.FILL and torch.equal(
-        flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat)
+    if (
+        not found
+        and constant_of(call.label(tensor)) is Public.FILL
+        and torch.equal(flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat))
     ):
         return call.owners(
             dim, torch.empty_like(own).index_copy_(0, flat, own), counted=_is_counted(label)
         )  # all of them, in another order
-    inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
     if rest or not inner:
         return constant(call)
-    target = Place(dim, inner)
     within = flat - own * inner  # where in its own example each is added
     chosen = call.label(index)
     public = chosen is Public.ANY or (isinstance(chosen, Place) and chosen.constant)
     alike = (
         inner == 1
+        or found
         or (public and label.owners is None and call.uniform(within, label.moved(0)))
         or (chosen == label.moved(0) and index.dim() == 1)
     )
@@ -415,6 +437,10 @@ def _index_fill(call: Call) -> Label:
         own = call.examples(numbers, call.args["index"].numel(), call.args["index"])
         if tensor.shape[dim] == call.units(Place(dim)) and torch.equal(call.args["index"].flatten(), own):
             return Place(dim)
+    own = Place(dim, max(tensor.shape[dim] // int(call.units(Place(dim))), 1)) if tensor.dim() else None
+    filled = constant_of(label) is Public.FILL or label == own
+    if own is not None and filled and _rows(call, call.args["index"], own) is not None:
+        return own
     if isinstance(index, Place | Mixed) or (isinstance(label, Place) and label.dim == dim % tensor.dim()):
         return call.mixed(_ELSEWHERE)
     return _plain(label) if not isinstance(label, Place) else label
@@ -429,13 +455,14 @@ def _nonzero(call: Call) -> Label:
         return call.mixed(SUMMED) if isinstance(label, Place) else _plain(label)
     column = found[:, label.dim]
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column], counted=True)
-    columns = {
-        (found.storage_offset() + at * found.stride(1), found.stride(0))
-        for at in range(tensor.dim())
-        if at != label.dim
-    }
+    columns = [(found.storage_offset() + at * found.stride(1), found.stride(0)) for at in range(tensor.dim())]
     numbers = call.mixed("the numbers of examples are used as data", own)
-    return replace(numbers, within=(_key(found), frozenset(columns)))
+    whole = label.outer == 1 and label.owners is None
+    return replace(
+        numbers,
+        within=(_key(found), frozenset(column for at, column in enumerate(columns) if at != label.dim)),
+        rows=(label.inner, _key(found), columns[label.dim]) if whole else None,
+    )
 
 
 def _masked_select(call: Call) -> Label:

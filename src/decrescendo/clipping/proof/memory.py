@@ -131,10 +131,12 @@ class Labels:
             none = [dim for dim, size in enumerate(tensor.shape) if not size]
             known = span.owners is not None and not span.units and len(none) == 1
             empty = Mixed(LONG, public=True) if span.constant else Public.FILL
-            return Place(none[0], 1, 1, span.owners) if known else empty, packed if span.owners else ()
-        if span.units == 1:  # one row of packed data
-            own = tensor.dim() > 0 and tensor.shape[0] == 1
-            return (Place(0, 1, 1, span.owners) if own else parts), packed
+            place = Place(none[0], 1, 1, *span[3:]) if known else empty
+            return place, packed if span.owners else ()
+        if span.units == 1:  # one row of packed data: all that is in this memory is its example's
+            single = [dim for dim, size in enumerate(tensor.shape) if size == 1]
+            place = Place(single[0], 1, 1, span.owners, span.constant) if single else parts
+            return place, packed
         width = tensor.element_size()
         place, form = view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3])
         if place is None:
@@ -221,7 +223,7 @@ class Labels:
         if not isinstance(label, Place):
             return label
         if not tensor.numel():
-            return Public.FILL if label.owners is None else Span(1, 0, 0, label.owners)
+            return Public.FILL if label.owners is None else Span(1, 0, 0, *label[3:])
         if not self.units(label):
             return _SOME
         if tensor.layout is not torch.strided or label.dim >= tensor.dim():
@@ -299,7 +301,8 @@ class Labels:
                 return old if constant_of(label) is Public.FILL else _SOME
             return self.mark(target, label)
         if isinstance(label, Mixed) or isinstance(old, Mixed):
-            return label if isinstance(label, Mixed) else cast("Mixed", old)
+            found = label if isinstance(label, Mixed) else cast("Mixed", old)
+            return replace(found, within=None, rows=None)
         if isinstance(label, Place):
             made = self.mark(target, label)
             rows = old if isinstance(old, Span) and not old.constant else None

@@ -133,7 +133,7 @@ def view_of(
 def span_of(tensor: Tensor, place: Place, count: int) -> Span | None:
     """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
     if count == 1:
-        return Span(1, 0, 1, *place[3:]) if place.dim == 0 else None
+        return Span(1, 0, 1, *place[3:])
     start, width = tensor.storage_offset(), tensor.element_size()
     found = _step_of(tensor.shape, tensor.stride(), start * width, width, place[:3], count)
     return found and Span(*found, count, *place[3:])

@@ -493,16 +493,17 @@ class Watch(Pausable):
             dim for dim in range(tensor.dim()) if len(its) == tensor.dim() and its[dim] != tensor.shape[dim]
         ]
         if len(moved) != 1 or tensor.shape[moved[0]] * self.expected.count != its[moved[0]] * self.count:
-            rows = itertools.product(
+            size, other = (tensor.shape[moved[0]], its[moved[0]]) if len(moved) == 1 else (0, 0)
+            packed = list[Place]()
+            for (one, place), two in itertools.product(
                 zip(self.script.rows, self.labels.known, strict=False), self.expected.rows
-            )
-            for (one, place), two in rows if len(moved) == 1 else ():
-                times, rest = (
-                    divmod(its[moved[0]], two) if two else divmod(tensor.shape[moved[0]], max(one, 1))
-                )
-                if not rest and tensor.shape[moved[0]] * two == its[moved[0]] * one:
-                    return Place(moved[0], times, 1, place.owners, label)  # as long as packed data
-            return Mixed(LONG, public=True)
+            ):
+                if bool(one) is bool(size) and bool(two) is bool(other) and size * two == other * one:
+                    times, rest = divmod(other, two) if two else divmod(size, one or 1)
+                    if times and not rest:
+                        packed.append(Place(moved[0], times, 1, place.owners, label))
+            # As long as packed data; of several the one with fewest numbers a row.
+            return min(packed, key=lambda place: place.inner, default=Mixed(LONG, public=True))
         return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, label)
 
     def _labels(
@@ -620,7 +621,9 @@ class Watch(Pausable):
         if op.name.startswith("resize"):
             labels = [Mixed("memory that was never written")] * len(outputs)
         # A list of places within examples is none any more where it is written to.
-        labels = [replace(label, within=None) if isinstance(label, Mixed) else label for label in labels]
+        labels = [
+            replace(label, within=None, rows=None) if isinstance(label, Mixed) else label for label in labels
+        ]
         labels = self._compared(list(zip(outputs, labels, strict=True)))
         if not direct:
             for tensor, label in zip(made, labels, strict=True):
@@ -664,8 +667,10 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
             return
-        if target.numel() or isinstance(label, Mixed):  # an empty one shows by its shape that others are not
-            self.labels.keep(target, key, self.labels.after(target, label, old), len(self.script.events) - 1)
+        # An empty one shows by its shape that others are not.
+        known = target.numel() or isinstance(label, Mixed)
+        mark = self.labels.after(target, label, old) if known else old
+        self.labels.keep(target, key, mark, len(self.script.events) - 1)
 
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
