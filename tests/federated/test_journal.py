@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.rng.secure import Secure
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
 from decrescendo.federated import Clients, Outcome, Placement, Server, simulate
 from decrescendo.federated import journal as journal_module
@@ -202,6 +203,20 @@ def test_the_release_is_recorded_before_the_optimiser_moves(
     whole.close()
     # The noisy mean was written with the ledger, so the step is made up for.
     assert torch.equal(flat(start(tmp_path, Placement.CENTRAL).weights()), flat(whole.weights()))
+
+
+def test_the_first_round_too_is_done_again_with_its_cohort(tmp_path: Path) -> None:
+    """Keys that nobody chose are on the disk before they are used."""
+    cohorts: list[tuple[int, ...]] = []
+    for _ in range(2):
+        model = make_model()
+        server = Server(
+            model, make_plan(), sgd(model), seed=Secure(), placement=Placement.CENTRAL, journal=tmp_path / "run"
+        )
+        cohorts.append(server.open().cohort)
+        server.stop()
+    assert cohorts[0] == cohorts[1]
+    assert len(cohorts[0]) > 5
 
 
 def test_an_aborted_round_counts_and_moves_nothing(tmp_path: Path) -> None:

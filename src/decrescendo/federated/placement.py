@@ -23,8 +23,8 @@ class Placement(StrEnum):
     ===========  =========================  ==============================  =======================================
 
     CENTRAL and DISTRIBUTED hide whether a client is in the population at all (add or remove one). LOCAL, and
-    DISTRIBUTED against a curious server, hide what a client's records are (its update against a zero update), not that
-    it took part: the server has asked it.
+    DISTRIBUTED against a curious server, hide a client's update from a zero update (from another one at twice mu), not
+    that it took part: the server has asked it.
 
     In DISTRIBUTED the members learn k (their share says it), which only the server should know: a member that works
     together with a reader of the models weakens the amplification. And each share counts only while its owner is
@@ -83,7 +83,7 @@ _THREATS = {
         "noise of those who replied counts, without amplification."
     ),
     Placement.LOCAL: (
-        "Nobody is trusted; each client's own noise hides what its update holds, not that it took part. No "
-        "amplified central guarantee is promised."
+        "Nobody is trusted; each client's own noise hides its update from a zero update (another one is two such "
+        "changes), not that it took part. No amplified central guarantee is promised."
     ),
 }

@@ -207,6 +207,8 @@ class Server:
                 "Another round would spend more than was promised: make a longer plan before the start"
             )
         index = self.spent
+        if index == 0 and not self.placement.shows_replies:
+            self._write(None)  # the streams: the first round, too, is done again as it was
         cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:
