@@ -211,7 +211,12 @@ def test_the_first_round_too_is_done_again_with_its_cohort(tmp_path: Path) -> No
     for _ in range(2):
         model = make_model()
         server = Server(
-            model, make_plan(), sgd(model), seed=Secure(), placement=Placement.CENTRAL, journal=tmp_path / "run"
+            model,
+            make_plan(),
+            sgd(model),
+            seed=Secure(),
+            placement=Placement.CENTRAL,
+            journal=tmp_path / "run",
         )
         cohorts.append(server.open().cohort)
         server.stop()
