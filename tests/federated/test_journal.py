@@ -345,6 +345,12 @@ def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
         start(tmp_path, Placement.CENTRAL).open()
 
 
+def test_an_optimiser_that_cannot_step_is_found_out_before_a_round_is_spent(tmp_path: Path) -> None:
+    with pytest.raises(InvalidType, match="LBFGS"):
+        start(tmp_path / "run", Placement.CENTRAL, lambda model: torch.optim.LBFGS(model.parameters()))
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_optimiser_that_cannot_be_written_is_found_out_at_the_start(tmp_path: Path) -> None:
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
