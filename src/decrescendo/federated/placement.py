@@ -80,7 +80,7 @@ _THREATS = {
     Placement.DISTRIBUTED: (
         "The server is trusted to add the noise that is missing, and to see only the sum of the replies (secure "
         "aggregation); the guarantee holds against whoever sees the models. Against the server itself only the "
-        "noise of those who replied counts, without amplification."
+        "noise of those who replied counts, without amplification, and hides an update from a zero update."
     ),
     Placement.LOCAL: (
         "Nobody is trusted; each client's own noise hides its update from a zero update (another one is two such "
