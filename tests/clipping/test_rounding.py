@@ -273,6 +273,20 @@ def test_a_long_precise_sum_of_aligned_gradients_moves_by_at_most_the_clip_norm(
         assert abs(plain - 1) <= 2 * (examples + 1) * 2.0**-24 * examples + 2e-6
 
 
+@pytest.mark.parametrize("examples", [300, 5_116])
+def test_what_the_pages_say_of_float32_sums_of_like_gradients_is_measured(examples: int) -> None:
+    """At most 2 n 2^-24 C above C, and nearly so: no hundred-thousandth at any size."""
+    limit, row = 1.6411844684051514, torch.full((1, 1), 100.0)
+    engine = Engine(nn.Linear(1, 1, bias=False), lambda m, b: m(b)[:, 0])
+    sums = [
+        float(flat(engine.clipped_sum(row.expand(examples - out, 1), limit * scale))) / scale
+        for scale in (1.0, 0.7, 0.83)
+        for out in (0, 1)
+    ]
+    most = max(whole - rest for whole, rest in zip(sums[::2], sums[1::2], strict=True)) / limit - 1
+    assert examples * 2.0**-24 / 5 < most <= 2 * examples * 2.0**-24
+
+
 @pytest.mark.parametrize("flush", [False, True])
 @pytest.mark.parametrize("exponents", [(-21, 18), (-30, 18), (-19, 16), (18, -30), (-10, 10)])
 def test_inputs_and_output_gradients_of_far_apart_magnitudes(exponents: tuple[int, int], flush: bool) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.base.rng.secure import Secure
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
 from decrescendo.federated import Clients, Outcome, Placement, Server, simulate
 from decrescendo.federated import journal as journal_module
@@ -204,6 +205,25 @@ def test_the_release_is_recorded_before_the_optimiser_moves(
     assert torch.equal(flat(start(tmp_path, Placement.CENTRAL).weights()), flat(whole.weights()))
 
 
+def test_the_first_round_too_is_done_again_with_its_cohort(tmp_path: Path) -> None:
+    """Keys that nobody chose are on the disk before they are used."""
+    cohorts: list[tuple[int, ...]] = []
+    for _ in range(2):
+        model = make_model()
+        server = Server(
+            model,
+            make_plan(),
+            sgd(model),
+            seed=Secure(),
+            placement=Placement.CENTRAL,
+            journal=tmp_path / "run",
+        )
+        cohorts.append(server.open().cohort)
+        server.stop()
+    assert cohorts[0] == cohorts[1]
+    assert len(cohorts[0]) > 5
+
+
 def test_an_aborted_round_counts_and_moves_nothing(tmp_path: Path) -> None:
     for placement in Placement:
         server = start(tmp_path / placement.value, placement)
@@ -323,6 +343,12 @@ def test_the_journal_is_private_and_small(tmp_path: Path) -> None:
     assert all(file.stat().st_mode & 0o077 == 0 for file in files)
     with pytest.raises(PlanViolation):
         start(tmp_path, Placement.CENTRAL).open()
+
+
+def test_an_optimiser_that_cannot_step_is_found_out_before_a_round_is_spent(tmp_path: Path) -> None:
+    with pytest.raises(InvalidType, match="LBFGS"):
+        start(tmp_path / "run", Placement.CENTRAL, lambda model: torch.optim.LBFGS(model.parameters()))
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_optimiser_that_cannot_be_written_is_found_out_at_the_start(tmp_path: Path) -> None:

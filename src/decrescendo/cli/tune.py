@@ -21,7 +21,7 @@ def tune_command(
     epsilon: options.EpsilonNeeded,
     out: options.Found,
     on: Annotated[
-        str, typer.Option(help="Public data to search on, a task too; those of TASK are not opened.")
+        str, typer.Option(help="Public data to search on, a task too; no trial sees those of TASK.")
     ] = "",
     private: Annotated[
         bool, typer.Option("--private", help="Search on the task's own data, and pay for it.")

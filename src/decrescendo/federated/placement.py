@@ -23,8 +23,8 @@ class Placement(StrEnum):
     ===========  =========================  ==============================  =======================================
 
     CENTRAL and DISTRIBUTED hide whether a client is in the population at all (add or remove one). LOCAL, and
-    DISTRIBUTED against a curious server, hide what a client's records are (its update against a zero update), not that
-    it took part: the server has asked it. One update against another, which may be 2 C_t apart, is two such changes.
+    DISTRIBUTED against a curious server, hide a client's update from a zero update (from another one at twice mu), not
+    that it took part: the server has asked it.
 
     In DISTRIBUTED the members learn k (their share says it), which only the server should know: a member that works
     together with a reader of the models weakens the amplification. And each share counts only while its owner is
@@ -80,12 +80,10 @@ _THREATS = {
     Placement.DISTRIBUTED: (
         "The server is trusted to add the noise that is missing, and to see only the sum of the replies (secure "
         "aggregation); the guarantee holds against whoever sees the models. Against the server itself only the "
-        "noise of those who replied counts, without amplification, and hides a client's update against a zero update: "
-        "one update against another is two such changes."
+        "noise of those who replied counts, without amplification, and hides an update from a zero update."
     ),
     Placement.LOCAL: (
-        "Nobody is trusted; each client's own noise hides what its update holds, not that it took part: its update "
-        "against a zero update, and one update against another is two such changes. No amplified central guarantee is "
-        "promised."
+        "Nobody is trusted; each client's own noise hides its update from a zero update (another one is two such "
+        "changes), not that it took part. No amplified central guarantee is promised."
     ),
 }

@@ -16,6 +16,7 @@ from decrescendo.accounting import Ledger, Release, Unit
 from decrescendo.base.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import accumulator, check_clip_norm, trainable
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation, check_instance, check_integer
 from decrescendo.federated.journal import Journal
 from decrescendo.federated.messages import Opened, Reply, Round, run_id
@@ -25,6 +26,7 @@ from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
 from decrescendo.federated.threats import local_guarantee, server_guarantee
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.optim import apply
+from decrescendo.optim.apply import check_optimizer
 from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import poisson, uncut
@@ -54,7 +56,7 @@ class Server:
     Args:
         model: moved in place.
         plan: of `Unit.CLIENT`.
-        optimizer: any ``torch.optim`` optimiser over the model's parameters: post-processing.
+        optimizer: of ``torch.optim``, over the model's parameters: post-processing. LBFGS and SparseAdam are refused.
         seed: `Secure()` for weights that leave the house: cohorts and noise that nobody can predict. Or a whole number
             >= 0, as sensitive as the data; its streams "sampling" and "noise" are used. Where a journal is gone on
             with, it must be of the same kind and is not used: the journal has the streams' states.
@@ -89,6 +91,7 @@ class Server:
 
     Raises:
         InvalidValue: a plan for another unit, or one that promises less than it spends.
+        InvalidType: an optimiser that cannot step on a given gradient.
         PlanViolation: a round too many, or opened before the last was closed.
         FileRefused: a journal that is damaged or of another run.
 
@@ -133,6 +136,9 @@ class Server:
         if Placement(placement) is not Placement.CENTRAL:
             uncut(plan.sampling, f"a run with {placement} noise")
         self._parameters = trainable(model)
+        check_optimizer(
+            optimizer, Inventory.of(model), self._parameters
+        )  # before a round is spent on finding out
         check_published(model)
         self.plan, self.placement, self.name = plan, Placement(placement), name
         self.run = run_id(plan, self.placement, name)
@@ -225,6 +231,8 @@ class Server:
         self._between.begin()
         self._between.look()
         index = self.spent
+        if index == 0 and not self.placement.shows_replies:
+            self._write(None)  # the streams: the first round, too, is done again as it was
         cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:

@@ -123,7 +123,7 @@ def tune(
     """Try settings on public data, with the noise that ``task`` would have, and keep the best.
 
     The rows of ``public`` are repeated or left out until there are as many as the task has, so that sample rate, steps
-    and noise are those of the task. The task's own data are never opened; the search costs no privacy.
+    and noise are those of the task. No trial sees the task's own data; the search costs no privacy.
 
     Args:
         task: what the settings are for: its number of rows is used, and its defaults.

@@ -323,7 +323,7 @@ def _gaps(provenance: Provenance | None) -> list[str]:
         gaps.append("other trainings on the same data: this one is in no ledger of the data set (Store)")
     if provenance.accumulate != FLOAT64:
         gaps.append(
-            "the rounding of float32 sums of clipped gradients, about a hundred-thousandth of C_t "
+            "the rounding of float32 sums of clipped gradients, some 2 n 2^-24 C_t for n like ones "
             "(docs/explanation/rounding.md)"
         )
     return gaps
