@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from clipping_cases import Made, loss, normal
-from equality import check_equal
+from equality import check_equal, has_kernels
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -383,10 +383,10 @@ def test_autocast_is_followed(kind: str, packed: str) -> None:
     torch.manual_seed(0)
     model = Reader(kind, layers=2, packed=packed, reads="last")
     batch = rows(9, 5, torch.float32)
-    found, expected = (
-        Engine(model, cast).per_example_norms(batch),
-        Reference(model, loss).per_example_norms(batch),
-    )
+    engine = Engine(model, cast)
+    if not has_kernels(lambda: engine.per_example_norms(batch)):
+        pytest.skip("torch itself has no such layer")
+    found, expected = engine.per_example_norms(batch), Reference(model, loss).per_example_norms(batch)
     torch.testing.assert_close(found, expected, rtol=5e-2, atol=1e-2)
 
 

@@ -1,6 +1,6 @@
 """What every test of a rule asks: the engine's norms and clipped sum are the slow loop's, by whichever form."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -57,3 +57,15 @@ def form(rank: int) -> Iterator[list[int]]:
         yield asked
     finally:
         Workspace.choose = choose
+
+
+def has_kernels(run: Callable[[], object]) -> bool:
+    """Whether torch has what runs: oneDNN that is held to an old processor's instructions has no LSTM in bfloat16, and
+    torch, which asks the processor itself, calls it all the same."""
+    try:
+        run()
+    except RuntimeError as error:
+        if "primitive" not in str(error):
+            raise
+        return False
+    return True
