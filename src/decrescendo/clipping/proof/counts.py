@@ -79,7 +79,7 @@ class Compared:
         self._refuse()
 
     def _refuse(self, *_: object) -> NoReturn:
-        self.counts.looks.whole("the number of rows that they select")
+        self.counts.looks.selected()
 
 
 class Quotient(Compared):
@@ -222,7 +222,7 @@ class Counts:
         return label if owners is not None and isinstance(label, Place) else None
 
     def _refuse(self) -> NoReturn:
-        self.looks.whole("the number of rows that they select")
+        self.looks.selected()
 
     def given(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
         """Run a function that is given such sizes: of its result the same dimension must be that of these rows."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
 from decrescendo.clipping.proof.memory import Memory
+from decrescendo.clipping.proof.refusals import ALL_EXPERTS
 from decrescendo.clipping.proof.script import NOTHING, Event, Script
 
 # By these Python gets numbers of a tensor, and no hold of its memory.
@@ -99,13 +100,17 @@ class Looks:
         self.script.events.append(Event("a look at the data", (self.poisoned,), ()))
         return self.poison
 
-    def whole(self, what: str) -> NoReturn:
+    def whole(self, what: str, remedy: str = "") -> NoReturn:
         """Refuse a read of a whole number."""
         where = line()
         self.refuse(
             f"the data must not steer the pass, but {where} reads {what} in Python. Use a constant there, or tensor "
-            f'operations; or declare the line: EngineSettings(declared=("{where}",))'
+            f'operations{remedy}; or declare the line: EngineSettings(declared=("{where}",))'
         )
+
+    def selected(self) -> NoReturn:
+        """Refuse a read of how many rows the data select."""
+        self.whole("the number of rows that they select", ALL_EXPERTS)
 
     def merge(self, made: list[Tensor]) -> None:
         """Runs of equal data, whose number Python gets to see as a length: one, or as many, as no data say."""

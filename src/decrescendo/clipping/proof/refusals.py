@@ -6,6 +6,11 @@ _EXPERTS = (
     'Mixtures of experts: model.set_experts_implementation("batched_mm") where Transformers offers it, else compute '
     "every expert for every row"
 )
+# Of a loop over those experts that some row is sent to.
+ALL_EXPERTS = (
+    ' (mixtures of experts: a loop over all of them, or model.set_experts_implementation("batched_mm") where '
+    "Transformers offers it)"
+)
 _REMEDIES = {
     "native_batch_norm": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
     "_native_batch_norm_legit": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
