@@ -19,7 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo.accounting.budget import Guarantee, check_unit
+from decrescendo.accounting.budget import Guarantee, check_unit, rounded
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import read_whole
@@ -143,7 +143,7 @@ class Run:
     def describe(self) -> str:
         """A few lines: what was promised, what happened, the scores."""
         budget = self.plan.budget
-        asked = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
+        asked = f"epsilon {rounded(budget.epsilon, 'up', 6)} at delta {rounded(budget.delta, 'up', 6)}"
         lines = [
             str(self.guarantee),
             f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
