@@ -499,9 +499,10 @@ class Trainer:
 
     def progress(self) -> Progress:
         """How far the training is; after at least one step."""
+        decided = self._source.decided_clip_norm
         return Progress(
             self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent,
-            self._between.read,
+            self._between.read, decided[self._life.taken - 1] if decided else None,
         )  # fmt: skip
 
     def finish(self) -> Run:
