@@ -91,8 +91,8 @@ class Checkpoints:
             raise InvalidValue(f"folder must be a folder, got a file, {os.fspath(self.folder)!r}")
         if not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir()):
             raise InvalidValue(
-                f"folder must be new or empty, got {os.fspath(self.folder)!r}. To go on with the run in it, "
-                "pass resume=True"
+                f"checkpoints must have a new or empty folder, got {os.fspath(self.folder)!r}. To go on with the run "
+                "in it, pass resume=True"
             )
 
     def save(self, checkpoint: Checkpoint) -> None:
