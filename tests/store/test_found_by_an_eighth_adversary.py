@@ -3,6 +3,7 @@
 import shutil
 import sqlite3
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -133,3 +134,17 @@ def test_what_is_left_can_be_planned_for(path: Path) -> None:
     assert delta <= 1.23449e-5
     with pytest.raises(ImpossibleBudget, match=r"left \(0.23"):
         store.start(plan())
+
+
+def test_a_store_in_another_thread_is_opened_there(path: Path) -> None:
+    """It said that the file was damaged, and to restore it from a copy."""
+    store = make(path)
+    with ThreadPoolExecutor(1) as other:
+        for use in (store.entries, store.describe, lambda: store.start(plan()), store.close):
+            with pytest.raises(
+                InvalidValue, match=r"in the thread that opened it, .* Store\('.*ledger.db'\)"
+            ):
+                other.submit(use).result()
+        own = other.submit(Store, path).result()
+        other.submit(own.start, plan()).result()
+    assert len(store.entries()) == 1

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sqlite3
+import threading
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -91,7 +92,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self._place = Path(path), Path(path).absolute()
         self._connection = connect(self._path)
-        self._file, self._owner = _identity(self._place), os.getpid()
+        self._file, self._owner, self._thread = _identity(self._place), os.getpid(), threading.get_ident()
         try:
             facts = dict(self._connection.execute("SELECT name, value FROM facts"))
             self.budget = Budget(
@@ -266,13 +267,22 @@ class Store:
 
     def close(self) -> None:
         """Let go of the file."""
+        self._check_owner()
         self._connection.close()
 
-    def _reading(self) -> sqlite3.Connection:
+    def _check_owner(self) -> None:
         if os.getpid() != self._owner:
             raise InvalidValue(
                 "a store must be used in the process that opened it, got a forked one. Open it in each process"
             )
+        if threading.get_ident() != self._thread:  # SQLite's own rule
+            raise InvalidValue(
+                "a store must be used in the thread that opened it, got another one. Open it in each thread: "
+                f"Store({str(self._path)!r})"
+            )
+
+    def _reading(self) -> sqlite3.Connection:
+        self._check_owner()
         if _identity(self._place) != self._file:  # SQLite would go on with a file that nobody finds any more
             raise FileRefused(
                 f"{self._path} must stay the file that was opened, got another one, or none, in its place. Nothing was "
