@@ -158,3 +158,19 @@ def test_an_audit_that_would_count_nothing_is_refused_before_it_trains(
     assert "--canaries must be >= 20, got --canaries=5" in result.stderr
     result = invoke("audit", "digits", "--epsilon", 1, "--steps", 2, "--canaries", 20, "--seed", 0)
     assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("where", [".", "", "/proc/nowhere", "/dev/null/run"])
+def test_a_place_that_a_run_cannot_be_saved_in_is_refused_before_the_training(
+    invoke: Invoke, where: str
+) -> None:
+    """The training was done, its epsilon spent, and its weights lost."""
+    result = invoke("train", "digits", "--epsilon", 1, "--steps", 1, "--out", where)
+    assert result.exit_code == 2
+    assert "--out must be " in result.stderr
+    assert "Promise" not in result.stdout
+
+
+def test_checkpoints_in_a_file_are_called_so(invoke: Invoke) -> None:
+    result = invoke("train", "digits", "--epsilon", 1, "--steps", 1, "--checkpoints", "/dev/null")
+    assert "--checkpoints must be in a folder, got a file" in result.stderr

@@ -266,9 +266,17 @@ def check_free(folder: Path) -> None:
         raise InvalidValue(
             f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
         )
+    if folder.absolute() == Path.cwd():  # which no other folder can take the place of
+        raise InvalidValue(
+            f"folder must be another than the one worked in, got folder={str(folder)!r}. Name a new one in it"
+        )
     parent = next(path for path in folder.absolute().parents if path.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
-        raise InvalidValue(f"folder must be in a place that can be written, got folder={str(folder)!r}")
+    try:
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=parent).cleanup()
+    except OSError as error:
+        raise InvalidValue(
+            f"folder must be in a place that can be written, got folder={str(folder)!r} ({error.strerror})"
+        ) from None
 
 
 def _sha256(content: bytes) -> str:
