@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from decrescendo.accounting import Guarantee
 from decrescendo.base import sealed
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.plans import Plan
-from decrescendo.training import Run, Task, cross_entropy, default_space, digits, tune
+from decrescendo.training import Run, Store, Task, cross_entropy, default_space, digits, tune
 
 from .conftest import Invoke
 
@@ -174,3 +175,22 @@ def test_a_place_that_a_run_cannot_be_saved_in_is_refused_before_the_training(
 def test_checkpoints_in_a_file_are_called_so(invoke: Invoke) -> None:
     result = invoke("train", "digits", "--epsilon", 1, "--steps", 1, "--checkpoints", "/dev/null")
     assert "--checkpoints must be in a folder, got a file" in result.stderr
+
+
+def test_a_run_that_released_nothing_is_given_back_by_name(
+    invoke: Invoke, plan_file: Path, tmp_path: Path
+) -> None:
+    made = ["ledger", "s.db", "--create", "--epsilon", 2, "--delta", 1e-3, "--rows", 1438]
+    assert invoke(*made).exit_code == 0
+    with closing(Store(tmp_path / "s.db")) as store:
+        lost = store.start(Plan.load(plan_file)).id  # of a process that was killed
+    train = ["train", "digits", "--plan", plan_file, "--store", "s.db"]
+    assert invoke(*train).exit_code == 2
+    assert "must be of one run, got 'x'" in invoke("ledger", "s.db", "--give-back", "x").stderr
+    assert "given back" in invoke("ledger", "s.db", "--give-back", lost[:8]).stdout
+    assert invoke(*train).exit_code == 0
+    with closing(Store(tmp_path / "s.db")) as store:
+        spent = store.entries()[1].id
+    result = invoke("ledger", "s.db", "--give-back", spent)
+    assert result.exit_code == 2
+    assert "must be of a run that has released nothing" in result.stderr

@@ -6,17 +6,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import decrescendo as dc
 from decrescendo.accounting.budget import Unit
 from decrescendo.accounting.ledger import Release
-from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, PlanViolation
+from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, PlanViolation, UnsupportedModel
 from decrescendo.plans.plan import Plan
 from decrescendo.training.store import Account, Store, new_id
 
-from .conftest import make, plan
+from .conftest import ROWS, make, plan
 
 
 def take(account: Account, steps: range) -> None:
@@ -148,3 +151,65 @@ def test_a_store_in_another_thread_is_opened_there(path: Path) -> None:
         own = other.submit(Store, path).result()
         other.submit(own.start, plan()).result()
     assert len(store.entries()) == 1
+
+
+@pytest.mark.parametrize(("composition", "epsilon"), [("sum", 1.2), ("renyi:8", 3.0), ("declared", 1.2)])
+def test_a_run_that_released_nothing_costs_nothing(path: Path, composition: str, epsilon: float) -> None:
+    store, accounts = make(path, epsilon, composition=composition), list[Account]()
+    for _ in range(99):
+        try:
+            accounts.append(store.start(plan()))
+        except ImpossibleBudget:
+            break
+    assert 0 < len(accounts) < 99
+    before = store.describe()
+    assert accounts[0].give_back()
+    assert store.entries()[0].given_back
+    again = store.start(plan())
+    assert store.describe() == before
+    with pytest.raises(PlanViolation, match="got a finished one"):
+        take(accounts[0], range(1))
+    take(again, range(1))
+    assert not again.give_back()
+    again.finish()
+    assert store.describe() == before
+
+
+def test_seeds_of_later_runs_are_not_those_of_one_that_was_given_back(path: Path) -> None:
+    """A run's noise is of its place: a row that were taken away would move those after it."""
+    store = make(path)
+    first, second = store.start(plan()), store.start(plan())
+    assert first.give_back()
+    assert [entry.id for entry in store.entries()] == [first.id, second.id]
+
+
+def test_a_mistake_before_the_first_release_costs_nothing(path: Path) -> None:
+    """A wrong number of rows, or a model that is refused, had the whole plan reserved for ever."""
+    store = make(path, 1.2)
+
+    def train(rows: int, *layers: nn.Module, ends: int = 9) -> None:
+        model = nn.Sequential(nn.Linear(1, 1), *layers)
+
+        def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+            return model(batch)[:, 0]
+
+        def callback(progress: Any) -> None:
+            if progress.step == ends:
+                raise KeyError
+
+        sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+        dc.train(model, loss, torch.zeros(rows, 1), plan(), sgd, seed=0, store=store, callback=callback)
+
+    with pytest.raises(InvalidValue, match="must have the plan's 500 rows"):
+        train(499)
+    with pytest.raises(UnsupportedModel):
+        train(ROWS, nn.BatchNorm1d(1))
+    with pytest.raises(KeyError):
+        train(ROWS, ends=1)
+    assert [(entry.given_back, entry.released.steps) for entry in store.entries()] == [
+        (True, 0),
+        (True, 0),
+        (False, 1),
+    ]
+    with pytest.raises(ImpossibleBudget):
+        train(ROWS)

@@ -64,6 +64,11 @@ class Entry:
     released: Ledger
     state: str
 
+    @property
+    def given_back(self) -> bool:
+        """Whether it ended before it released anything: it costs nothing."""
+        return self.state == "finished" and not len(self.released)
+
 
 @final
 class Store:
@@ -71,7 +76,8 @@ class Store:
 
     A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both count on the same rest.
     What a run reserved stays reserved when it ends early, because when to end may have depended on what it released
-    (docs/adr/0007). Each release is on the disk before anything of it can be seen.
+    (docs/adr/0007); a run that has released nothing gives it back (`Account.give_back`). Each release is on the disk
+    before anything of it can be seen.
 
     Args:
         path: of a file that `create` made.
@@ -181,7 +187,7 @@ class Store:
                     "runs must all be declared before the first of them releases anything, got a later one. "
                     'A store made with composition="sum" takes runs at any time'
                 )
-            reserved = [Reserved(held, planned(entry.agreed)) for entry, held in entries]
+            reserved = _reserved(entries)
             if not self.composition.fits([*reserved, Reserved(cost, planned(agreed))]):
                 before = self.composition.describe(reserved)
                 raise ImpossibleBudget(
@@ -228,7 +234,7 @@ class Store:
     def describe(self) -> str:
         """What is reserved and what is left, in words."""
         entries = self._entries(self._reading())
-        return self.composition.describe([Reserved(cost, planned(entry.agreed)) for entry, cost in entries])
+        return self.composition.describe(_reserved(entries))
 
     def to_json(self) -> str:
         """Everything in the store, for people and other programs; see `Entry`."""
@@ -413,10 +419,21 @@ class Account:
         return next(entry for entry in self.store.entries() if entry.id == self.id)
 
     def finish(self) -> None:
-        """No more releases; what was reserved stays so."""
+        """No more releases. What was reserved stays so, unless nothing was released."""
         with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
             self._state(connection)
             connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
+
+    def give_back(self) -> bool:
+        """`finish` a run that has released nothing: what it reserved is free again. Whether it had not; a run that has
+        is left as it is."""
+        with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+            self._state(connection)
+            query = "SELECT count(*) FROM releases WHERE run = ?"
+            if connection.execute(query, (self._number,)).fetchone()[0]:
+                return False
+            connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
+        return True
 
     def _state(self, connection: sqlite3.Connection) -> str:
         """``open`` or ``finished``."""
@@ -428,6 +445,11 @@ class Account:
                 "copy put back: put back the newest"
             )
         return str(found[0])
+
+
+def _reserved(entries: Sequence[tuple[Entry, Cost]]) -> list[Reserved]:
+    """Of all runs but those that ended before they released anything."""
+    return [Reserved(cost, planned(entry.agreed)) for entry, cost in entries if not entry.given_back]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
