@@ -362,6 +362,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"eval_strategy": "steps", "report_to": ["tensorboard"]}, "report_to must be 'none' while the trainer evaluates"),
     ({"push_to_hub": True}, "push_to_hub must be False"),
     ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen must be 'no'"),
+    ({"skip_memory_metrics": False}, "skip_memory_metrics must be True, got skip_memory_metrics=False: the memory"),
+    ({"debug": ["underflow_overflow"]}, "debug must be empty"),
     ({"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0"),
     ({"use_liger_kernel": True}, "use_liger_kernel must be False"),
     ({"torch_compile": True}, "torch_compile must be False"),

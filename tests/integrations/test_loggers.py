@@ -13,6 +13,7 @@ from torch import nn
 import decrescendo as dc
 from decrescendo.errors import InvalidType, InvalidValue, MissingExtra
 from decrescendo.integrations.loggers import Log, mlflow, tensorboard, wandb
+from decrescendo.training.steering import QuantileClip
 
 ROWS, STEPS = 60, 4
 PUBLIC = {
@@ -184,3 +185,22 @@ def test_a_logger_that_is_not_installed_is_named(plan: dc.Plan, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "mlflow", None)
     with pytest.raises(MissingExtra, match="pip install mlflow"):
         mlflow(plan)
+
+
+def test_a_clip_norm_that_follows_the_gradients_is_logged_as_it_was() -> None:
+    """What was logged was C_0, at every step."""
+    flat = dc.curves.constant(1.0)
+    plan = dc.calibrate(
+        dc.Budget(2.0, 1e-3), dc.PoissonSampling(ROWS, 30), steps=STEPS, privacy=flat, clip=flat
+    )
+    model, found = nn.Linear(2, 1), list[float]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    data = torch.ones(ROWS, 2), torch.ones(ROWS, 1)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        return (model(batch[0]) - batch[1]).square().sum(dim=1)
+
+    log = Log(plan, lambda values, step: found.append(values["public/clip_norm"]))
+    run = dc.train(model, loss, data, QuantileClip(plan, quantile=0.5), optimizer, seed=0, callback=log)
+    assert tuple(found) == run.clip_norm
+    assert len(set(found)) == STEPS

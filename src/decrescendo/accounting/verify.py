@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting.allocated import Allocated
-from decrescendo.accounting.budget import Guarantee
+from decrescendo.accounting.budget import Guarantee, rounded
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.mixture import BinomialMixture, composed
 from decrescendo.accounting.rdp import round_down, round_up
@@ -40,15 +40,16 @@ class Verification:
         return self.guarantee.epsilon >= self.lower
 
     def __str__(self) -> str:
+        promised, delta = rounded(self.guarantee.epsilon, "up"), rounded(self.guarantee.delta, "up")
         verdict = "consistent with" if self.consistent else "CONTRADICTS"
         if math.isinf(self.upper) and math.isfinite(self.lower):
             return (
-                f"whoever sees the mean of each epoch: epsilon at least {self.lower:.4g} at "
-                f"delta={self.guarantee.delta:.4g}; {verdict} the guarantee {self.guarantee.epsilon:.4g}"
+                f"whoever sees the mean of each epoch: epsilon at least {rounded(self.lower, 'down')} at "
+                f"delta={delta}; {verdict} the guarantee {promised}"
             )
         return (
-            f"dp-accounting: epsilon in [{self.lower:.4g}, {self.upper:.4g}] at delta={self.guarantee.delta:.4g}; "
-            f"{verdict} the guarantee {self.guarantee.epsilon:.4g}"
+            f"dp-accounting: epsilon in [{rounded(self.lower, 'down')}, {rounded(self.upper, 'up')}] at delta={delta}; "
+            f"{verdict} the guarantee {promised}"
         )
 
 

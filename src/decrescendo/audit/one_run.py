@@ -27,6 +27,8 @@ from decrescendo.training.progress import Callback
 from decrescendo.training.store import Store
 
 _TESTS = 3
+# Of so many fair coins both sides are seen.
+FEWEST = 20
 
 
 def one_run(
@@ -58,7 +60,7 @@ def one_run(
         data: as many rows as the plan says.
         plan: what is audited.
         optimizer: makes any ``torch.optim`` optimiser over the parameters of the module it is given.
-        canaries: m: the more the better, at least some hundreds; fewer than the rows.
+        canaries: m >= 20: the more the better, at least some hundreds; fewer than the rows.
         seed: whole number >= 0; or `Secure()`.
         confidence: in (0, 1).
         settings: of the clipping engine.
@@ -81,7 +83,7 @@ def one_run(
     """
     check_budget(plan.budget)  # without a promise there is nothing to refute
     check_one_example(plan.budget, "an audit in one run")
-    slots = check_integer("canaries", canaries, at_least=2)
+    slots = check_integer("canaries", canaries, at_least=FEWEST)
     share = 1 - (1 - check_real("confidence", confidence, above=0, below=1)) / _TESTS
     if isinstance(seed, Secure):
         coins = np.array([secrets.randbits(1) for _ in range(slots)], dtype=np.float64)

@@ -97,7 +97,7 @@ class AuditResult:
         promised = rounded(self.certified, "up")
         lines = [
             f"Attack     {self.attack}; {self.method}: {self.runs} trained, {self.canaries} canaries each",
-            f"Certified  epsilon <= {promised} at delta {self.delta:.4g}",
+            f"Certified  epsilon <= {promised} at delta {rounded(self.delta, 'up')}",
             f"Attacked   epsilon >= {rounded(self.lower, 'down', 3)} from (epsilon, delta)-DP alone, "
             f"epsilon >= {rounded(self.lower_by_curve, 'down', 3)} if only the amount of noise is in doubt",
             "Counted    " + ", ".join(f"{name} {count}" for name, count in self.counts.items()),

@@ -135,6 +135,7 @@ def as_typed(words: str, command: Callable[..., None]) -> str:
                 for said in (name, *_ALSO.get(name, ())):
                     if words.startswith(f"{said} must"):
                         words = re.sub(rf"^{said}(?= must)|\b{said}(?==)", option, words)
+                words = re.sub(rf"\b{name}=True\b", option, words)
     return words
 
 

@@ -51,7 +51,7 @@ def audit_command(
         ),
     ] = options.AttackName.CANARIES,
     canaries: Annotated[
-        int | None, typer.Option(help="How many rows become canaries. Default: a third, at most 5000.", min=2)
+        int | None, typer.Option(help="How many rows become canaries, >= 20. Default: a third, at most 5000.")
     ] = None,
     runs: Annotated[int, typer.Option(help="Trainings, for the attacks of many runs.", min=8)] = 200,
     confidence: Annotated[float, typer.Option(help="Of everything that is said, together.")] = 0.95,
@@ -148,6 +148,7 @@ def _audit(
     import torch
 
     from decrescendo.audit import attacks, many_runs, one_run
+    from decrescendo.audit.one_run import FEWEST
     from decrescendo.training import cross_entropy, initialised, make_optimizer
 
     rows = plan.sampling.dataset_size
@@ -169,5 +170,6 @@ def _audit(
         return many_runs(made, runs=runs, seed=seed, confidence=confidence)
     return one_run(
         build(), loss, data, plan, lambda model: make_optimizer(model, optimizer, rate),
-        canaries=min(rows // 3, 5000) if canaries is None else canaries, seed=seed, confidence=confidence, store=store,
+        canaries=max(FEWEST, min(rows // 3, 5000)) if canaries is None else canaries, seed=seed,
+        confidence=confidence, store=store,
     )  # fmt: skip

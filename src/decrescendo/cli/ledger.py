@@ -32,6 +32,12 @@ def ledger_command(
     composition: Annotated[
         str, typer.Option(help="With --create: how runs add up: sum, renyi:ORDER, or declared.")
     ] = "sum",
+    give_back: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="End a run that has released nothing: what it reserved is free again."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Everything in it, as JSON.")] = False,
 ) -> None:
     """What was spent on a data set, by which run, and what is left.
@@ -61,7 +67,23 @@ def ledger_command(
             )
         opened = Store(store)
     with closing(opened):
+        if give_back is not None:
+            _give_back(opened, give_back)
         _show(opened, as_json)
+
+
+def _give_back(opened: "Store", begins: str) -> None:
+    """Of the run whose id begins so."""
+    found = [entry.id for entry in opened.entries() if begins and entry.id.startswith(begins)]
+    if len(found) != 1:
+        raise InvalidValue(
+            f"--give-back must be of one run, got {begins!r}, which {len(found)} begin with. The list has their names"
+        )
+    if not opened.account(found[0]).give_back():
+        raise InvalidValue(
+            f"--give-back must be of a run that has released nothing, got {begins!r}. What was released is spent, and "
+            "what was reserved stays so: when a run ended may have depended on what it released"
+        )
 
 
 def _show(opened: "Store", as_json: bool) -> None:
@@ -75,7 +97,8 @@ def _show(opened: "Store", as_json: bool) -> None:
         budget = entry.agreed.budget
         table.add_row(
             entry.id[:8], entry.label, entry.who, entry.started[:16].replace("T", " "),
-            f"({budget.epsilon:g}, {budget.delta:g})", f"{entry.released.steps} of {entry.agreed.steps}", entry.state,
+            f"({budget.epsilon:g}, {budget.delta:g})", f"{entry.released.steps} of {entry.agreed.steps}",
+            "given back" if entry.given_back else entry.state,
         )  # fmt: skip
     say(f"{opened.dataset}: {opened.rows} rows, one {opened.budget.protected} protected")
     if table.row_count:

@@ -234,13 +234,15 @@ def verify_command(
         from decrescendo.training.run import Run  # needs torch
 
         run = Run.load(file)
-        agreed, ledger = run.plan, run.ledger
+        agreed, ledger, guarantee = run.plan, run.ledger, run.guarantee
     else:
         agreed = Plan.load(file)
-        ledger = agreed.ledger
+        ledger, guarantee = agreed.ledger, agreed.guarantee
     say(f"promised: {agreed.guarantee}")
+    if guarantee != agreed.guarantee:
+        say(f"said by the run: {guarantee}")
     with working("judging"):
-        for line in agreed.confirm(ledger):
+        for line in agreed.confirm(ledger, guarantee):
             say(line)
     say("verified")
 

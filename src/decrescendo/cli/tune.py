@@ -59,6 +59,11 @@ def tune_command(
         raise InvalidValue(
             f"tune must be given either --on (public data, free) or --private (the task's own, at a price), got {got}"
         )
+    if on == task:
+        raise InvalidValue(
+            f"--on must name public data, got the task itself, {on}: its rows would be searched as if that were free. "
+            "--private searches them at a price"
+        )
     if threads is not None:
         torch.set_num_threads(threads)
     chosen = find_task(task)

@@ -86,6 +86,8 @@ class Log:
                 f"{progress.steps}"
             )
         values = self.public(progress.step) | {"public/epsilon_spent": progress.epsilon_spent}
+        if progress.clip_norm is not None:
+            values["public/clip_norm"] = progress.clip_norm
         if self._optimizer is not None:
             values["public/learning_rate"] = float(self._optimizer.param_groups[0]["lr"])
         if self._private:

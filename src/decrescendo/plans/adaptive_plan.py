@@ -104,14 +104,17 @@ class AdaptivePlan:
 
     def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
         """Ask the filter again for everything that was released: it must have granted it."""
-        if guarantee != self.guarantee:
-            raise AccountingError(f"the guarantee must be its filter's budget, got {guarantee}")
+        self._check_budget(guarantee)
         if not self.begins(ledger):
             raise AccountingError(f"the ledger must keep to its plan, got {ledger} under {self}")
         try:
             self.replay(ledger)
         except AccountingError as error:
             raise AccountingError(f"the ledger must be within its budget: {error}") from None
+
+    def _check_budget(self, guarantee: Guarantee) -> None:
+        if guarantee != self.guarantee:
+            raise AccountingError(f"the guarantee must be its filter's budget, got {guarantee}")
 
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
         """C_t as they were ``decided``, one a step."""
@@ -126,8 +129,9 @@ class AdaptivePlan:
         del steps
         return f" of at most {self.steps}, decided on the way by {self.policy}"
 
-    def confirm(self, ledger: Ledger) -> Iterator[str]:
+    def confirm(self, ledger: Ledger, guarantee: Guarantee | None = None) -> Iterator[str]:
         """Ask the filter again for every release of ``ledger``."""
+        self._check_budget(guarantee or self.guarantee)
         guard = self.replay(ledger)
         if guard is None:
             raise AccountingError(

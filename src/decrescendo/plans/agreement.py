@@ -89,8 +89,9 @@ class Agreement(Protocol):
         """Of how many steps ``steps`` were taken, as the end of a sentence."""
         ...
 
-    def confirm(self, ledger: Ledger) -> Iterator[str]:
-        """Judge the run's ``ledger`` again, a line of words at a time; `AccountingError` where it contradicts."""
+    def confirm(self, ledger: Ledger, guarantee: Guarantee | None = None) -> Iterator[str]:
+        """Judge the run's ``ledger`` again, a line of words at a time; `AccountingError` where it contradicts what is
+        promised here, or the run's own ``guarantee``."""
         ...
 
     def gap(self, ledger: Ledger) -> str:

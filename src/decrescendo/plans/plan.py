@@ -217,10 +217,19 @@ class Plan:
         return len(ledger) <= self.steps and ledger == self.ledger.first(len(ledger))
 
     def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
-        """Refuse a ledger that is not the beginning of the plan's; the guarantee is judged by its own run."""
-        del guarantee
+        """Refuse a ledger that is not the beginning of the plan's, and a guarantee of another delta or unit, or below
+        what is known of the true epsilon; `confirm` judges it again."""
         if not self.begins(ledger):
             raise AccountingError(f"the ledger must be the beginning of its plan's, got {ledger}")
+        if guarantee.delta != self.budget.delta or guarantee.protected != self.budget.protected:
+            raise AccountingError(
+                f"the guarantee must have delta and unit of its plan's budget, got {guarantee} for {self.budget}"
+            )
+        if guarantee.epsilon < (self.guarantee.epsilon_lower or 0.0):
+            raise AccountingError(
+                f"the guarantee must not be below the true epsilon, which is at least "
+                f"{self.guarantee.epsilon_lower:.6g} by the plan, got epsilon={guarantee.epsilon:.6g}"
+            )
 
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
         """C_t of the first ``steps`` steps, from the schedule; where they followed the gradients, ``decided``."""
@@ -234,8 +243,9 @@ class Plan:
         """Nothing to add if all steps were taken."""
         return "" if steps == self.steps else f" of {self.steps} planned, which the guarantee covers"
 
-    def confirm(self, ledger: Ledger) -> Iterator[str]:
-        """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them."""
+    def confirm(self, ledger: Ledger, guarantee: Guarantee | None = None) -> Iterator[str]:
+        """The plan's numbers again, here and by an independent library; the plan's, whatever ``ledger`` has of them.
+        What a run says of itself is held against them too."""
         del ledger
         again = self.price(Pld())
         lower, upper = again.epsilon_lower or 0.0, rounded(again.epsilon, "up", 6)
@@ -245,12 +255,13 @@ class Plan:
         )
         opinion = self.verify()
         yield str(opinion)
-        proved = max(lower, opinion.lower, least_epsilon(self.ledger, self.guarantee) if cut else 0.0)
-        if self.guarantee.epsilon < proved:
-            raise AccountingError(
-                f"a plan's guarantee must not be below the true epsilon, which is at least {proved:.6g}, "
-                f"got epsilon={self.guarantee.epsilon:.6g}. Calibrate again"
-            )
+        for whose, given in (("a plan", self.guarantee), ("a run", guarantee or self.guarantee)):
+            proved = max(lower, opinion.lower, least_epsilon(self.ledger, given) if cut else 0.0)
+            if given.epsilon < proved:
+                raise AccountingError(
+                    f"{whose}'s guarantee must not be below the true epsilon, which is at least {proved:.6g}, "
+                    f"got epsilon={given.epsilon:.6g}. Calibrate again"
+                )
 
     def gap(self, ledger: Ledger) -> str:
         """Nothing was decided on the way."""
@@ -281,12 +292,12 @@ class Plan:
         Clipping   C_t 1 -> 0.5
         """
         sampling, noise = self.sampling, self.schedule.noise_std
+        epsilon, delta = (rounded(part, "up", 6) for part in (self.budget.epsilon, self.budget.delta))
         unit = row_of(self.budget)
         rows = [
             (
                 "Promise",
-                f"({self.budget.epsilon:g}, {self.budget.delta:g})-DP for adding or removing one "
-                f"{self.budget.protected}"
+                f"({epsilon}, {delta})-DP for adding or removing one {self.budget.protected}"
                 if self.private
                 else "none: there is NO PRIVACY without noise",
             ),

@@ -61,7 +61,8 @@ def train(
             scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
             on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
-        store: the ledger on disk that the run is written into, before each step.
+        store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
+            its first release is free again, but where checkpoints are kept to go on from.
         checkpoints: where the run is kept, to go on after a crash.
         world: from `decrescendo.distributed.join`, to train in several processes; ``None`` is one.
         progress: draw a progress bar on standard error.
@@ -88,11 +89,15 @@ def train(
             model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints,
             world=world,
         )  # fmt: skip
-        with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
-            for batch in trainer.batches(data, collate_fn, num_workers, people):
-                trainer.step(batch)
-                if show is not None:
-                    show(trainer.progress())
-                if callback is not None and callback(trainer.progress()):
-                    break
-        return trainer.finish()
+        try:
+            with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
+                for batch in trainer.batches(data, collate_fn, num_workers, people):
+                    trainer.step(batch)
+                    if show is not None:
+                        show(trainer.progress())
+                    if callback is not None and callback(trainer.progress()):
+                        break
+            return trainer.finish()
+        except BaseException:
+            trainer.abandon()
+            raise

@@ -40,6 +40,7 @@ class Progress:
         steps: steps of the plan; of an adaptive training the most it may take.
         seconds: since the training began.
         spent: answers `epsilon_spent`.
+        clip_norm: C_t of this step, where it was decided on the way; else the plan says it.
     """
 
     step: int
@@ -48,6 +49,7 @@ class Progress:
     _diagnostics: Diagnostics = field(repr=False)
     spent: Spending
     _read: Callable[[], None] = field(default=unheard, repr=False, compare=False)
+    clip_norm: float | None = None
 
     @property
     def diagnostics(self) -> Diagnostics:

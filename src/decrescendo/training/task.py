@@ -70,13 +70,14 @@ class Task:
             check_real("batch", self.batch, above=0)
         if self.rows is not None:
             check_integer("rows", self.rows, at_least=1)
-        elif self._loads:
+        elif self.loads:
             raise InvalidValue(
                 "rows must be given where data is a function, got none. A plan needs their number"
             )
 
     @property
-    def _loads(self) -> bool:
+    def loads(self) -> bool:
+        """Whether ``data`` is a function that loads them."""
         return callable(self.data) and not hasattr(self.data, "__getitem__")
 
     @property
@@ -96,7 +97,7 @@ class Task:
 
     def load(self) -> Any:
         """The private rows."""
-        return self.data() if self._loads else self.data
+        return self.data() if self.loads else self.data
 
     def load_people(self) -> Any:
         """Whose row each is; ``None`` if the task does not say."""

@@ -7,7 +7,7 @@ is to be read in one place. Batches come from `drawing`, checkpoints from `keepi
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
 from itertools import count
 from typing import final
@@ -23,6 +23,7 @@ from decrescendo.clipping.batches import count_rows
 from decrescendo.clipping.clipped import ClippedSum, trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (
+    DecrescendoError,
     InvalidValue,
     PlanViolation,
     UnsupportedModel,
@@ -250,7 +251,11 @@ class Trainer:
         if store is not None and self._world.rank == 0:
             self._check_listed(store)
             self._account = store.start(agreed, id=self._life.run_id)
-            self._check_place(store, seed)
+            try:
+                self._check_place(store, seed)
+            except PlanViolation:
+                self._account.give_back()
+                raise
         self._drawn: int | None = None
         self._stepping, self._owner = threading.Lock(), os.getpid()
         self._data: object = None
@@ -499,10 +504,18 @@ class Trainer:
 
     def progress(self) -> Progress:
         """How far the training is; after at least one step."""
+        decided = self._source.decided_clip_norm
         return Progress(
             self._life.taken, self._source.steps, self._life.seconds, self._life.columns[-1], self.spent,
-            self._between.read,
+            self._between.read, decided[self._life.taken - 1] if decided else None,
         )  # fmt: skip
+
+    def abandon(self) -> None:
+        """End a training that failed. If it has released nothing, its store has back what was reserved for it
+        (`Account.give_back`); not where it can go on from checkpoints."""
+        if self._account is not None and self._keeper is None:
+            with suppress(DecrescendoError):  # the failure is what is to be told
+                self._account.give_back()
 
     def finish(self) -> Run:
         """The run so far. Ending before the plan does is allowed, and said in the run.

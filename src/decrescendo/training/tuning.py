@@ -4,6 +4,8 @@ import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from inspect import isfunction
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import torch
 from jaxtyping import Int
 from torch import nn
 
-from decrescendo.accounting import Accountant, Budget
+from decrescendo.accounting import Accountant, Budget, rounded
 from decrescendo.base import sealed
 from decrescendo.base.rng import Streams
 from decrescendo.clipping import Batch
@@ -24,6 +26,7 @@ from decrescendo.training.run import Run, versions
 from decrescendo.training.settings import Settings
 from decrescendo.training.space import Space, Value, starting_values
 from decrescendo.training.task import Task
+from decrescendo.training.world import data_facts
 
 FORMAT, VERSION = "decrescendo-tuned", 1
 
@@ -74,7 +77,8 @@ class Recipe:
             (
                 f"score      {self.score:.4g} on {self.on}, the best of {len(self.trials)} trials ({failed} failed)",
                 f"settings   {self.settings.describe()}",
-                f"budget     epsilon {self.epsilon:g} at delta {self.delta:.4g}; the search cost none of it",
+                f"budget     epsilon {rounded(self.epsilon, 'up', 6)} at delta {rounded(self.delta, 'up')}; "
+                "the search cost none of it",
             )
         )
 
@@ -123,7 +127,9 @@ def tune(
     """Try settings on public data, with the noise that ``task`` would have, and keep the best.
 
     The rows of ``public`` are repeated or left out until there are as many as the task has, so that sample rate, steps
-    and noise are those of the task. No trial sees the task's own data; the search costs no privacy.
+    and noise are those of the task. The task's own data are not trained on; the search costs no privacy, provided that
+    none of them is among the public ones. That these are not the very same is looked at: where they come from one
+    function, or lie in memory.
 
     Args:
         task: what the settings are for: its number of rows is used, and its defaults.
@@ -138,7 +144,8 @@ def tune(
         tell: told each trial when it is scored.
 
     Raises:
-        InvalidValue: no score, a number outside its range, settings that no run could have, no trial with a score.
+        InvalidValue: no score, the task's own rows, a number outside its range, settings that no run could have,
+            no trial with a score.
     """
     check_integer("trials", trials, at_least=1)
     check_integer("seeds", seeds, at_least=1)
@@ -146,6 +153,7 @@ def tune(
         raise InvalidValue("the public task must have a score, got none. It is what trials are compared by")
     for values in space.corners():
         space.settings(task, values).check(task)
+    _check_others(task, public)
     data = _as_many(rows(public.load()), task.count)
     done: list[Trial] = []
     for number in range(trials):
@@ -165,6 +173,35 @@ def tune(
         settings=space.settings(task, best.values), epsilon=budget.epsilon, delta=budget.delta, score=best.score or 0.0,
         on=on, space=space.describe(), trials=tuple(done), machine=machine(),
     )  # fmt: skip
+
+
+def _check_others(task: Task, public: Task) -> None:
+    """The rows that are free are not the task's own."""
+    same = task is public or _is_one(task.data, public.data)
+    if not (same or task.loads or public.loads):
+        (own, all_own), (others, all_others) = data_facts(rows(task.data)), data_facts(rows(public.data))
+        same = own == others and all_own and all_others
+    if same:
+        raise InvalidValue(
+            "a free search must be on other rows than the task's own, got these: each trial would be a training on "
+            "them that nothing pays for. Name public data, or search the private rows with search_privately (tune "
+            "--private)"
+        )
+
+
+def _is_one(first: object, second: object) -> bool:
+    """One thing, or one function that was made twice with the same things in reach."""
+
+    def made_of(thing: Any) -> list[object] | None:
+        if not isfunction(thing):
+            return None
+        cells = [cell.cell_contents for cell in thing.__closure__ or ()]
+        return [thing.__code__, *cells, *(thing.__defaults__ or ())]
+
+    if first is second:
+        return True
+    one, other = made_of(first), made_of(second)
+    return one is not None and other is not None and len(one) == len(other) and all(map(is_, one, other))
 
 
 def plan_of(task: Task, settings: Settings, budget: Budget, accountant: Accountant | None = None) -> Plan:

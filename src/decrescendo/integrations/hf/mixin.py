@@ -102,8 +102,13 @@ class PrivateMixin(_Base):
                 + ". Call follow(plan, seed=Secure()) first"
             )
         check_arguments(self, self._steps)  # they may have been changed since
-        done = super().train(None, trial, ignore_keys_for_eval)
-        self._run = self._finished()
+        try:
+            done = super().train(None, trial, ignore_keys_for_eval)
+            self._run = self._finished()
+        except BaseException:
+            if self._private is not None:
+                self._private.abandon()
+            raise
         return done
 
     def _finished(self) -> Run:

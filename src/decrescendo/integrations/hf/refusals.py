@@ -55,6 +55,11 @@ RULES: tuple[Rule, ...] = (
         "include_num_input_tokens_seen", _off,
         "be 'no': how many tokens a batch has is private, and it would be in the log",
     ),
+    (
+        "skip_memory_metrics", lambda value: value is True,
+        "be True: the memory that batches take tells how large they were, and it would be in the log",
+    ),
+    ("debug", _off, "be empty: it reads the values of a pass in Python. Look at a step without privacy"),
     ("label_smoothing_factor", _off, "be 0: the loss is the one given to follow(..). Smooth it there"),
     ("use_liger_kernel", _off, "be False: its fused loss sums over examples inside one operation"),
     ("torch_compile", _off, "be False: what a compiled region does cannot be proven"),

@@ -88,11 +88,11 @@ class Checkpoints:
         for name, thing in self.also.items():
             check_instance(f"also[{name!r}]", thing, Stateful, "It needs state_dict and load_state_dict")
         if Path(self.folder).exists() and not Path(self.folder).is_dir():
-            raise InvalidValue(f"folder must be a folder, got a file, {os.fspath(self.folder)!r}")
+            raise InvalidValue(f"checkpoints must be in a folder, got a file, {os.fspath(self.folder)!r}")
         if not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir()):
             raise InvalidValue(
-                f"folder must be new or empty, got {os.fspath(self.folder)!r}. To go on with the run in it, "
-                "pass resume=True"
+                f"checkpoints must have a new or empty folder, got {os.fspath(self.folder)!r}. To go on with the run "
+                "in it, pass resume=True"
             )
 
     def save(self, checkpoint: Checkpoint) -> None:

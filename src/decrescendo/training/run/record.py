@@ -19,7 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from decrescendo.accounting.budget import Guarantee, check_unit
+from decrescendo.accounting.budget import Guarantee, check_unit, rounded
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import read_whole
@@ -143,7 +143,7 @@ class Run:
     def describe(self) -> str:
         """A few lines: what was promised, what happened, the scores."""
         budget = self.plan.budget
-        asked = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
+        asked = f"epsilon {rounded(budget.epsilon, 'up', 6)} at delta {rounded(budget.delta, 'up', 6)}"
         lines = [
             str(self.guarantee),
             f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
@@ -266,9 +266,17 @@ def check_free(folder: Path) -> None:
         raise InvalidValue(
             f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
         )
+    if folder.absolute() == Path.cwd():  # which no other folder can take the place of
+        raise InvalidValue(
+            f"folder must be another than the one worked in, got folder={str(folder)!r}. Name a new one in it"
+        )
     parent = next(path for path in folder.absolute().parents if path.exists())
-    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
-        raise InvalidValue(f"folder must be in a place that can be written, got folder={str(folder)!r}")
+    try:
+        tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=parent).cleanup()
+    except OSError as error:
+        raise InvalidValue(
+            f"folder must be in a place that can be written, got folder={str(folder)!r} ({error.strerror})"
+        ) from None
 
 
 def _sha256(content: bytes) -> str:

@@ -62,7 +62,7 @@ def _headline(promise: Mapping[str, Any]) -> str:
     words = {"upper": "an upper bound", "exact": "exact", "estimate": "AN ESTIMATE, NOT A BOUND"}[
         promise["kind"]
     ]
-    spent = f"({rounded(promise['epsilon'], 'up')}, {promise['delta']:.4g})"
+    spent = f"({rounded(promise['epsilon'], 'up')}, {rounded(promise['delta'], 'up')})"
     return f"**{spent}-differential privacy for one {_whom(promise)}**, {words} by {promise['accountant']}."
 
 

@@ -1,14 +1,19 @@
 """How what several runs spend adds up: rules that stay true when a run is planned after looking at another's result."""
 
 import functools
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
-from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Release, RenyiFilter, Truncated
+from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Release, RenyiFilter, Truncated, rounded
+from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.errors import InvalidValue
 from decrescendo.plans.agreement import Agreement
 
+_KINDS = 16  # of releases, to look at a cost
+# Versions of an accountant that gives no lower end differ by less.
+_NEAR = 0.99
 # What one run takes out of a budget, in the units of its rule; exact, so that nothing is lost in adding up.
 Cost = tuple[Fraction, ...]
 
@@ -31,6 +36,11 @@ class Composition(Protocol):
 
     def cost(self, agreed: Agreement) -> Cost:
         """Of one whole run, rounded up."""
+        ...
+
+    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+        """Whether ``cost``, as it was read, can be what a run of this plan was held against: a file has no checksum of
+        it."""
         ...
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
@@ -63,6 +73,17 @@ class Sum:
             raise InvalidValue("a run in a store must have noise, got a plan whose epsilon is infinite")
         return Fraction(whole.epsilon), Fraction(whole.delta)
 
+    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+        """The plan's delta, and an epsilon that is not below the plan's own lower end. A plan without one is judged
+        again, as is one that says more than was paid."""
+        if len(cost) != 2 or cost[1] != Fraction(agreed.budget.delta):
+            return False
+        lower = agreed.guarantee.epsilon_lower
+        if lower is not None and lower <= cost[0]:
+            return True
+        whole = _price(agreed)
+        return cost[0] >= (_NEAR * whole.epsilon if whole.epsilon_lower is None else whole.epsilon_lower)
+
     def fits(self, runs: Sequence[Reserved]) -> bool:
         """Both sums, exactly."""
         epsilon, delta = self._total(runs)
@@ -72,9 +93,10 @@ class Sum:
         """Sums and rests."""
         epsilon, delta = self._total(runs)
         left = Fraction(self._budget.epsilon) - epsilon, Fraction(self._budget.delta) - delta
+        spent = ", ".join(rounded(float(part), "up", 6) for part in (epsilon, delta))
+        rest = ", ".join(rounded(float(part), "down", 6) for part in left)
         return (
-            f"reserved ({float(epsilon):.6g}, {float(delta):.3g}), "
-            f"left ({float(left[0]):.6g}, {float(left[1]):.3g}) of "
+            f"reserved ({spent}), left ({rest}) of "
             f"({self._budget.epsilon:g}, {self._budget.delta:g}); epsilons and deltas of runs add up"
         )
 
@@ -100,7 +122,6 @@ class RenyiSum:
                 "a run whose noise is decided on the way must be in a store that adds epsilons, got one by Renyi. "
                 'Make the store with composition="sum"'
             )
-        total = Fraction(0)
         for release in agreed.planned.distinct():
             if release.steps_per_epoch:
                 raise InvalidValue(
@@ -112,11 +133,24 @@ class RenyiSum:
                     "a run whose batches are cut must be in a store that adds epsilons, got one by Renyi, which has no "
                     'delta to pay the cut with. Make the store with composition="sum"'
                 )
+        return (self._total(agreed.planned),)
+
+    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+        """At least that of quieter releases, of a few kinds, so that it takes no time."""
+        quieter = (
+            planned.with_noise(lambda z: round_up(z, _KINDS)) if (planned := agreed.planned) else Ledger()
+        )
+        fewer = quieter.with_rates(lambda p: round_down(p, _KINDS))
+        return len(cost) == 1 and cost[0] >= self._total(fewer)
+
+    def _total(self, ledger: Ledger) -> Fraction:
+        total = Fraction(0)
+        for release in ledger.distinct():
             price = self._filter.cost(Release(release.sample_rate, release.noise_multiplier))
-            if price == float("inf"):
+            if price == math.inf:
                 raise InvalidValue("a run in a store must have noise, got a plan with a release without any")
             total += Fraction(price) * release.count
-        return (total,)
+        return total
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
         """The sum against the budget's divergence."""
@@ -124,10 +158,11 @@ class RenyiSum:
 
     def describe(self, runs: Sequence[Reserved]) -> str:
         """Shares of the budget."""
-        share = float(_sum(runs, 0) / Fraction(self._filter.limit))
+        share = 100 * float(_sum(runs, 0) / Fraction(self._filter.limit))
+        spent, rest = rounded(share, "up"), rounded(100 - share, "down")
         budget = self._filter.budget
         return (
-            f"reserved {share:.2%}, left {1 - share:.2%} of ({budget.epsilon:g}, {budget.delta:g}); "
+            f"reserved {spent} %, left {rest} % of ({budget.epsilon:g}, {budget.delta:g}); "
             f"Renyi divergences of order {self._filter.order} of runs add up"
         )
 
@@ -153,6 +188,11 @@ class Declared:
             )
         return ()
 
+    def owes(self, agreed: Agreement, cost: Cost) -> bool:
+        """Nothing."""
+        del agreed
+        return not cost
+
     def fits(self, runs: Sequence[Reserved]) -> bool:
         """The certified epsilon of everything at the budget's delta."""
         return self._epsilon(runs) <= self._budget.epsilon
@@ -160,7 +200,7 @@ class Declared:
     def describe(self, runs: Sequence[Reserved]) -> str:
         """The certified epsilon."""
         return (
-            f"reserved ({self._epsilon(runs):.6g}, {self._budget.delta:g}) of ({self._budget.epsilon:g}, "
+            f"reserved ({rounded(self._epsilon(runs), 'up', 6)}, {self._budget.delta:g}) of ({self._budget.epsilon:g}, "
             f"{self._budget.delta:g}); all runs judged together, declared before the first release"
         )
 

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import sqlite3
+import threading
 import uuid
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -63,6 +64,11 @@ class Entry:
     released: Ledger
     state: str
 
+    @property
+    def given_back(self) -> bool:
+        """Whether it ended before it released anything: it costs nothing."""
+        return self.state == "finished" and not len(self.released)
+
 
 @final
 class Store:
@@ -70,7 +76,8 @@ class Store:
 
     A run is registered before it starts, and its *whole* plan is reserved: two runs cannot both count on the same rest.
     What a run reserved stays reserved when it ends early, because when to end may have depended on what it released
-    (docs/adr/0007). Each release is on the disk before anything of it can be seen.
+    (docs/adr/0007); a run that has released nothing gives it back (`Account.give_back`). Each release is on the disk
+    before anything of it can be seen.
 
     Args:
         path: of a file that `create` made.
@@ -89,9 +96,9 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
+        self._path, self._place = Path(path), Path(path).absolute()
         self._connection = connect(self._path)
-        self._owner = os.getpid()
+        self._file, self._owner, self._thread = _identity(self._place), os.getpid(), threading.get_ident()
         try:
             facts = dict(self._connection.execute("SELECT name, value FROM facts"))
             self.budget = Budget(
@@ -168,14 +175,19 @@ class Store:
         cost, text = self.composition.cost(agreed), agreed.to_json()
         with self._writing() as connection:
             entries = self._entries(connection)
-            if any(entry.id == id and entry.agreed == agreed for entry, _ in entries):
+            if (old := next((entry for entry, _ in entries if entry.id == id), None)) is not None:
+                if old.agreed != agreed:
+                    raise InvalidValue(
+                        f"id must be of a new run, or of this plan's, got that of a run by another plan, {id}. "
+                        "new_id() makes one"
+                    )
                 return self._account(connection, str(id))
             if self.composition.name == "declared" and any(entry.released.steps for entry, _ in entries):
                 raise ImpossibleBudget(
                     "runs must all be declared before the first of them releases anything, got a later one. "
                     'A store made with composition="sum" takes runs at any time'
                 )
-            reserved = [Reserved(held, planned(entry.agreed)) for entry, held in entries]
+            reserved = _reserved(entries)
             if not self.composition.fits([*reserved, Reserved(cost, planned(agreed))]):
                 before = self.composition.describe(reserved)
                 raise ImpossibleBudget(
@@ -222,7 +234,7 @@ class Store:
     def describe(self) -> str:
         """What is reserved and what is left, in words."""
         entries = self._entries(self._reading())
-        return self.composition.describe([Reserved(cost, planned(entry.agreed)) for entry, cost in entries])
+        return self.composition.describe(_reserved(entries))
 
     def to_json(self) -> str:
         """Everything in the store, for people and other programs; see `Entry`."""
@@ -254,14 +266,33 @@ class Store:
         }
         return json.dumps(content, indent=1) + "\n"
 
+    @property
+    def name(self) -> str:
+        """Of its file."""
+        return str(self._path)
+
     def close(self) -> None:
         """Let go of the file."""
+        self._check_owner()
         self._connection.close()
 
-    def _reading(self) -> sqlite3.Connection:
+    def _check_owner(self) -> None:
         if os.getpid() != self._owner:
             raise InvalidValue(
                 "a store must be used in the process that opened it, got a forked one. Open it in each process"
+            )
+        if threading.get_ident() != self._thread:  # SQLite's own rule
+            raise InvalidValue(
+                "a store must be used in the thread that opened it, got another one. Open it in each thread: "
+                f"Store({str(self._path)!r})"
+            )
+
+    def _reading(self) -> sqlite3.Connection:
+        self._check_owner()
+        if _identity(self._place) != self._file:  # SQLite would go on with a file that nobody finds any more
+            raise FileRefused(
+                f"{self._path} must stay the file that was opened, got another one, or none, in its place. Nothing was "
+                "released: put back the newest, and go on from checkpoints"
             )
         return self._connection
 
@@ -312,6 +343,8 @@ class Store:
         if not _COST.fullmatch(cost):
             raise InvalidValue(f"run {id} has a cost that is no exact number")
         parts = tuple(Fraction(part) for part in cost.split(",") if part)
+        if not self.composition.owes(agreed, parts):
+            raise InvalidValue(f"run {id} has a cost that is not its plan's")
         return Entry(id, label, who, started, agreed, released, state), parts
 
     def _agreed(self, kind: str, text: str, digest: str) -> Agreement:
@@ -337,7 +370,8 @@ class Account:
             digest: of what is about to be released.
 
         Returns:
-            Whether it is new. An old one is the same release, made again after a crash: it counts once.
+            Whether it is new. An old one is the same release, made again after a crash: it counts once, also where the
+            run had finished and its weights were lost before they were saved.
 
         Raises:
             PlanViolation: not the plan's next release, or an old one with another result: the same noise on another
@@ -351,11 +385,7 @@ class Account:
             )
         with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
             where = (self._number, position)
-            state = connection.execute("SELECT state FROM runs WHERE number = ?", where[:1]).fetchone()[0]
-            if state != "open":
-                raise PlanViolation(
-                    "a run must be open to release more, got a finished one. Register another"
-                )
+            state = self._state(connection)
             old = connection.execute(
                 "SELECT digest FROM releases WHERE run = ? AND position = ?", where
             ).fetchone()
@@ -367,6 +397,10 @@ class Account:
                         "difference: start a new run from the checkpoint, with fresh noise, which counts again"
                     )
                 return False
+            if state != "open":
+                raise PlanViolation(
+                    "a run must be open to release more, got a finished one. Register another"
+                )
             before = connection.execute("SELECT count(*) FROM releases WHERE run = ?", where[:1]).fetchone()[
                 0
             ]
@@ -385,9 +419,46 @@ class Account:
         return next(entry for entry in self.store.entries() if entry.id == self.id)
 
     def finish(self) -> None:
-        """No more releases; what was reserved stays so."""
+        """No more releases. What was reserved stays so, unless nothing was released."""
         with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+            self._state(connection)
             connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
+
+    def give_back(self) -> bool:
+        """`finish` a run that has released nothing: what it reserved is free again. Whether it had not; a run that has
+        is left as it is."""
+        with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+            self._state(connection)
+            query = "SELECT count(*) FROM releases WHERE run = ?"
+            if connection.execute(query, (self._number,)).fetchone()[0]:
+                return False
+            connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
+        return True
+
+    def _state(self, connection: sqlite3.Connection) -> str:
+        """``open`` or ``finished``."""
+        query = "SELECT state FROM runs WHERE number = ? AND id = ?"
+        found = connection.execute(query, (self._number, self.id)).fetchone()
+        if found is None:
+            raise PlanViolation(
+                f"a store must list the run that releases, got {self.store.name} without run {self.id}. It is an older "
+                "copy put back: put back the newest"
+            )
+        return str(found[0])
+
+
+def _reserved(entries: Sequence[tuple[Entry, Cost]]) -> list[Reserved]:
+    """Of all runs but those that ended before they released anything."""
+    return [Reserved(cost, planned(entry.agreed)) for entry, cost in entries if not entry.given_back]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is, whatever its name; ``None`` where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def new_id() -> str:

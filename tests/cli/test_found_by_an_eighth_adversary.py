@@ -1,0 +1,196 @@
+"""Hostile and careless use of the command line: edited folders, free searches that are not, folders that are taken."""
+
+import json
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from decrescendo.accounting import Guarantee
+from decrescendo.base import sealed
+from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.plans import Plan
+from decrescendo.training import Run, Store, Task, cross_entropy, default_space, digits, tune
+
+from .conftest import Invoke
+
+SAYS: dict[str, dict[str, Any]] = {
+    "less of epsilon": {"epsilon": 0.5, "epsilon_lower": 0.4},
+    "less of delta": {"delta": 1e-12},
+    "more examples": {"unit": "person", "examples_per_person": 50},
+    "other people": {"unit": "person"},
+}
+
+
+def saved(plan: Plan, folder: Path, says: dict[str, Any]) -> None:
+    """A run whose own guarantee says something else, under a fitting checksum."""
+    Run(plan, plan.ledger, plan.guarantee, weights={}).save(folder)
+    content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    del content["sha256"]
+    content["guarantee"] |= says
+    (folder / "run.json").write_text(sealed.seal(content, indent=1, finite=False), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", SAYS)
+def test_a_run_says_no_better_than_its_plan(
+    invoke: Invoke, plan_file: Path, tmp_path: Path, kind: str
+) -> None:
+    """`verify` judged the plan and said *verified*; `statement` wrote what the run said: (0.5, ..) of (2, ..)."""
+    saved(Plan.load(plan_file), tmp_path / "run", SAYS[kind])
+    for command in ("verify", "statement", "account"):
+        result = invoke(command, "run")
+        assert result.exit_code == 2, result.output
+        assert "must fit what was agreed: the guarantee must" in result.stderr
+    with pytest.raises(FileRefused, match="must fit what was agreed"):
+        Run.load(tmp_path / "run")
+
+
+def test_what_a_run_says_is_judged_where_its_plan_has_no_lower_end(
+    invoke: Invoke, plan_file: Path, tmp_path: Path
+) -> None:
+    sure = Plan.load(plan_file)
+    own = Guarantee(2.0, 1e-5, sure.budget.unit, "mine", "upper")
+    loose = Plan(sure.budget, sure.sampling, sure.schedule, own)
+    saved(loose, tmp_path / "good", {"epsilon": 1.9999})
+    assert "said by the run: (2, 1e-05)-DP" in invoke("verify", "good").stdout
+    saved(loose, tmp_path / "bad", {"epsilon": 0.5})
+    result = invoke("verify", "bad")
+    assert result.exit_code == 2
+    assert "a run's guarantee must not be below the true epsilon" in result.stderr
+
+
+MINE = """
+from decrescendo.training import Task, cross_entropy, digits
+
+def mine():
+    rows = digits.digits()
+    score = lambda model: {"a": 0}
+    return Task(model=digits.digits_cnn, loss=cross_entropy, data=lambda: rows[0], rows=1438, score=score)
+"""
+
+
+def test_a_search_on_the_task_itself_is_not_free(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trained on the private rows again and again, and said that the search cost nothing."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    for name in ("digits", "mine:mine"):
+        result = invoke("tune", name, "--epsilon", 1, "--on", name, "--trials", 1, "--out", "r.json")
+        assert result.exit_code == 2
+        assert "--on must name public data, got the task itself" in result.stderr
+    other = invoke(
+        "tune", "digits", "--epsilon", 1, "--on", "decrescendo.training.digits:task", "--trials", 1, "--out", "r.json"
+    )  # fmt: skip
+    assert other.exit_code == 2
+    assert "a free search must be on other rows than the task's own" in other.stderr
+    assert not (tmp_path / "r.json").exists()
+
+
+def toy(data: Any, **more: Any) -> Task:
+    return Task(
+        model=torch.nn.Linear(2, 2), loss=cross_entropy, data=data, score=lambda model: {"zero": 0.0}, **more
+    )
+
+
+def test_rows_are_told_apart_and_not_their_names() -> None:
+    from decrescendo import Budget
+
+    def rows(first: float) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((40, 2), first), torch.zeros(40).long()
+
+    def loader(first: float) -> Any:
+        return lambda: rows(first)
+
+    budget, once = Budget(2.0, 1e-3), loader(1.0)
+    fixed = {"steps": 1, "batch": 10, "averaging": 0.0}
+    same = [(toy(rows(1.0)), toy(rows(1.0))), (toy(once, rows=40), toy(once, rows=40))]
+    own = toy(rows(1.0))
+    same.append((own, own))
+    for task, public in same:
+        with pytest.raises(InvalidValue, match="must be on other rows"):
+            tune(task, public, budget, default_space(task).changed({}, fixed), trials=1)
+    others = [(toy(rows(1.0)), toy(rows(2.0))), (toy(loader(1.0), rows=40), toy(loader(2.0), rows=40))]
+    for task, public in others:
+        assert tune(task, public, budget, default_space(task).changed({}, fixed), trials=1).score == 0.0
+
+
+def test_a_folder_of_checkpoints_that_is_taken_is_called_by_its_option(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    """It said that --out must be new, and to pass resume=True."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "something").touch()
+    result = invoke("train", "digits", "--epsilon", 1, "--steps", 2, "--checkpoints", "kept", "--out", "run")
+    assert result.exit_code == 2
+    assert "--checkpoints must have a new or empty folder, got 'kept'" in result.stderr
+    assert "pass --resume" in result.stderr
+
+
+def test_weights_lost_after_the_last_step_are_made_again(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A score that fails, or a full disk, once the store called the run finished: its whole epsilon was gone."""
+    options = ["--epsilon", 1, "--steps", 2, "--store", "s.db", "--checkpoints", "kept", "--out", "run"]
+    assert (
+        invoke("ledger", "s.db", "--create", "--epsilon", 1, "--delta", 1e-3, "--rows", 1438).exit_code == 0
+    )
+
+    def fails(*_: object) -> float:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(digits, "accuracy", fails)
+        assert "No space left" in invoke("train", "digits", *options).stderr
+    assert "finished" in invoke("ledger", "s.db").stdout
+    result = invoke("train", "digits", *options, "--resume")
+    assert result.exit_code == 0, result.output
+    assert Run.load(tmp_path / "run").steps == 2
+
+
+def test_an_audit_that_would_count_nothing_is_refused_before_it_trains(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    result = invoke("audit", "digits", "--epsilon", 1, "--steps", 2, "--canaries", 5)
+    assert result.exit_code == 2
+    assert "--canaries must be >= 20, got --canaries=5" in result.stderr
+    result = invoke("audit", "digits", "--epsilon", 1, "--steps", 2, "--canaries", 20, "--seed", 0)
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("where", [".", "", "/proc/nowhere", "/dev/null/run"])
+def test_a_place_that_a_run_cannot_be_saved_in_is_refused_before_the_training(
+    invoke: Invoke, where: str
+) -> None:
+    """The training was done, its epsilon spent, and its weights lost."""
+    result = invoke("train", "digits", "--epsilon", 1, "--steps", 1, "--out", where)
+    assert result.exit_code == 2
+    assert "--out must be " in result.stderr
+    assert "Promise" not in result.stdout
+
+
+def test_checkpoints_in_a_file_are_called_so(invoke: Invoke) -> None:
+    result = invoke("train", "digits", "--epsilon", 1, "--steps", 1, "--checkpoints", "/dev/null")
+    assert "--checkpoints must be in a folder, got a file" in result.stderr
+
+
+def test_a_run_that_released_nothing_is_given_back_by_name(
+    invoke: Invoke, plan_file: Path, tmp_path: Path
+) -> None:
+    made = ["ledger", "s.db", "--create", "--epsilon", 2, "--delta", 1e-3, "--rows", 1438]
+    assert invoke(*made).exit_code == 0
+    with closing(Store(tmp_path / "s.db")) as store:
+        lost = store.start(Plan.load(plan_file)).id  # of a process that was killed
+    train = ["train", "digits", "--plan", plan_file, "--store", "s.db"]
+    assert invoke(*train).exit_code == 2
+    assert "must be of one run, got 'x'" in invoke("ledger", "s.db", "--give-back", "x").stderr
+    assert "given back" in invoke("ledger", "s.db", "--give-back", lost[:8]).stdout
+    assert invoke(*train).exit_code == 0
+    with closing(Store(tmp_path / "s.db")) as store:
+        spent = store.entries()[1].id
+    result = invoke("ledger", "s.db", "--give-back", spent)
+    assert result.exit_code == 2
+    assert "must be of a run that has released nothing" in result.stderr
