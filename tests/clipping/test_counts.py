@@ -178,6 +178,18 @@ LOSSES: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "a sum of ones": lambda m, x: m.layer(x).sum(1) * torch.ones(chosen(x).shape[0]).sum(),
     "ones like them": lambda m, x: m.layer(x).sum(1) * torch.ones(1, 1).expand_as(chosen(x)).sum(),
     "broadcast": lambda m, x: m.layer(x).sum(1) * torch.broadcast_tensors(torch.ones(1, 1), chosen(x))[0].sum(),
+    "ones like places": lambda m, x: m.layer(x).sum(1) * (torch.ones_like((x[:, :1] > 0).nonzero()).sum() * 4 - 6),
+    "sums of no features": lambda m, x: m.layer(x).sum(1) * ((chosen(x)[:, :0].sum(1) + 1).sum() * 4 - 6),
+    "products of no features": lambda m, x: m.layer(x).sum(1) * (chosen(x)[:, :0].prod(1).sum() * 4 - 6),
+    "a product with no features": lambda m, x: (
+        m.layer(x).sum(1) * ((chosen(x)[:, :0] @ torch.ones(0, 1) + 1).sum() * 4 - 6)
+    ),
+    "no features": lambda m, x: m.layer(x).sum(1) * (chosen(x)[:, :0].clone().shape[0] * 4 - 6),
+    "no features, side by side": lambda m, x: (
+        m.layer(x).sum(1) * (torch.cat([chosen(x)[:, :0]] * 2, 1).shape[0] * 4 - 6)
+    ),
+    "no features, made": lambda m, x: m.layer(x).sum(1) * (torch.zeros(chosen(x).shape[0], 0).shape[0] * 4 - 6),
+    "no features, computed": lambda m, x: m.layer(x).sum(1) * ((chosen(x) @ torch.zeros(4, 0)).shape[0] * 4 - 6),
     "by aten": lambda m, x: m.layer(x).sum(1) * torch.ops.aten.expand_as(torch.ones(1, 1), chosen(x)).sum(),
     "a grid": lambda m, x: (
         m.layer(x).sum(1) * torch.meshgrid(torch.ones(2), chosen(x)[:, 0], indexing="ij")[0].sum()
@@ -192,13 +204,15 @@ LOSSES: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("second", [-1.0, 1.0])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_number_of_selected_rows_moves_no_other_example(name: str) -> None:
-    """The first row alone is selected, in the batch and in the passes over its first two and three rows."""
+def test_a_number_of_selected_rows_moves_no_other_example(name: str, second: float) -> None:
+    """The first row is selected or not, beside none or the second: in the batch and in the passes over two and three
+    rows."""
     torch.manual_seed(0)
     batch, limit, sums = -torch.rand(6, 4), 0.1, []
     for first in (-1.0, 1.0):
-        batch[0] = first
+        batch[0], batch[1] = first, second
         engine = Engine(Small(), LOSSES[name], seeds=lambda: 3)
         try:
             for rows in (batch[1:], batch):

@@ -489,6 +489,7 @@ def _nonzero(call: Call) -> Label:
         numbers,
         within=(_key(found), frozenset(column for at, column in enumerate(columns) if at != label.dim)),
         rows=(label.moved(0), _key(found), columns[label.dim]),
+        counted=True,
     )
 
 
