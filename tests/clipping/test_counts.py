@@ -140,6 +140,13 @@ NUMBERS: Mapping[str, Callable[[Tensor], Any]] = {
     "nonzero": lambda x: len(x[:, 0].relu().nonzero()),
     "nonzero of a sum": lambda x: x.relu().sum(0)[:1].nonzero().numel(),
     "where": lambda x: len(torch.where(x[:, 0] > 0)[0]),
+    "a list on its side": lambda x: torch.where(x[:, 0] > 0)[0][None].shape[1],
+    "the last size of a list on its side": lambda x: torch.where(x[:, 0] > 0)[0][None].size(-1),
+    "lists side by side": lambda x: torch.stack([torch.where(x[:, 0] > 0)[0]] * 3).shape[1],
+    "a list beside constants": lambda x: (torch.where(x[:, 0] > 0)[0] + torch.zeros(3, 1)).shape[1],
+    "nonzero on its side": lambda x: (x[:, :1] > 0).nonzero().T.shape[1],
+    "the step of nonzero on its side": lambda x: (x[:, :1] > 0).nonzero().T.contiguous().stride(0),
+    "each number beside each": lambda x: (x[:, :1] > 0).nonzero()[:, :1].expand(-1, 3).T.unbind(1).__len__(),
     "masked_select": lambda x: x[:, 0].masked_select(x[:, 0] > 0).numel(),
     "rand_like": lambda x: len(torch.rand_like(chosen(x))),
     "one after another": lambda x: sum(1 for _ in chosen(x)),
@@ -171,6 +178,18 @@ LOSSES: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "a sum of ones": lambda m, x: m.layer(x).sum(1) * torch.ones(chosen(x).shape[0]).sum(),
     "ones like them": lambda m, x: m.layer(x).sum(1) * torch.ones(1, 1).expand_as(chosen(x)).sum(),
     "broadcast": lambda m, x: m.layer(x).sum(1) * torch.broadcast_tensors(torch.ones(1, 1), chosen(x))[0].sum(),
+    "ones like places": lambda m, x: m.layer(x).sum(1) * (torch.ones_like((x[:, :1] > 0).nonzero()).sum() * 4 - 6),
+    "sums of no features": lambda m, x: m.layer(x).sum(1) * ((chosen(x)[:, :0].sum(1) + 1).sum() * 4 - 6),
+    "products of no features": lambda m, x: m.layer(x).sum(1) * (chosen(x)[:, :0].prod(1).sum() * 4 - 6),
+    "a product with no features": lambda m, x: (
+        m.layer(x).sum(1) * ((chosen(x)[:, :0] @ torch.ones(0, 1) + 1).sum() * 4 - 6)
+    ),
+    "no features": lambda m, x: m.layer(x).sum(1) * (chosen(x)[:, :0].clone().shape[0] * 4 - 6),
+    "no features, side by side": lambda m, x: (
+        m.layer(x).sum(1) * (torch.cat([chosen(x)[:, :0]] * 2, 1).shape[0] * 4 - 6)
+    ),
+    "no features, made": lambda m, x: m.layer(x).sum(1) * (torch.zeros(chosen(x).shape[0], 0).shape[0] * 4 - 6),
+    "no features, computed": lambda m, x: m.layer(x).sum(1) * ((chosen(x) @ torch.zeros(4, 0)).shape[0] * 4 - 6),
     "by aten": lambda m, x: m.layer(x).sum(1) * torch.ops.aten.expand_as(torch.ones(1, 1), chosen(x)).sum(),
     "a grid": lambda m, x: (
         m.layer(x).sum(1) * torch.meshgrid(torch.ones(2), chosen(x)[:, 0], indexing="ij")[0].sum()
@@ -185,13 +204,15 @@ LOSSES: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("second", [-1.0, 1.0])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_number_of_selected_rows_moves_no_other_example(name: str) -> None:
-    """The first row alone is selected, in the batch and in the passes over its first two and three rows."""
+def test_a_number_of_selected_rows_moves_no_other_example(name: str, second: float) -> None:
+    """The first row is selected or not, beside none or the second: in the batch and in the passes over two and three
+    rows."""
     torch.manual_seed(0)
     batch, limit, sums = -torch.rand(6, 4), 0.1, []
     for first in (-1.0, 1.0):
-        batch[0] = first
+        batch[0], batch[1] = first, second
         engine = Engine(Small(), LOSSES[name], seeds=lambda: 3)
         try:
             for rows in (batch[1:], batch):

@@ -367,6 +367,62 @@ mixing.net(
     {"rows of experts among rows half as long": _other_fold},
     lambda: {"gate": nn.Linear(4, 1), "a": nn.Linear(2, CLASSES)},
 )
+
+
+def _told(x: Tensor) -> Tensor:
+    """Zero or one, by all examples."""
+    return (x.sum() > 0).long()
+
+
+def _others_row(m: Net, x: Tensor) -> Tensor:
+    return m.a(x.view(-1, 4)[2 * torch.arange(len(x)) + _told(x)])
+
+
+def _rows_beside(m: Net, x: Tensor) -> Tensor:
+    rows = torch.where(m.gate(x.view(-1, 4))[:, 0] > 0)[0]
+    taken = m.a(x.view(-1, 4)[rows // 2 * 2 + _told(x)])
+    return torch.zeros(2 * len(x), CLASSES).index_add(0, rows, taken).view(len(x), 2, -1).sum(1)
+
+
+def _put_beside(m: Net, x: Tensor) -> Tensor:
+    out = torch.zeros(2 * len(x), CLASSES)
+    out[2 * torch.arange(len(x)) + _told(x)] = m.a(x[:, :4])
+    return out.view(len(x), 2, -1)[:, 0]
+
+
+def _turned(x: Tensor) -> Tensor:
+    """Both rows of each example, which comes first by all of them."""
+    rows = torch.arange(2 * len(x))
+    return torch.where(_told(x) > 0, rows, rows + 1 - rows % 2 * 2)
+
+
+def _put_in_another_order(m: Net, x: Tensor) -> Tensor:
+    out = torch.zeros(2 * len(x), 4)
+    out[_turned(x)] = x.view(-1, 4)
+    return m.a(out[2 * torch.arange(len(x))])
+
+
+def _copied_in_another_order(m: Net, x: Tensor) -> Tensor:
+    out = torch.zeros(2 * len(x), 4).index_copy(0, _turned(x), x.view(-1, 4))
+    return m.a(out[2 * torch.arange(len(x))])
+
+
+def _packed_in_another_order(m: Net, x: Tensor) -> Tensor:
+    own = x.view(-1, 2, 4)[torch.ones(len(x), 2, dtype=torch.bool)]
+    return m.a(own[_turned(x)][2 * torch.arange(len(x))])
+
+
+mixing.net(
+    {
+        "which of an example's rows follows from all": _others_row,
+        "which of an expert's rows follows from all": _rows_beside,
+        "where an example's row is put follows from all": _put_beside,
+        "rows of each example put in an order by all": _put_in_another_order,
+        "rows of each example copied in an order by all": _copied_in_another_order,
+        "packed rows of each example in an order by all": _packed_in_another_order,
+    },
+    lambda: {"gate": nn.Linear(4, 1), "a": nn.Linear(4, CLASSES)},
+)
 mixing.net(
     {"attention layer that takes rows for time": lambda m, x: m.c(m.t(m.a(x), m.a(x), m.a(x))[0])},
     lambda: {**_parts(), "t": nn.MultiheadAttention(4, 2)},

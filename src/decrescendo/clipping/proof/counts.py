@@ -16,7 +16,7 @@ from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, count
 from decrescendo.clipping.proof.looks import Looks
 from decrescendo.clipping.proof.memory import Labels
 from decrescendo.clipping.proof.places import Owners
-from decrescendo.clipping.proof.storage import tensors_of
+from decrescendo.clipping.proof.storage import is_whole, storage_key, tensors_of
 
 SHAPE: Any = cast("Any", Tensor.shape).__get__
 _BYTES: Any = cast("Any", Tensor.nbytes).__get__
@@ -217,7 +217,7 @@ class Counts:
             return Mixed("it has no numbers")
         if isinstance(label, Mixed):
             if owners is not None and label.numbers is not None:
-                return label.numbers
+                return label.numbers if _is_list(tensor, label, len(owners.example)) else label
             return label if label.counted else None
         return label if owners is not None and isinstance(label, Place) else None
 
@@ -264,6 +264,21 @@ class Counts:
         ):
             self._refuse()
         return output
+
+
+def _is_list(tensor: Tensor, label: Mixed, rows: int) -> bool:
+    """Whether a tensor has one number for each of so many rows, or is what `nonzero` gave: the places of each.
+
+    In another shape (a list laid on its side, each number beside each) any size may be that of the rows.
+    """
+    if tensor.dim() == 0 or tensor.shape[0] != rows:
+        return False
+    if tensor.dim() != 2 or label.rows is None:
+        return all(size == 1 for size in tensor.shape[1:])
+    _, key, (_, step) = label.rows
+    return tensor.shape[1] == 1 or (
+        is_whole(tensor) and (storage_key(tensor), tensor.stride(0)) == (key, step)
+    )
 
 
 def not_seen(error: str) -> str:

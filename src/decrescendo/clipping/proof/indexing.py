@@ -77,17 +77,20 @@ def _position(indices: Sequence[Tensor | None]) -> tuple[int, bool]:
 def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Place | None:
     """Along which dimension of the index every entry chooses its own example, if there is one.
 
-    ``place`` is where the examples are along the indexed dimension.
+    ``place`` is where the examples are along the indexed dimension. Where an example has several rows there, its own
+    data may say which of them, or a constant that says the same for each.
     """
     units, given = call.units(place), call.label(index)
     if index.numel() == 0 and isinstance(given, Mixed) and given.numbers is not None and len(shape) == 1:
         return given.numbers
-    folded = place.inner != 1
-    rows = _rows(call, index, place) if folded and len(shape) == 1 else None
+    folded, single = place.inner != 1, _is_single(place)
+    rows = _rows(call, index, place) if not single and len(shape) == 1 else None
     if rows is not None:
         return rows
     if place.outer != 1 or (folded and place.owners is not None) or index.numel() == 0:
         return None
+    if isinstance(given, Mixed) and not single:
+        return None  # that they are of the right example says nothing of which of its rows they are
     index = torch.where(index < 0, index + units * place.inner, index)
     chosen = index // place.inner if place.owners is None else place.owners.example.to(index.device)[index]
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
@@ -96,8 +99,8 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
         if isinstance(given, Place) and not given.constant
         else []
     )
-    count = int(call.units(Place(0)))
-    for dim, size in enumerate(shape):
+    count, told = int(call.units(Place(0))), bool(tried) and not single
+    for dim, size in enumerate(() if told else shape):
         if size % count == 0:
             tried += [Place(dim, size // count, 1), Place(dim, 1, size // count)]
     for own in tried:
@@ -106,15 +109,32 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
             continue
         expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
         if torch.equal(chosen, expected.expand_as(chosen)) and (
-            not folded or call.uniform(index - chosen * place.inner, own.moved(at))
+            single or told or call.uniform(_within_own(index, place), own.moved(at))
         ):
             return own
-    if folded:
+    if not single:
         return None
     whole = torch.arange(units, device=index.device)
     if len(shape) == 1 and torch.equal(index.flatten().sort()[0], whole):
         return call.owners(0, chosen.flatten(), counted=_is_counted(place))  # all of them, in another order
     return None
+
+
+def _is_single(place: Place) -> bool:
+    """Whether no example has several rows at a place, so that the number of its example says which row it is."""
+    if place.inner * place.outer != 1 or place.owners is None or place.owners.each:
+        return place.inner * place.outer == 1
+    return len(place.owners.example.unique()) == len(place.owners.example)
+
+
+def _within_own(index: Tensor, place: Place) -> Tensor:
+    """Which of its example's rows each entry of an index chooses: the first, the second, .."""
+    if place.owners is None:
+        return index % place.inner
+    example, order = place.owners.example.sort(stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device) - torch.searchsorted(example, example)
+    return rank.to(index.device)[index]
 
 
 def _index(call: Call) -> Label:
@@ -207,17 +227,23 @@ def _within(call: Call, index: Tensor) -> Label:
 
 
 def _rows(call: Call, index: Tensor, place: Place) -> Place | None:
-    """Whose the entries of an index are that is a list of rows of what is not zero, of which each example has as many
-    as along the indexed dimension: each chooses from its own example, where that example's own data say."""
+    """Whose the entries of an index are that is a list of rows of what is not zero, of which each example has those
+    that it has along the indexed dimension: each chooses from its own example, where that example's own data say."""
     label = call.label(index)
     if not isinstance(label, Mixed) or label.numbers is None or label.rows is None or index.dim() != 1:
         return None
-    same = label.rows == (place.inner, _key(index), (index.storage_offset(), index.stride(0)))
-    whole = place.outer == 1 and place.owners is None and len(index) == call.units(label.numbers)
-    if not same or not whole:
+    (where, *memory), whole = label.rows, len(index) == call.units(label.numbers)
+    if (
+        not whole
+        or memory != [_key(index), (index.storage_offset(), index.stride(0))]
+        or not place.like(where)
+    ):
+        return None
+    size = call.units(place) * place.inner * place.outer
+    if len(index) and not 0 <= int(index.min()) <= int(index.max()) < size:
         return None
     own = call.examples(label.numbers, len(index), index)
-    return label.numbers if torch.equal(index // place.inner, own) else None
+    return label.numbers if torch.equal(call.examples(place, size, index)[index], own) else None
 
 
 def _is_counted(place: Place) -> bool:
@@ -291,7 +317,8 @@ def _index_put(call: Call) -> Label:
             there = found.moved(found.dim + start)
             if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
                 return target
-    if len(given) == 1 and constant_of(own) is Public.FILL and isinstance(written, Place) and len(shape) == 1:
+    order = len(given) == 1 and constant_of(own) is Public.FILL and len(shape) == 1
+    if order and isinstance(written, Place) and _is_single(written):
         index, size = given[0], tensor.shape[_indexed(indices)]
         if written.dim == start and torch.equal(index.sort()[0], torch.arange(size, device=index.device)):
             own_of = call.examples(written, len(index), index)
@@ -406,6 +433,7 @@ def _gathered(call: Call) -> Label:
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
     if (
         not found
+        and _is_single(label)
         and constant_of(call.label(tensor)) is Public.FILL
         and torch.equal(flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat))
     ):
@@ -457,11 +485,11 @@ def _nonzero(call: Call) -> Label:
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column], counted=True)
     columns = [(found.storage_offset() + at * found.stride(1), found.stride(0)) for at in range(tensor.dim())]
     numbers = call.mixed("the numbers of examples are used as data", own)
-    whole = label.outer == 1 and label.owners is None
     return replace(
         numbers,
         within=(_key(found), frozenset(column for at, column in enumerate(columns) if at != label.dim)),
-        rows=(label.inner, _key(found), columns[label.dim]) if whole else None,
+        rows=(label.moved(0), _key(found), columns[label.dim]),
+        counted=True,
     )
 
 

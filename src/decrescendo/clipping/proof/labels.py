@@ -23,9 +23,9 @@ class Mixed:
     # Of the places of what is not zero: the key of their memory and, as first number and step, the columns in it
     # that are places within each example, not numbers of examples.
     within: tuple[int, frozenset[tuple[int, int]]] | None = None
-    # And of the column that is numbers of rows, of which each example has several: how many, the key of its memory, its
-    # first number and step.
-    rows: tuple[int, int, tuple[int, int]] | None = None
+    # And of the column that is numbers of rows, of which each example may have several: where these lie, the key of its
+    # memory, its first number and step.
+    rows: tuple[Place, int, tuple[int, int]] | None = None
     # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
     public: bool = False
     # Its shape depends on how many rows the data selected.

@@ -131,6 +131,10 @@ class Labels:
             none = [dim for dim, size in enumerate(tensor.shape) if not size]
             known = span.owners is not None and not span.units and len(none) == 1
             empty = Mixed(LONG, public=True) if span.constant else Public.FILL
+            if (
+                span.units and parts is _SOME
+            ):  # no features of rows that data selected: its shape shows how many
+                empty = parts
             place = Place(none[0], 1, 1, *span[3:]) if known else empty
             return place, packed if span.owners else ()
         if span.units == 1:  # one row of packed data: all that is in this memory is its example's
@@ -211,7 +215,8 @@ class Labels:
             if isinstance(mark, Mixed):
                 self.marks[key] = (replace(mark, counted=True), birth)
             elif isinstance(mark, Public) and counted and is_whole(tensor) and not tensor.numel():
-                self.marks[key] = (Span(1, 0, 0, counted[0].owners), birth)
+                none = not counted[0].units
+                self.marks[key] = (Span(1, 0, 0, counted[0].owners) if none else _SOME, birth)
 
     def assign(self, tensor: Tensor, label: Label) -> None:
         """Label a tensor that has memory of its own."""
@@ -223,6 +228,8 @@ class Labels:
         if not isinstance(label, Place):
             return label
         if not tensor.numel():
+            if label.owners is not None and label.owners.counted and tensor.shape[label.dim]:
+                return _SOME
             return Public.FILL if label.owners is None else Span(1, 0, 0, *label[3:])
         if not self.units(label):
             return _SOME
