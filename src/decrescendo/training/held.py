@@ -1,7 +1,7 @@
 """Data that lie in memory, to be looked at again: whether the rows are what they were."""
 
 import hashlib
-import marshal
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, cast, final
 
@@ -15,8 +15,6 @@ from decrescendo.training.examples import ColumnRows, FrameRows
 
 # Tensors whose counts of writes are asked for at every step; of more a step would wait for them.
 _COUNTED = 1_000
-# Of Python's own format: one value has one form in it, whoever else holds it.
-_PLAIN = 2
 
 
 @final
@@ -83,9 +81,9 @@ def _values(data: object) -> Iterator[Tensor | bytes | memoryview]:
 def _plain(data: object) -> Iterator[Tensor | bytes | memoryview]:
     """Containers and what lies in them: as one text where Python has one for all of it."""
     try:
-        yield marshal.dumps(cast("Any", data), _PLAIN)
+        yield json.dumps(data).encode()
         return
-    except ValueError:
+    except (TypeError, ValueError):
         pass
     if isinstance(data, Mapping):
         known = cast("Mapping[object, object]", data)

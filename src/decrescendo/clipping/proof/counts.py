@@ -2,6 +2,8 @@
 
 ``x[mask]`` has as many rows as the mask selects, of all examples together. Its shape shows a `Count` in that place:
 it can be passed on as a size, multiplied, printed as ``?``, and is answered by constants where it is compared.
+
+Longer than most files: which tensors show such a size, and what Python may do with it, is one question.
 """
 
 import math
