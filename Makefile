@@ -31,10 +31,10 @@ types: $(STAMP)  ## strict types on src and papers/src
 layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports
 
-# Compiled modules are kept, whatever the surroundings say: tests start a hundred interpreters. Four at once on two cores:
+# Compiled modules are kept, whatever the surroundings say: tests start a hundred interpreters. Three at once on two cores (four take longer):
 # tests of several processes wait a quarter of their time.
 unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 4 --dist worksteal -q
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries), with types checked in every call
 	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu"
