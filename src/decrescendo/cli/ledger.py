@@ -77,7 +77,8 @@ def _give_back(opened: "Store", begins: str) -> None:
     found = [entry.id for entry in opened.entries() if begins and entry.id.startswith(begins)]
     if len(found) != 1:
         raise InvalidValue(
-            f"--give-back must be of one run, got {begins!r}, which {len(found)} begin with. The list has their names"
+            f"--give-back must be how the name of one run begins, got {begins!r}, as {len(found)} do. `decrescendo ledger "
+            "FILE` lists the runs"
         )
     if not opened.account(found[0]).give_back():
         raise InvalidValue(
