@@ -77,8 +77,8 @@ def _give_back(opened: "Store", begins: str) -> None:
     found = [entry.id for entry in opened.entries() if begins and entry.id.startswith(begins)]
     if len(found) != 1:
         raise InvalidValue(
-            f"--give-back must be how the name of one run begins, got {begins!r}, as {len(found)} do. `decrescendo ledger "
-            "FILE` lists the runs"
+            f"--give-back must be of one run, got {begins!r}: the names of {len(found)} runs begin so. Without this "
+            "option, the command lists them"
         )
     if not opened.account(found[0]).give_back():
         raise InvalidValue(
