@@ -127,7 +127,9 @@ class Engine:
             return empty_sum(parameters, limit, wide=self._settings.wide, stored=self._keep is None)
         gradients: dict[str, Tensor] = {}
         diagnostics = Diagnostics(0, 0, 0, 0.0)
-        for sums, seen in self._in_parts(batch, held, lambda part, size: self._clipped(part, size, limit)):
+        for sums, seen in self._in_parts(
+            batch, held, lambda part, size: self._clipped(part, size, held, limit)
+        ):
             diagnostics += seen
             for name, total in sums.items():
                 gradients[name] = total if name not in gradients else gradients[name].add_(total)
@@ -137,7 +139,7 @@ class Engine:
         """|g_i| for each row of ``batch``. Private: a helper for tests and researchers."""
         held = Inventory.of(self._model)
         dtype = norm_accumulator(trainable_of(held))
-        parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size).to(dtype))
+        parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held).to(dtype))
         norms = list(parts)
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
@@ -157,7 +159,10 @@ class Engine:
         Raises:
             UnsupportedModel: with the reason and the remedy.
         """
-        return self._prover.run(batch, count_rows(batch), self._seeds(), self._workspace)
+        return self._proven(batch, Inventory.of(self._model))
+
+    def _proven(self, batch: Batch, held: Inventory) -> Pass:
+        return self._prover.run(batch, count_rows(batch), held, self._seeds(), self._workspace)
 
     def check(self, batch: Batch) -> None:
         """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it.
@@ -191,7 +196,7 @@ class Engine:
                 # Before anything is measured, what only the first pass needs.
                 # Nothing of it is released: its random numbers are not those of the stream, whose place is the run's.
                 seed = -1 if self._seeds is _no_seed else 0
-                self._prover.begin(slice_rows(part, 0, min(size, 3)), seed, self._workspace)
+                self._prover.begin(part, size, held, seed, self._workspace)
                 if self._sizes.measures(key, size):
                     with metered(device) as self._peak:
                         found.append(work(part, size))
@@ -217,13 +222,15 @@ class Engine:
             release()
             self._sizes.failed(key, size)
 
-    def _norms(self, batch: Batch, rows: int) -> Float[Tensor, " batch"]:
-        done = self.prove(batch)
+    def _norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
+        done = self._proven(batch, held)
         with full_precision():
             return joint_norms(done)[:rows]
 
-    def _clipped(self, batch: Batch, rows: int, limit: float) -> tuple[dict[str, Tensor], Diagnostics]:
-        done = self.prove(batch)
+    def _clipped(
+        self, batch: Batch, rows: int, held: Inventory, limit: float
+    ) -> tuple[dict[str, Tensor], Diagnostics]:
+        done = self._proven(batch, held)
         with full_precision():
             present = None if rows > 1 else torch.arange(2, device=done.losses.device) < rows
             factors = factors_of(done, limit, present, self._settings.gamma)

@@ -44,16 +44,17 @@ class Pass:
         return self.known
 
 
-def run(model: nn.Module, loss: Loss, batch: Batch, workspace: Workspace, watch: Watch) -> Pass:
+def run(
+    model: nn.Module, held: Inventory, loss: Loss, batch: Batch, workspace: Workspace, watch: Watch
+) -> Pass:
     """One recorded forward pass and one backward pass, every operation of both watched.
 
-    ``batch`` is in memory of its own, and the watch knows where its examples are.
+    ``held`` is what the model holds; ``batch`` is in memory of its own, and the watch knows where its examples are.
 
     Raises:
         UnsupportedModel: an example's loss or gradient that may depend on other examples, a use of a parameter that
             was not followed, or data that would be kept.
     """
-    held = Inventory.of(model)
     parameters = trainable_of(held)
     check_hooks(parameters.values())
     recorder = Recorder(parameters, watch, workspace.fresh())

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.base.rng import seeded
-from decrescendo.clipping.batches import count_rows, map_rows
+from decrescendo.clipping.batches import map_rows, slice_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Signature, signature
@@ -51,7 +51,7 @@ class Prover:
     """The passes of one model and loss."""
 
     def __init__(self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = ()) -> None:
-        self._model, self._loss = model, loss
+        self._model, self._loss, self._held = model, loss, Inventory.of(model)
         self.memory = Memory(declared)
         # The last accepted pass over examples of the shape at hand, and those over others.
         self._script: Script | None = None
@@ -63,22 +63,26 @@ class Prover:
         # Of small passes: how many examples, and the numbers that Python kept before and after.
         self._kept: list[tuple[int, Numbers, Numbers]] = []
 
-    def begin(self, batch: Batch, seed: int, workspace: Workspace) -> None:
-        """A first pass over examples of this shape, over a few rows, if there was none."""
+    def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
+        """A first pass over ``rows`` rows, or a few of them, if there was none over examples of their shape."""
         with self._one_at_a_time:
-            self._turn_to(batch)
+            self._turn_to(batch, held)
             if self._script is None:
-                self.run(batch, count_rows(batch), seed, workspace)
+                few = min(rows, max(_SMALL))
+                self.run(slice_rows(batch, 0, few), few, held, seed, workspace)
 
-    def run(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
-        """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's."""
+    def run(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> Pass:
+        """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's.
+
+        ``held``: what the model holds.
+        """
         with self._one_at_a_time:
-            self._turn_to(batch)
+            self._turn_to(batch, held)
             return self._proven(batch, rows, seed, workspace)
 
-    def _turn_to(self, batch: Batch) -> None:
+    def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
-        shape = signature(Inventory.of(self._model), batch)
+        self._held, shape = held, signature(held, batch)
         if shape == self._shape:
             return
         self._shape, self._script = shape, self._scripts.pop(shape, None)
@@ -179,8 +183,10 @@ class Prover:
             small = count in _SMALL and (expected is not None or self._script is None)
             before = numbers_of(self._model, self._loss) if small else {}
             try:
-                with drawing(self._model, seed):
-                    done = run(self._model, self._loss, given(batch, rows, watch), workspace, watch)
+                with drawing(self._held, seed):
+                    done = run(
+                        self._model, self._held, self._loss, given(batch, rows, watch), workspace, watch
+                    )
                 if small:
                     self._kept.append((count, before, numbers_of(self._model, self._loss)))
                 return done
@@ -221,7 +227,7 @@ class Prover:
         if not watch.looks.asked or self._idle.get(truths, 0) >= min(rows, _ALONE):
             return
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
-        parameters = list(trainable_of(Inventory.of(self._model)).values())
+        parameters = list(trainable_of(self._held).values())
         # As many copies of the example as there are rows get the random numbers that its row got.
         copies = watch.count if _draws(watch.script) else 1
         for row in range(min(rows, _ALONE)):
@@ -244,7 +250,7 @@ class Prover:
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
         watch = Watch(count, self.memory, seed, natural=natural, replays=replays)
         try:
-            with drawing(self._model, seed), eager(), exact_products(), watch:
+            with drawing(self._held, seed), eager(), exact_products(), watch:
                 return self._loss(self._model, given(batch, rows, watch))
         finally:
             watch.end()
@@ -255,7 +261,7 @@ class Prover:
         Raises:
             UnsupportedModel: they are not the same.
         """
-        parameters = trainable_of(Inventory.of(self._model))
+        parameters = trainable_of(self._held)
         with torch.enable_grad():
             # A program that reads numbers gets none of them here either: it could keep what is true.
             natural = not done.watch.looks.poisoned
@@ -295,7 +301,7 @@ class Prover:
         Positions whose gradients cancel leave what rounding makes of them, which no two orders of a sum agree on. A
         gradient that is another one for the same data is no matter of rounding.
         """
-        parameter = trainable_of(Inventory.of(self._model))[name]
+        parameter = trainable_of(self._held)[name]
         dice = torch.Generator().manual_seed(0)
 
         def move(tensor: Tensor) -> Tensor:
@@ -370,10 +376,10 @@ def given(batch: Batch, rows: int, watch: Watch) -> Batch:
 
 
 @contextmanager
-def drawing(model: nn.Module, seed: int) -> Generator[None]:
+def drawing(held: Inventory, seed: int) -> Generator[None]:
     """Inside, the random numbers of a pass: torch's and Python's global generators, which are afterwards as before."""
     python = random.getstate()
-    with seeded(max(seed, 0), {p.device for p in model.parameters()}), settled():
+    with seeded(max(seed, 0), {p.device for p in held.parameters.values()}), settled():
         random.seed(seed)
         try:
             yield
