@@ -259,6 +259,15 @@ def test_what_is_no_request_of_the_page_is_refused(opened: Open) -> None:
     assert "base64" in ask(studio, "open", {"files": {"a": "?"}, "sample_rate": 0.1, "delta": 0.1})["error"]
 
 
+def test_the_script_of_a_plan_seen_while_a_control_moves_is_of_that_plan(opened: Open) -> None:
+    studio = opened()
+    shown = ask(studio, "plan", {"form": FORM, "quick": True})
+    script = ask(studio, "file", {"number": shown["number"], "name": "train.py"})["text"]
+    saved = Plan.from_json(ask(studio, "file", {"number": shown["number"], "name": "plan.json"})["text"])
+    assert saved != read(FORM).plan()
+    assert 'dc.Plan.load("plan.json")' in script
+
+
 @pytest.mark.parametrize("name", ["..", "a\0b", "x" * 5000, "\ud800"], ids=["up", "nul", "long", "half"])
 def test_a_name_that_no_file_can_have_is_refused(opened: Open, name: str) -> None:
     content = base64.b64encode(b"[1.0, 2.0]").decode()

@@ -77,8 +77,11 @@ class Desk:
     def plan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The controls as a plan."""
         settings = read(asked["form"])
-        plan = settings.plan(quick=bool(asked.get("quick")))
-        return self.outline(self.put(Subject.of("plan", plan, settings)))
+        quick = bool(asked.get("quick"))
+        # The controls' own code would make the plan that is not quick: a script for this one loads it.
+        return self.outline(
+            self.put(Subject.of("plan", settings.plan(quick=quick), None if quick else settings))
+        )
 
     def judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """`facts.assess` of a subject."""
