@@ -48,6 +48,14 @@ def test_the_edges() -> None:
             trade_off(Ledger.of([2.0], 0.1), wrong)
 
 
+def test_an_epsilon_whose_power_is_no_number_leaves_nothing() -> None:
+    """It ended in an error without a word, for 300,000 steps as for one with hardly any noise."""
+    left = trade_off(Ledger.of([1e-3], sample_rate=0.1), [0.0, 1e-3, 0.5, 1.0])
+    # Whoever is drawn is seen, so that the others are missed: 0.9 (1 - a), of which the lines of 1 - 0.1 - a are left.
+    assert left[0] > 0.9
+    np.testing.assert_allclose(left[1:], [0.899, 0.4, 0.0], atol=1e-3)
+
+
 def test_the_best_attacker_stays_above_it_and_comes_close() -> None:
     """40 sampled releases, 100,000 trials of the likelihood ratio: if the noise were 10 % less, it would go below."""
     rate, noise, steps, trials = 0.2, 2.0, 40, 100_000

@@ -217,6 +217,27 @@ class TestErrors:
         assert 0.5 < at < 2.5
         assert rates_at(at, np.array([at, 9.0]), np.array([at, 9.0])) == ErrorRates(1, 2, 1, 2)
 
+    def test_evidence_without_end_that_says_nothing_is_counted_as_errors(self) -> None:
+        """Log-likelihood ratios may be infinite on either side. The threshold between them was no number, and
+        nothing an error: right code was called broken."""
+        absent, present = np.array([-np.inf, np.inf, np.inf]), np.array([-np.inf, -np.inf, np.inf])
+        threshold = choose_threshold(absent, present, lambda rates: -rates.false_positives)
+        assert rates_at(threshold, absent, present) == ErrorRates(2, 3, 2, 3)
+        mixed = np.array([-np.inf, -1.0, 2.0, np.inf])
+        for aim in range(1, 4):
+            cut = choose_threshold(mixed, mixed, lambda rates, aim=aim: -abs(rates.false_positives - aim))
+            assert rates_at(cut, mixed, mixed) == ErrorRates(aim, 4, 4 - aim, 4)
+
+    @pytest.mark.parametrize("where", ["absent", "present", "threshold"])
+    def test_evidence_that_is_no_number_is_refused_and_not_taken_for_right(self, where: str) -> None:
+        one, none = np.array([1.0]), np.array([math.nan])
+        with pytest.raises(InvalidValue, match="evidence that is a number, got NaN"):
+            rates_at(
+                math.nan if where == "threshold" else 0.5,
+                none if where == "absent" else one,
+                none if where == "present" else one,
+            )
+
     def test_more_errors_than_trials_are_refused(self) -> None:
         with pytest.raises(InvalidValue, match="false_positives must be at most absent"):
             ErrorRates(5, 4, 0, 1)
@@ -281,6 +302,10 @@ class TestNoise:
         assert noise_p_value(squares, 2000) > 0.5
         squares[17] *= 0.8
         assert noise_p_value(squares, 2000) < 1e-4
+
+    def test_noise_that_is_no_number_is_refused_and_not_taken_for_declared(self) -> None:
+        with pytest.raises(InvalidValue, match="is a number, got NaN"):
+            noise_p_value(np.array([10.0, math.nan]), 10)
 
 
 RESULT = AuditResult(

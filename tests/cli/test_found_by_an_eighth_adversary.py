@@ -55,11 +55,60 @@ def test_what_a_run_says_is_judged_where_its_plan_has_no_lower_end(
     own = Guarantee(2.0, 1e-5, sure.budget.unit, "mine", "upper")
     loose = Plan(sure.budget, sure.sampling, sure.schedule, own)
     saved(loose, tmp_path / "good", {"epsilon": 1.9999})
+    assert invoke("statement", "good").exit_code == 0
     assert "said by the run: (2, 1e-05)-DP" in invoke("verify", "good").stdout
     saved(loose, tmp_path / "bad", {"epsilon": 0.5})
     result = invoke("verify", "bad")
     assert result.exit_code == 2
     assert "a run's guarantee must not be below the true epsilon" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("section", "says", "told"),
+    [
+        ("promise", {"epsilon": 0.1}, "promise.epsilon"),
+        ("promise", {"delta": 1e-12}, "promise.delta"),
+        ("provenance", {"random": "secure", "proven": True}, "provenance"),
+        ("schedule", {"steps_run": 1}, "schedule.steps_run"),
+        ("reading", {"advantage": 0.01}, "reading.advantage"),
+        ("promise", {"more": 1}, "promise.more"),
+    ],
+)
+def test_a_statement_that_says_something_else_than_its_run_is_not_verified(
+    invoke: Invoke, plan_file: Path, tmp_path: Path, section: str, says: dict[str, Any], told: str
+) -> None:
+    """`verify` looked at the run, and said *verified* beside a statement of any epsilon."""
+    saved(Plan.load(plan_file), tmp_path / "run", {})
+    first = invoke("verify", "run")
+    assert "the statement beside the run says what the run says" in first.stdout, first.output
+    file = tmp_path / "run" / "statement.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    del content["sha256"]
+    content[section] = says if content[section] is None else content[section] | says
+    file.write_text(sealed.seal(content, indent=1, spaced=True), encoding="utf-8")
+    result = invoke("verify", "run")
+    assert result.exit_code == 2, result.output
+    assert f"must say what the run says, got another {told}" in " ".join(result.stderr.split())
+
+
+def test_a_page_that_says_something_else_than_its_facts_is_not_verified(
+    invoke: Invoke, plan_file: Path, tmp_path: Path
+) -> None:
+    saved(Plan.load(plan_file), tmp_path / "run", {})
+    page = tmp_path / "run" / "statement.md"
+    (tmp_path / "declared.toml").write_text('data = "made up"\n')
+    assert invoke("statement", "run", "--declare", "declared.toml", "--spent", "2").exit_code == 0
+    assert invoke("verify", "run").exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("**(2, ", "**(0.1, "), encoding="utf-8")
+    assert text != page.read_text(encoding="utf-8")
+    result = invoke("verify", "run")
+    assert result.exit_code == 2
+    assert "must say what statement.json says" in " ".join(result.stderr.split())
+    page.unlink()
+    assert invoke("verify", "run").exit_code == 2
+    (tmp_path / "run" / "statement.json").unlink()
+    assert "verified" in invoke("verify", "run").stdout  # there is nothing that could be wrong
 
 
 MINE = """

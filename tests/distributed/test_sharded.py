@@ -37,6 +37,18 @@ def test_two_modules_that_share_a_parameter_are_given_to_one_call() -> None:
     check(2, "tied", "dynamic", shard="all")
 
 
+def test_a_method_that_gathers_as_forward_does_may_be_called() -> None:
+    """`register_fsdp_forward_method` puts torch's gathering, which needs ranks in step, around it: a
+    loss that called it got an AttributeError of torch's."""
+    (alone,), _ = run_ranks("of_a_method", 0)
+    assert not alone.error, alone
+    outcomes, _ = run_ranks("of_a_method", 2)
+    for outcome in outcomes:
+        assert not outcome.error, outcome
+        for weight, value in alone.value["weights"].items():
+            np.testing.assert_allclose(outcome.value["weights"][weight], value, rtol=0, atol=1e-10)
+
+
 def test_one_world_has_two_trainings_at_once() -> None:
     """One in parts, one whole."""
     (alone,), _ = run_ranks("two_at_once", 0)

@@ -379,6 +379,18 @@ def test_a_server_that_leaves_its_own_plan_is_declined(tmp_path: Path) -> None:
         assert delivery.report.verdicts == {Verdict.DECLINED: delivery.report.cohort}
 
 
+@pytest.mark.parametrize("placement", [Placement.LOCAL, Placement.DISTRIBUTED])
+def test_a_plan_whose_clip_norm_falls_below_the_least_share_is_refused_before_its_first_round(
+    tmp_path: Path, placement: Placement
+) -> None:
+    """The least noise z_t C_t may be in a round in which neither z_t is least nor C_t largest."""
+    plan = make_plan([2.0, 2.5, 1.0, 2.0], [1.0, 0.1, 1.0, 1.0])
+    policy = Policy(10.0, 0.1, max_rounds=9, placements=frozenset([placement]), min_share_std=0.5)
+    agreement = keeper_at(tmp_path, 101, policy).agree(Proposal(plan, placement, ""))
+    assert not agreement.spans
+    assert "round 2 of the plan: share_std must be >= 0.5, got 0.25" in agreement.refused
+
+
 def test_a_round_without_the_agreed_placement_is_declined(tmp_path: Path) -> None:
     """LOCAL was agreed to; asking for the same run's replies without noise would void it."""
     keeper = keeper_at(tmp_path, 101)

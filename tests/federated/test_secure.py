@@ -121,6 +121,26 @@ def test_a_clients_noise_is_its_own_its_rounds_and_on_a_grid() -> None:
     assert torch.equal(sent(1, secret) / step, (sent(1, secret) / step).round())
 
 
+def test_a_memory_put_back_does_not_let_two_updates_have_one_noise(tmp_path: Path) -> None:
+    """A node's folder of before the round, asked the round again from other weights, or as one of another cohort: the
+    difference of both replies was the difference of both updates."""
+    policy, asked = Policy(9.0, 0.1, max_rounds=9), Round("ab", 1, 9, C, Z, Placement.DISTRIBUTED, Z * C / 2)
+    share = Round("ab", 1, 9, C, Z, Placement.DISTRIBUTED, Z * C / 3)
+    Keeper(tmp_path / "node", range(3), policy)
+    shutil.copytree(tmp_path / "node", tmp_path / "copy")
+    one, two = torch.full((4,), 0.1), torch.full((4,), -0.1)
+
+    def noise(folder: str, update: torch.Tensor, told: Round = asked) -> torch.Tensor:
+        sent = Keeper(tmp_path / folder, range(3), policy).prepare(0, {"w": update}, told)["w"]
+        return (sent - update) / told.share_std
+
+    assert float((noise("node", one) - noise("copy", two)).abs().max()) > 1e-3
+    assert float((noise("node", one) - noise("copy", one, share)).abs().max()) > 1e-3
+    assert torch.equal(
+        noise("node", one), noise("copy", one)
+    )  # the same update is the same reply: nothing to average
+
+
 @pytest.mark.parametrize("placement", list(Placement))
 def test_a_simulation_may_be_secure_too(placement: Placement) -> None:
     plan, clients = make_plan(), Clients.equal(records(40), 1)

@@ -253,8 +253,54 @@ def test_what_is_no_request_of_the_page_is_refused(opened: Open) -> None:
         status, _, found = send(studio, f"{path}api/plan", body)
         assert status in (400, 422)
         assert json.loads(found)["error"]
+    for body in (b"[" * 200_000, b'{"a":' * 100_000):
+        assert send(studio, f"{path}api/plan", body)[0] == 400
     assert "Open it again" in ask(studio, "judge", {"number": 99, "part": "spent"})["error"]
     assert "base64" in ask(studio, "open", {"files": {"a": "?"}, "sample_rate": 0.1, "delta": 0.1})["error"]
+
+
+def test_the_script_of_a_plan_seen_while_a_control_moves_is_of_that_plan(opened: Open) -> None:
+    studio = opened()
+    shown = ask(studio, "plan", {"form": FORM, "quick": True})
+    script = ask(studio, "file", {"number": shown["number"], "name": "train.py"})["text"]
+    saved = Plan.from_json(ask(studio, "file", {"number": shown["number"], "name": "plan.json"})["text"])
+    assert saved != read(FORM).plan()
+    assert 'dc.Plan.load("plan.json")' in script
+
+
+@pytest.mark.parametrize("name", ["..", "a\0b", "x" * 5000, "\ud800"], ids=["up", "nul", "long", "half"])
+def test_a_name_that_no_file_can_have_is_refused(opened: Open, name: str) -> None:
+    content = base64.b64encode(b"[1.0, 2.0]").decode()
+    error = ask(opened(), "open", {"files": {name: content}, "sample_rate": 0.1, "delta": 1e-5})["error"]
+    assert "a name that a file can have" in error
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"delta": "x"}, "delta must be a real number"),
+        ({"delta": float("nan")}, "delta must be"),
+        ({"delta": 10**400}, "delta must be"),
+        ({"delta": -1}, "delta must be > 0"),
+        ({"sample_rate": "x"}, "sample_rate must be a real number"),
+        ({"sample_rate": 2}, "sample_rate must be > 0 and <= 1"),
+    ],
+)
+def test_numbers_beside_a_file_are_looked_at_before_it_is(opened: Open, change: Any, words: str) -> None:
+    """A delta that is no number was shown as judged at, or ended in an error without a word."""
+    files = {"a.json": base64.b64encode(b"[1.0, 2.0]").decode()}
+    error = ask(opened(), "open", {"files": files, "sample_rate": 0.1, "delta": 1e-5} | change)["error"]
+    assert error.startswith(words)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("noise", [1e-300, 1e-8, 1e300])
+def test_noise_out_of_all_proportion_is_judged_too(opened: Open, noise: float) -> None:
+    files = {"a.json": base64.b64encode(json.dumps([noise]).encode()).decode()}
+    studio = opened()
+    shown = ask(studio, "open", {"files": files, "sample_rate": 0.1, "delta": 1e-5})
+    for part in ("spent", "attack", "claims"):
+        assert part in ask(studio, "judge", {"number": shown["number"], "part": part})
 
 
 class TestFiles:

@@ -15,7 +15,12 @@ import torch._dynamo  # what a first pass loads, once for all ranks
 from architectures import ARCHITECTURES
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.utils.data import default_collate
 
@@ -61,6 +66,9 @@ class Cnn(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+    def scores(self, x: Tensor) -> Tensor:
         return self.layers(x)
 
 
@@ -194,6 +202,27 @@ def trained(
         checkpoints=checkpoints, callback=after, num_workers=workers,
         settings=None if microbatch is None else EngineSettings(microbatch_size=microbatch),
     )  # fmt: skip
+    return facts(run)
+
+
+def of_a_method() -> dict[str, Any]:
+    """A training whose loss calls another method than forward, which gathers parts as forward does."""
+    world = distributed.join(timeout=60)
+    model, _, data = subject("CNN")
+    if world.size > 1:
+        put_in_parts(model, "all", world.size)
+        register_fsdp_forward_method(model, "scores")
+    before = dict(vars(model))
+
+    def after(progress: Any) -> None:
+        with torch.no_grad():
+            cast("Any", model).scores(data[0][:2])
+
+    run = train(
+        model, lambda model, batch: nn.functional.cross_entropy(model.scores(batch[0]), batch[1], reduction="none"),
+        data, plan_of("dynamic"), torch.optim.SGD(model.parameters(), lr=0.5), seed=3, world=world, callback=after,
+    )  # fmt: skip
+    assert vars(model).get("scores") is before.get("scores")
     return facts(run)
 
 

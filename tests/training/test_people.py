@@ -101,6 +101,23 @@ class TestPlans:
         with pytest.raises(InvalidValue, match="must have the delta and unit of its budget"):
             Plan(BUDGET, PLAN.sampling, PLAN.schedule, dc.Guarantee(low, 1e-3, Unit.PERSON, "Pld", "upper"))
 
+    @pytest.mark.parametrize("most", [ROWS + 1, 10**9, 10**400], ids=["one more", "many", "no float"])
+    def test_a_person_with_more_examples_than_there_are_is_refused_before_it_is_judged(
+        self, most: int
+    ) -> None:
+        """To judge 10^9 took eight bytes each, and the page that was asked for it the machine's memory."""
+        with pytest.raises(InvalidValue, match="at most the 40 examples that there are"):
+            plan_of(dc.Budget(3.0, 1e-3, Unit.PERSON, most))
+        if most > 10**18:
+            return
+        from decrescendo.base import sealed, strict_json
+
+        body = strict_json.loads(PLAN.to_json())
+        del body[next(key for key in body if "sha" in key)]
+        body["budget"]["examples_per_person"] = body["guarantee"]["examples_per_person"] = most
+        with pytest.raises(FileRefused, match="at most the 40 examples that there are"):
+            Plan.from_json(sealed.seal(body))
+
     def test_noise_decided_on_the_way_is_refused(self) -> None:
         with pytest.raises(InvalidValue, match="must protect one example"):
             AdaptivePlan(BUDGET, dc.PoissonSampling(ROWS, 8), "RenyiFilter(order=16)", 4, "fixed")

@@ -11,6 +11,7 @@ from decrescendo.accounting.truncated import Truncated
 from decrescendo.errors import InvalidValue, check_array, check_instance
 
 # Lines under the curve, as shares of the epsilon at delta 1e-6.
+_LARGEST = 700.0  # of which exp is a number
 _SHARES = (0.0, 0.03, 0.06, 0.1, 0.15, 0.2, 0.26, 0.33, 0.4, 0.5, 0.6, 0.7, 0.85, 1.0)
 
 
@@ -54,6 +55,8 @@ def trade_off(ledger: Ledger, false_positive_rates: object, *, group: int = 1) -
     for share in _SHARES:
         epsilon = share * scale
         left = 1 - pld.delta(ledger, epsilon).value
-        near, far = left - math.exp(epsilon) * rates, math.exp(-epsilon) * (left - rates)
+        # Beyond the largest number any false alarm at all leaves nothing.
+        near = left - math.exp(epsilon) * rates if epsilon < _LARGEST else np.where(rates > 0, -1.0, left)
+        far = math.exp(-epsilon) * (left - rates)
         least = np.maximum(least, np.maximum(near, far))
     return least

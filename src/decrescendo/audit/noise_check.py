@@ -20,7 +20,7 @@ def noise_p_value(squares: Float[np.ndarray, " steps"], coordinates: int) -> flo
         at most 1. Exact up to that correction for looking several times.
 
     Raises:
-        InvalidValue: no steps or no coordinates.
+        InvalidValue: no steps or no coordinates; noise that is not a number.
 
     >>> rng = np.random.default_rng(0)
     >>> squares = (rng.standard_normal((10, 1000)) ** 2).sum(axis=1)
@@ -30,6 +30,10 @@ def noise_p_value(squares: Float[np.ndarray, " steps"], coordinates: int) -> flo
     if coordinates < 1 or not squares.size:
         raise InvalidValue(
             f"noise must be looked at on some coordinate in some step, got {coordinates} and {squares.size}"
+        )
+    if np.isnan(squares).any():
+        raise InvalidValue(
+            "noise must be looked at where it is a number, got NaN. What was released is broken"
         )
 
     def two_sided(value: Float[np.ndarray, " n"], freedom: int) -> Float[np.ndarray, " n"]:

@@ -9,6 +9,7 @@ from decrescendo.audit.error_rates import ErrorRates
 from decrescendo.errors import InvalidValue
 
 _CANDIDATES = 60
+_LARGEST = np.finfo(np.float64).max
 
 
 def rates_at(
@@ -16,9 +17,16 @@ def rates_at(
 ) -> ErrorRates:
     """Errors of calling a record present where the evidence is above ``threshold``.
 
+    Raises:
+        InvalidValue: evidence, or a threshold, that is not a number: it would be no error on either side.
+
     >>> rates_at(0.5, np.array([0.0, 1.0]), np.array([1.0, 2.0]))
     ErrorRates(false_positives=1, absent=2, false_negatives=0, present=2)
     """
+    if np.isnan(threshold) or np.isnan(absent).any() or np.isnan(present).any():
+        raise InvalidValue(
+            "errors must be counted on evidence that is a number, got NaN. What was released is broken"
+        )
     return ErrorRates(
         int(np.sum(absent > threshold)), absent.size, int(np.sum(present <= threshold)), present.size
     )
@@ -40,7 +48,8 @@ def choose_threshold(
     together = np.unique(np.concatenate([absent, present]))
     if not together.size or np.isnan(together).any():
         raise InvalidValue("a threshold must be chosen on trials whose evidence is a number, got none or NaN")
-    cuts = (together[:-1] + together[1:]) / 2 if together.size > 1 else together
+    ends = np.clip(together, -_LARGEST, _LARGEST) / 2  # the middle of -inf and inf would be no number
+    cuts = ends[:-1] + ends[1:] if together.size > 1 else together
     # Tails count most: evenly spaced ranks, and every one of the first and last few.
     if cuts.size > _CANDIDATES:
         ranks = np.linspace(0, cuts.size - 1, _CANDIDATES // 2)

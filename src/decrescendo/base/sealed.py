@@ -54,6 +54,7 @@ def opened(
     *versions: int,
     keys: Set[str] | Mapping[int, Set[str]] | None = None,
     free: Set[str] = frozenset(),
+    spaced: bool = False,
 ) -> dict[str, Any]:
     """What was sealed, without the checksum.
 
@@ -64,6 +65,7 @@ def opened(
         versions: which it may be of.
         keys: all its entries besides the checksum (by version, where that differs); ``None``: whatever there is.
         free: entries that may be there too.
+        spaced: as in `digest`.
 
     Raises:
         FileRefused: not JSON, foreign, newer, with an entry more or less, or with another content than was sealed.
@@ -87,7 +89,7 @@ def opened(
         raise FileRefused(
             f"{source} must have exactly the entries of version {version}, got a difference in {odd}"
         )
-    if content.pop(SEAL, None) != digest(content, finite=False):
+    if content.pop(SEAL, None) != digest(content, finite=False, spaced=spaced):
         raise FileRefused(
             f"{source} must match its own checksum, got other content. It was damaged or edited"
         )

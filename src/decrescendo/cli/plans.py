@@ -226,10 +226,12 @@ def verify_command(
 ) -> None:
     """Judge a plan file's numbers again, here and with an independent library.
 
-    Of a run whose noise was decided on the way, ask its filter again for every release.
+    Of a run's folder, hold its privacy statement against the run, too; of a run whose noise was decided on the way, ask
+    its filter again for every release.
     """
     from decrescendo.plans.plan import Plan
 
+    run = None
     if file.is_dir():
         from decrescendo.training.run import Run  # needs torch
 
@@ -244,6 +246,8 @@ def verify_command(
     with working("judging"):
         for line in agreed.confirm(ledger, guarantee):
             say(line)
+    if run is not None and (said := run.check_statement(file)) is not None:
+        say(said)
     say("verified")
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, TypeVar, cast, final
 
 import torch
@@ -326,21 +327,35 @@ def _refuse_cut(name: str) -> None:
 
 @contextmanager
 def _without_hooks(model: nn.Module) -> Generator[None]:
-    """Inside, torch's hooks of ``fully_shard``, which gather where ranks are in step, are not called."""
+    """Inside, torch's hooks of ``fully_shard``, which gather where ranks are in step, are not called; nor what
+    ``register_fsdp_forward_method`` has put around a method."""
     kept: list[tuple[Any, dict[int, Any]]] = []
+    methods: list[tuple[dict[str, Any], str, Any]] = []
     for module in model.modules():
         if isinstance(module, FSDPModule):
+            own = module.__dict__
+            methods += [(own, name, value) for name, value in own.items() if _is_registered(value)]
             for hooks in (cast("Any", module)._forward_pre_hooks, cast("Any", module)._forward_hooks):
                 kept.append((hooks, dict(hooks)))
                 for key, hook in kept[-1][1].items():
                     if str(getattr(hook, "__module__", "")).startswith("torch.distributed.fsdp."):
                         del hooks[key]
+    for own, name, value in methods:
+        own[name] = value.__func__.__wrapped__
     try:
         yield
     finally:
+        for own, name, value in methods:
+            own[name] = value
         for hooks, before in kept:
             hooks.clear()
             hooks.update(before)
+
+
+def _is_registered(value: object) -> bool:
+    made = getattr(value, "__func__", None)
+    code = getattr(made, "__code__", None)
+    return hasattr(made, "__wrapped__") and code is not None and "fsdp" in Path(code.co_filename).parts
 
 
 def _set(module: nn.Module, name: str, parameter: nn.Parameter) -> None:

@@ -152,10 +152,12 @@ def with_share(
 ) -> dict[str, Tensor]:
     """Each value and N(0, share_std^2), in float64, rounded once to a public grid.
 
-    The same run and round have the same noise: `policy.Memory` sees to it that a round is answered once.
+    `policy.Memory` sees to it that a round is answered once. A client whose memory was lost, put back or copied, and
+    that is asked again, sends the same reply for the same update, and of a secure stream other noise for another
+    update: two replies with one noise would tell the difference of the updates. Of a seed the noise is the round's.
     """
     if isinstance(secret, SecureStream):
-        stream = secret.child(f"{asked.run}:{asked.number}")
+        stream = secret.child(f"{asked.run}:{asked.number}:{_digest_of(values, asked.share_std)}")
     else:
         digest = hashlib.sha256(f"{asked.run}:{asked.number}".encode()).digest()
         stream = secret.child(int.from_bytes(digest, "big")).keyed("noise")
@@ -165,6 +167,15 @@ def with_share(
         noisy = torch.from_numpy(stream.add_gaussian(exact, asked.share_std))
         found[name] = noisy.reshape(values[name].shape)
     return found
+
+
+def _digest_of(values: Mapping[str, Tensor], share_std: float) -> str:
+    found = hashlib.sha256(share_std.hex().encode())
+    for name in sorted(values):
+        exact = values[name].double().contiguous().numpy()
+        found.update(hashlib.sha256(f"{name}:{exact.shape}".encode()).digest())
+        found.update(hashlib.sha256(exact.tobytes()).digest())
+    return found.hexdigest()
 
 
 def prepare(

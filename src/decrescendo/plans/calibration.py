@@ -23,6 +23,7 @@ from decrescendo.plans.sampling import (
     PoissonSampling,
     RandomAllocation,
     Sampling,
+    check_person,
     planned,
     poisson,
     uncut,
@@ -100,6 +101,7 @@ def calibrate(
     if budget.examples_per_person > 1:
         uncut(sampling, "a plan for people with several examples")
         poisson(sampling, "a plan for people with several examples")
+        check_person(budget.examples_per_person, sampling)
     judge = (given if isinstance(given, Truncated) else Truncated(given)).protecting(budget)
     relative = _relative(privacy, sampling, count)
     relative = relative / relative.max()

@@ -37,6 +37,7 @@ from decrescendo.plans.sampling import (
     PoissonSampling,
     RandomAllocation,
     Sampling,
+    check_person,
     check_sampling,
     planned,
 )
@@ -436,7 +437,8 @@ class Plan:
         try:
             sampling = _read(body["sampling"])
             if body["version"] == PERSON_VERSION:
-                check_integer("examples_per_person", body["budget"]["examples_per_person"], at_least=2)
+                each = check_integer("examples_per_person", body["budget"]["examples_per_person"], at_least=2)
+                check_person(each, sampling)
             elif _version(sampling) != body["version"]:
                 raise InvalidValue(f"the sampling must be one of version {body['version']}, got {sampling}")
             return cls(

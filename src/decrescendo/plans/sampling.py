@@ -324,6 +324,20 @@ def uncut(sampling: Sampling, what: str) -> None:
         )
 
 
+def check_person(examples_per_person: int, sampling: Sampling) -> None:
+    """Refuse that one person has more examples than there are: judged, it may take all memory.
+
+    >>> check_person(200, PoissonSampling(100, 10))
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidValue: examples_per_person must be at most the 100 examples that there are, got 200
+    """
+    if examples_per_person > sampling.dataset_size:
+        raise InvalidValue(
+            f"examples_per_person must be at most the {sampling.dataset_size} examples that there are, got "
+            f"{examples_per_person}"
+        )
+
+
 def check_sampling(value: object) -> None:
     """``value`` is one of the forms of sampling, or an error."""
     if not isinstance(value, Sampling):

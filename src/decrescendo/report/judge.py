@@ -65,6 +65,8 @@ def verdicts(ledger: Ledger, delta: float, *, group: int = 1) -> list[Verdict]:
             found.append(Verdict(accountant.name, judge.epsilon(ledger, delta)))
         except (AccountingError, InvalidValue) as error:
             found.append(Verdict(accountant.name, None, reason=str(error)))
+        except ArithmeticError as error:  # of noise so large, or so small, that its square is no number
+            found.append(Verdict(accountant.name, None, reason=f"numbers out of range ({error})"))
     return found
 
 

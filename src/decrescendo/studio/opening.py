@@ -59,7 +59,10 @@ def from_files(files: Mapping[str, bytes], *, sample_rate: float, delta: float) 
     ((name, content),) = files.items()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, Path(name).name or "file")
-        path.write_bytes(content)
+        try:
+            path.write_bytes(content)
+        except (OSError, ValueError):  # of the page's own making: "..", or too long for a name
+            raise FileRefused(f"a file must have a name that a file can have, got {name[:40]!r}") from None
         try:
             if content.startswith(SQLITE):
                 return _store(path)

@@ -28,7 +28,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, check_real
 from decrescendo.studio.facts import Subject, assess, outline, text_of
 from decrescendo.studio.opening import Opened, from_files, from_path
 from decrescendo.studio.settings import read
@@ -77,8 +77,11 @@ class Desk:
     def plan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The controls as a plan."""
         settings = read(asked["form"])
-        plan = settings.plan(quick=bool(asked.get("quick")))
-        return self.outline(self.put(Subject.of("plan", plan, settings)))
+        quick = bool(asked.get("quick"))
+        # The controls' own code would make the plan that is not quick: a script for this one loads it.
+        return self.outline(
+            self.put(Subject.of("plan", settings.plan(quick=quick), None if quick else settings))
+        )
 
     def judge(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """`facts.assess` of a subject."""
@@ -96,7 +99,9 @@ class Desk:
             }
         except (AttributeError, TypeError, binascii.Error) as error:
             raise FileRefused(f"files must be names and base64, got {error}") from None
-        return self.show(from_files(given, sample_rate=asked["sample_rate"], delta=asked["delta"]))
+        rate = check_real("sample_rate", asked["sample_rate"], above=0, at_most=1)
+        delta = check_real("delta", asked["delta"], above=0, below=1)
+        return self.show(from_files(given, sample_rate=rate, delta=delta))
 
     def start(self, asked: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002 (as the others)
         """What the command line named, if anything."""
@@ -119,7 +124,7 @@ class Desk:
                 return JSONResponse(ask(asked))
         except DecrescendoError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, status_code=422)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             return JSONResponse(
                 {"error": f"the page must ask in its own form, got {error!r}"}, status_code=400
             )
@@ -135,7 +140,7 @@ def application(token: str, desk: Desk) -> Starlette:
                 return JSONResponse({"error": words}, status_code=413)
             try:
                 asked = json.loads(await request.body())
-            except ValueError:
+            except (ValueError, RecursionError):
                 return JSONResponse(
                     {"error": "the page must ask in JSON, got something else"}, status_code=400
                 )

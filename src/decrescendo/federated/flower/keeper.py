@@ -125,7 +125,10 @@ class Keeper:
         run = run_id(plan, proposal.placement, proposal.name)
         if self._spans[-1][1] > plan.sampling.dataset_size:
             return Agreement(run, (), f"the plan has {plan.sampling.dataset_size} clients, more live here")
-        for index in {int(plan.clip_norm.argmax()), int(plan.noise_multiplier.argmin())}:
+        noise = plan.noise_multiplier * plan.clip_norm
+        for index in sorted(
+            {int(plan.clip_norm.argmax()), int(plan.noise_multiplier.argmin()), int(noise.argmin())}
+        ):
             # The largest share that DISTRIBUTED can ask for is all of the noise; of the actual one each round tells.
             asked = Round.of(plan, proposal.placement, run, index, 1)
             reason = policy.refusal(asked, Memory())

@@ -37,6 +37,7 @@ from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import separate
 from decrescendo.training.statement import UNRECORDED, Declaration, Provenance, Statement, state
+from decrescendo.training.statement.beside import check_beside
 
 FORMAT, VERSION = "decrescendo-run", 1
 # A run whose noise was decided on the way has an adaptive plan, and says more of itself.
@@ -179,6 +180,17 @@ class Run:
             stopped=self.stopped, metrics=self.metrics, versions=self.versions,
             declaration=declaration, audit=audit, spent=spent,
         )  # fmt: skip
+
+    def check_statement(self, folder: str | os.PathLike[str]) -> str | None:
+        """Hold the statement in ``folder`` against this run: see `training.statement.beside`.
+
+        Returns:
+            in words, that it says what the run says; ``None`` where there is none.
+
+        Raises:
+            FileRefused: it says something else.
+        """
+        return check_beside(Path(folder), lambda declared, audit: self.statement(declared, audit=audit))
 
     def save(self, folder: str | os.PathLike[str], *, include_diagnostics: bool = False) -> None:
         """Write ``run.json``, ``plan.json`` (an adaptive run: ``adaptive_plan.json``), ``weights.safetensors`` and the
