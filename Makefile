@@ -19,7 +19,8 @@ $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
 	$(BIN)/decrescendo demo
 
-test: lint types layers unit  ## everything CI runs
+test: $(STAMP)  ## everything CI runs, two jobs at a time
+	$(MAKE) -j 2 unit lint types layers
 
 lint: $(STAMP)  ## ruff: style and errors
 	$(BIN)/ruff check .

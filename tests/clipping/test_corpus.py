@@ -66,21 +66,31 @@ def test_no_two_programs_have_one_name_and_there_are_many() -> None:
 
 @pytest.mark.parametrize("program", _each(HOSTILE_PROGRAMS))
 def test_a_hostile_program_is_refused_or_does_no_harm(program: Program) -> None:
-    known = _truth(program.name, True)
-    assert program.conditional or harm(program, known) is not None, "not hostile in plain PyTorch"
-    right, verdict = judge(program, known, _engine, DecrescendoError)
+    right, verdict = judge(program, _truth(program.name, True), _engine, DecrescendoError)
     assert right, verdict
 
 
 @pytest.mark.parametrize("program", _each(BENIGN_PROGRAMS))
 def test_a_benign_program_is_taken_and_exact(program: Program) -> None:
     known = _truth(program.name, False)
-    assert (reason := harm(program, known)) is None, reason
     if program.conditional:
         right, verdict = judge(program, known, _engine, DecrescendoError)
     else:
         right, verdict = exact(program, known, _engine)
     assert right, verdict
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", _each(HOSTILE_PROGRAMS))
+def test_a_hostile_program_is_hostile_in_plain_pytorch(program: Program) -> None:
+    """About the corpus, not about the engine: what changes with a program or with torch only."""
+    assert program.conditional or harm(program, _truth(program.name, True)) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", _each(BENIGN_PROGRAMS))
+def test_a_benign_program_is_benign_in_plain_pytorch(program: Program) -> None:
+    assert (reason := harm(program, _truth(program.name, False))) is None, reason
 
 
 def _by_name(model: nn.Module, total: Tensor) -> Mapping[str, Tensor]:
