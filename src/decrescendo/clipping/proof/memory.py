@@ -5,7 +5,7 @@ Longer than most files: what a write, a view and an end of life do to labels han
 
 import sys
 import weakref
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
@@ -62,8 +62,10 @@ class Memory:
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing():
+    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
+        if (
+            not is_over()
+        ):  # (held here: at an interpreter's end a module's names go before what other modules hold)
             for key in self.stale:
                 if key > 0:
                     _STORAGE._free_weak_ref(key)
