@@ -28,7 +28,7 @@ from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
-from decrescendo.clipping.proof.remembered import Numbers, following, numbers_of
+from decrescendo.clipping.proof.remembered import Numbers, following, moved, numbers_of
 from decrescendo.clipping.proof.script import Script
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
@@ -62,6 +62,9 @@ class Prover:
         self._idle: dict[tuple[bool, ...], int] = {}
         # Of small passes: how many examples, and the numbers that Python kept before and after.
         self._kept: list[tuple[int, Numbers, Numbers]] = []
+        # What Python kept when a pass was new last, and what has become another since the first one.
+        self._noted: Numbers | None = None
+        self._changed: set[str] = set()
 
     def begin(self, batch: Batch, seed: int, workspace: Workspace) -> None:
         """A first pass over examples of this shape, over a few rows, if there was none."""
@@ -99,6 +102,7 @@ class Prover:
             if isinstance(first, Pass) and self._is_known(first.watch.script):
                 self._check_answers(batch, rows, first, seed)
                 return first
+            self._note()
             script = first.watch.script if isinstance(first, Pass) else None
             others = [
                 self._try(batch, rows, size, seed, workspace, script) for size in _SMALL if size != count
@@ -132,7 +136,24 @@ class Prover:
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             self._accept(first.watch.script, [one.watch.script for one in small])
+            self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
+
+    def _note(self) -> None:
+        """What a program keeps may be why it does something else than before, and may be so by how many examples or
+        passes there were: none over an empty batch, several over one in parts."""
+        if self._noted is None:
+            return
+        now = numbers_of(self._model, self._loss, self.memory.stale)
+        self._changed |= moved(self._noted, now)
+        self._noted = now
+        # Examples of another shape are new without that; but a mode is a part of what is called their shape.
+        new = self._script is None
+        self.memory.assumed |= {
+            f"what is kept in {name} is no other for other examples or another number of passes"
+            for name in self._changed
+            if not new or name.endswith(".training")
+        }
 
     def _check_kept(self) -> None:
         """Whether a program keeps how many examples there were: a pass that is another one then may be so by that."""

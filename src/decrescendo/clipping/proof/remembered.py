@@ -6,16 +6,18 @@ import os
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Container, Iterable, Iterator, Sized
 from decimal import Decimal
 from fractions import Fraction
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.proof.looks import is_program
+from decrescendo.clipping.proof.storage import content_of, key_of
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
@@ -33,11 +35,12 @@ _PYTHONS = 1 << 9
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 
 
-def numbers_of(model: nn.Module, loss: object) -> Numbers:
+def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = None) -> Numbers:
     """The numbers and lengths that a model and a loss reach: by attributes, those of their classes and hooks among
     them, containers, closures and global names, the nearest first.
 
-    No code of the program runs for that.
+    ``stale``: also texts, which function or kind of object lies there, and tensors: of those whose memory is in it
+    the shape alone. No code of the program runs for that.
     """
     found: Numbers = {}
     seen: set[int] = set()
@@ -46,6 +49,10 @@ def numbers_of(model: nn.Module, loss: object) -> Numbers:
         name, value = left.popleft()
         if isinstance(value, np.generic):
             value = value.item()
+        if stale is not None:
+            found[f"{name} "] = _which(value, stale)
+            if isinstance(value, nn.Module):
+                found[f"{name}.training"] = value.training
         if isinstance(value, _NUMBERS):
             found[name] = value
         elif isinstance(value, np.ndarray):
@@ -62,6 +69,40 @@ def numbers_of(model: nn.Module, loss: object) -> Numbers:
                     continue
             left += [(f"{name}.{key}" if key else name, item) for key, item in _held(value)]
     return found
+
+
+def _which(value: object, stale: Container[int]) -> object:
+    """What tells a value that is no number from another that may lie in its place."""
+    if isinstance(value, nn.Parameter):
+        return None  # others look after these
+    if isinstance(value, Tensor):
+        plain = type(value) is Tensor and value.layout is torch.strided and not value.is_quantized
+        if not plain or key_of(value) in stale:
+            return value.shape
+        return (value.shape, content_of(value) if value.numel() <= _ENTRIES else value._version)
+    if isinstance(value, _TEXTS):
+        return value[:_ENTRIES]
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        return value.__module__, value.__qualname__
+    return type(value).__qualname__
+
+
+def moved(before: Numbers, now: Numbers) -> set[str]:
+    """Where something else is kept than before; of a container that has another length, no entries that came or went.
+
+    >>> sorted(moved({"n": 1, "len(d)": 0, "m": 2}, {"n": 2, "len(d)": 1, "d.0": 5, "m": 2}))
+    ['d', 'n']
+    """
+    found = {name for name in before.keys() & now.keys() if not _same(before[name], now[name])}
+    longer = {name for name in found if name.startswith("len(")}
+    for name in before.keys() ^ now.keys():
+        if not any(f"len({name[:at]})" in longer for at, letter in enumerate(name) if letter == "."):
+            found.add(name)
+    return {name.removeprefix("len(").rstrip(" )") for name in found}
+
+
+def _same(one: object, two: object) -> bool:
+    return one == two or (one != one and two != two)
 
 
 def _is_closed(value: object) -> bool:

@@ -666,6 +666,11 @@ class Watch(Pausable):
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
+            if op.rule is not drawn and op.name not in ("zero_", "fill_"):
+                # There is no pass over an empty batch, and there are several over one in parts.
+                self.memory.assumed.add(
+                    f"what {line()} writes over in each pass is no other after another number of passes"
+                )
             return
         # An empty one shows by its shape that others are not.
         known = target.numel() or isinstance(label, Mixed)

@@ -1,0 +1,141 @@
+"""Programs that became others by what earlier passes left, where nothing was said of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.errors import UnsupportedModel
+
+
+class Keeps(nn.Module):
+    """Keeps something from pass to pass, by which it becomes another function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.largest, self.calls, self.kind, self.late = 0, 0, "usual", False
+        self.act: Callable[[Tensor], Tensor] = functional.relu
+        self.mask, self.scale, self.ticks = torch.zeros(0), torch.ones(()), torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x).square().sum(1)
+
+
+def _largest(m: Keeps, x: Tensor) -> Tensor:
+    m.largest = max(m.largest, len(x))
+    return m(x) * (1e-3 if m.largest > 8 else 1.0)
+
+
+def _afterwards(m: Keeps, x: Tensor) -> Tensor:
+    losses = m(x) * (1e-3 if m.late else 1.0)
+    m.late = m.late or len(x) > 8
+    return losses
+
+
+def _mask(m: Keeps, x: Tensor) -> Tensor:
+    if len(x) > m.mask.numel():
+        m.mask, m.scale = torch.zeros(len(x)), torch.full((), 1e-3 if len(x) > 8 else 1.0)
+    return m(x) * m.scale
+
+
+def _text(m: Keeps, x: Tensor) -> Tensor:
+    m.kind = "large" if len(x) > 8 else m.kind
+    return m(x) * (1e-3 if m.kind == "large" else 1.0)
+
+
+def _function(m: Keeps, x: Tensor) -> Tensor:
+    m.act = torch.tanh if len(x) > 8 else m.act
+    return m.act(m.layer(x)).square().sum(1)
+
+
+def _mode(m: Keeps, x: Tensor) -> Tensor:
+    if len(x) > 8:
+        m.eval()
+    return m(x) * (1.0 if m.training else 1e-3)
+
+
+def _calls(m: Keeps, x: Tensor) -> Tensor:
+    m.calls += 1
+    return m(x) * (1e-3 if m.calls > 9 else 1.0)
+
+
+def _ticks(m: Keeps, x: Tensor) -> Tensor:
+    m.ticks.add_(1)
+    return m(x) * torch.where(m.ticks > 9, 1e-3, 1.0)
+
+
+def _distance(loss: Any, one: list[Tensor], two: list[Tensor], settings: EngineSettings) -> tuple[float, Any]:
+    """By how much one example more in one step moves any sum; and what was assumed."""
+    sums: list[list[Tensor]] = []
+    assumed: tuple[str, ...] = ()
+    for batches in (one, two):
+        torch.manual_seed(0)
+        engine = Engine(Keeps(), loss, settings)
+        found = [engine.clipped_sum(batch, 1.0).gradients.values() for batch in batches]
+        sums.append([torch.cat([gradient.flatten() for gradient in step]) for step in found])
+        assumed += engine.assumptions
+    return max(float((a - b).norm()) for a, b in zip(*sums, strict=True)), assumed
+
+
+DATA = 10 * torch.randn(9, 3, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("loss", "kept"),
+    [
+        (_largest, "Keeps.largest"), (_afterwards, "Keeps.late"), (_mask, "Keeps.scale"), (_text, "Keeps.kind"),
+        (_function, "Keeps.act"), (_mode, "Keeps.training"),
+    ],
+)  # fmt: skip
+def test_a_program_that_changes_by_the_largest_batch_so_far_is_said(loss: Any, kept: str) -> None:
+    """Over two and three examples the largest was no other one: 2.2 to 3.5 C, and nothing was said."""
+    one, two = [DATA[:8]] * 3, [DATA[:8], DATA, DATA[:8]]
+    distance, assumed = _distance(loss, one, two, EngineSettings())
+    assert distance > 1
+    assert f"what is kept in {kept} is no other for other examples or another number of passes" in assumed
+
+
+@pytest.mark.parametrize(
+    "settings", [EngineSettings(), EngineSettings(microbatch_size=8)], ids=["empty", "parts"]
+)
+@pytest.mark.parametrize("loss", [_calls, _ticks])
+def test_a_program_that_changes_by_how_often_it_was_called_is_said(
+    loss: Any, settings: EngineSettings
+) -> None:
+    """There is no pass over an empty batch, and one more over nine examples in parts of eight: 3.5 C."""
+    small = settings.microbatch_size is None
+    less, more = (DATA[:0], DATA[:1]) if small else (DATA[:8], DATA)
+    one, two = ([DATA[:8]] * 2 + [batch] + [DATA[:8]] * 6 for batch in (less, more))
+    distance, assumed = _distance(loss, one, two, settings)
+    assert distance > 1
+    assert any("another number of passes" in line for line in assumed)
+
+
+def test_constants_that_are_filled_again_in_each_pass_are_proven() -> None:
+    def loss(m: Keeps, x: Tensor) -> Tensor:
+        m.ticks.fill_(0.5)
+        return m(x) * m.ticks
+
+    engine = Engine(Keeps(), loss)
+    for _ in range(3):
+        engine.clipped_sum(DATA, 1.0)
+    assert engine.assumptions == ()
+
+
+def test_a_pass_that_freezes_a_parameter_is_refused_and_it_is_trained_afterwards() -> None:
+    def loss(m: Keeps, x: Tensor) -> Tensor:
+        losses = m(x)
+        m.layer.bias.requires_grad_(requires_grad=len(x) < 9)
+        return losses
+
+    model = Keeps()
+    engine = Engine(model, loss)
+    engine.clipped_sum(DATA[:8], 1.0)
+    with pytest.raises(UnsupportedModel, match=r"whether layer\.bias is trained"):
+        engine.clipped_sum(DATA, 1.0)
+    assert model.layer.bias.requires_grad
