@@ -1,5 +1,6 @@
 """Programs that became others by what earlier passes left, where nothing was said of it."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -139,3 +140,36 @@ def test_a_pass_that_freezes_a_parameter_is_refused_and_it_is_trained_afterwards
     with pytest.raises(UnsupportedModel, match=r"whether layer\.bias is trained"):
         engine.clipped_sum(DATA, 1.0)
     assert model.layer.bias.requires_grad
+
+
+class Student(nn.Module):
+    """Starts as its frozen teacher: losses and gradients cancel to what rounding leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = nn.Conv1d(2, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(24, 3)
+        self.student = nn.Sequential(*layers)
+        self.teacher = copy.deepcopy(self.student).requires_grad_(requires_grad=False)
+
+
+def _distilled(m: Student, x: Tensor) -> Tensor:
+    return (m.student(x) - m.teacher(x)).square().sum(1)
+
+
+def _byol(m: Student, x: Tensor) -> Tensor:
+    return 2 - 2 * functional.cosine_similarity(m.student(x), m.teacher(x))
+
+
+def _normalised(m: Student, x: Tensor) -> Tensor:
+    return m.student[:2](x).flatten(1).sum(1)  # without its bias a sum of zeros
+
+
+@pytest.mark.parametrize("loss", [_distilled, _byol, _normalised])
+def test_losses_that_cancel_to_rounding_are_taken(loss: Any) -> None:
+    """The recorded group norm rounds otherwise than torch's: of a loss of zero that was all of it, and refused."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        model = Student()
+        before = copy.deepcopy(model.state_dict())
+        Engine(model, loss).clipped_sum(torch.randn(5, 2, 6), 1.0)
+        assert all(torch.equal(before[name], now) for name, now in model.state_dict().items())
