@@ -173,6 +173,7 @@ class Recorder(TorchFunctionMode):
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
+        self.watch.looks.recorded = True
         for name, parameter in self.parameters.items():
             self.tracked[id(parameter)] = Tracked(parameter, (name,), parameter._version, root=True)
 

@@ -42,6 +42,7 @@ from decrescendo.clipping.proof.storage import (
     Pausable,
     content_of,
     exactly,
+    is_whole,
     key_of,
     kind_of,
     slots_of,
@@ -59,6 +60,8 @@ _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
 _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
+# Where the backward pass of the CTC loss is given what its forward pass kept.
+_ALPHAS = 6
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
@@ -244,6 +247,9 @@ class Watch(Pausable):
             if type(mark) is Span:
                 data = True
                 label, form = self.labels.view(tensor, mark)
+                alphas = op.unread and len(args) > _ALPHAS and tensor is args[_ALPHAS]
+                if alphas and tensor.is_contiguous() and is_whole(tensor):
+                    form = ("whole",)  # as wide as the longest target, of which nothing else shows
                 labels.append(label)
                 wires += (
                     (self.labels.wire(tensor, key, birth),)
@@ -382,7 +388,7 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
                 )
         if op.unread:
-            self.looks.check_lists(args)
+            self.looks.check_lists(args, 2 if data and op.name == "_ctc_loss" else 1)
         chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
         return op.seeded and kwargs.get("generator") is None and bool(op.chance < 0 or chance)
 
