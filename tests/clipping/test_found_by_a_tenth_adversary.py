@@ -1,9 +1,11 @@
 """Programs that became others by what earlier passes left, where nothing was said of it."""
 
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ class Keeps(nn.Module):
         self.layer = nn.Linear(3, 2)
         self.largest, self.calls, self.kind, self.late = 0, 0, "usual", False
         self.act: Callable[[Tensor], Tensor] = functional.relu
+        self.numbers, self.scales = itertools.count(), iter([1.0] * 9 + [1e-3] * 100)
         self.mask, self.scale, self.ticks = torch.zeros(0), torch.ones(()), torch.zeros(())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,6 +73,14 @@ def _ticks(m: Keeps, x: Tensor) -> Tensor:
     return m(x) * torch.where(m.ticks > 9, 1e-3, 1.0)
 
 
+def _counter(m: Keeps, x: Tensor) -> Tensor:
+    return m(x) * (1.0 if next(m.numbers) < 9 else 1e-3)
+
+
+def _scales(m: Keeps, x: Tensor) -> Tensor:
+    return m(x) * next(m.scales)
+
+
 def _distance(loss: Any, one: list[Tensor], two: list[Tensor], settings: EngineSettings) -> tuple[float, Any]:
     """By how much one example more in one step moves any sum; and what was assumed."""
     sums: list[list[Tensor]] = []
@@ -104,7 +115,7 @@ def test_a_program_that_changes_by_the_largest_batch_so_far_is_said(loss: Any, k
 @pytest.mark.parametrize(
     "settings", [EngineSettings(), EngineSettings(microbatch_size=8)], ids=["empty", "parts"]
 )
-@pytest.mark.parametrize("loss", [_calls, _ticks])
+@pytest.mark.parametrize("loss", [_calls, _ticks, _counter, _scales])
 def test_a_program_that_changes_by_how_often_it_was_called_is_said(
     loss: Any, settings: EngineSettings
 ) -> None:
@@ -212,3 +223,21 @@ def test_how_long_the_longest_target_is_does_not_show() -> None:
 
     with pytest.raises(UnsupportedModel, match="shows the longest target"):
         Engine(nn.Linear(4, 5), loss).clipped_sum(_spoken(longest_first=True), 1.0)
+
+
+def test_numpys_global_numbers_are_those_of_the_pass() -> None:
+    """They went on from pass to pass: how many there were showed in all that follow, or small passes drew others."""
+
+    def loss(m: Keeps, x: Tensor) -> Tensor:
+        drawn.append(float(np.random.rand()))
+        return m(x) * (1.0 if drawn[-1] < 0.5 else 1e-3)  # a layer left out
+
+    drawn: list[float] = []
+    np.random.seed(3)
+    expected = np.random.RandomState(3).rand()
+    seeds = iter(range(100))
+    engine = Engine(Keeps(), loss, seeds=lambda: next(seeds))
+    for _ in range(10):
+        engine.clipped_sum(DATA, 1.0)
+    assert {number < 0.5 for number in drawn} == {False, True}
+    assert np.random.rand() == expected

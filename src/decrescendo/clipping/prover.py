@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -428,14 +429,17 @@ def given(batch: Batch, rows: int, watch: Watch) -> Batch:
 
 @contextmanager
 def drawing(model: nn.Module, seed: int) -> Generator[None]:
-    """Inside, the random numbers of a pass: torch's and Python's global generators, which are afterwards as before."""
-    python = random.getstate()
+    """Inside, the random numbers of a pass: torch's, Python's and numpy's global generators, which are afterwards as
+    before. Where they went on from pass to pass, how many there were would show in them."""
+    python, numpys = random.getstate(), np.random.get_state()
     with seeded(max(seed, 0), {p.device for p in model.parameters()}), settled():
         random.seed(seed)
+        np.random.seed([max(seed, 0) >> 32, max(seed, 0) & (2**32 - 1)])
         try:
             yield
         finally:
             random.setstate(python)
+            np.random.set_state(numpys)
 
 
 def _norm(gradient: Tensor) -> Tensor:

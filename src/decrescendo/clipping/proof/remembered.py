@@ -2,7 +2,10 @@
 
 import functools
 import gc
+import itertools
+import operator
 import os
+import random
 import sys
 from array import array
 from collections import deque
@@ -82,6 +85,14 @@ def _which(value: object, stale: Container[int]) -> object:
         return (value.shape, content_of(value) if value.numel() <= _ENTRIES else value._version)
     if isinstance(value, _TEXTS):
         return value[:_ENTRIES]
+    if type(value) in (itertools.count, itertools.repeat):
+        return repr(value)
+    if type(value) is random.Random:
+        return hash(value.getstate())
+    if type(value) is np.random.Generator:
+        return repr(value.bit_generator.state)
+    if isinstance(value, Iterator) and type(value).__module__ == "builtins":
+        return operator.length_hint(value, -1)
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value.__module__, value.__qualname__
     return type(value).__qualname__
