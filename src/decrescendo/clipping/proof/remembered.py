@@ -99,17 +99,18 @@ def _which(value: object, stale: Container[int]) -> object:
 
 
 def moved(before: Numbers, now: Numbers) -> set[str]:
-    """Where something else is kept than before; of a container that has another length, no entries that came or went.
+    """Where something else is kept than before; nothing inside of what is another one as a whole.
 
     >>> sorted(moved({"n": 1, "len(d)": 0, "m": 2}, {"n": 2, "len(d)": 1, "d.0": 5, "m": 2}))
     ['d', 'n']
     """
-    found = {name for name in before.keys() & now.keys() if not _same(before[name], now[name])}
-    longer = {name for name in found if name.startswith("len(")}
-    for name in before.keys() ^ now.keys():
-        if not any(f"len({name[:at]})" in longer for at, letter in enumerate(name) if letter == "."):
-            found.add(name)
-    return {name.removeprefix("len(").rstrip(" )") for name in found}
+    names = {name for name in before.keys() & now.keys() if not _same(before[name], now[name])}
+    found = {name.removeprefix("len(").rstrip(" )") for name in names | (before.keys() ^ now.keys())}
+    return {name for name in found if not any(name[:at] in found for at in _dots(name))}
+
+
+def _dots(name: str) -> Iterator[int]:
+    return (at for at, letter in enumerate(name) if letter == ".")
 
 
 def _same(one: object, two: object) -> bool:
