@@ -241,3 +241,25 @@ def test_numpys_global_numbers_are_those_of_the_pass() -> None:
         engine.clipped_sum(DATA, 1.0)
     assert {number < 0.5 for number in drawn} == {False, True}
     assert np.random.rand() == expected
+
+
+def test_a_table_as_long_as_the_batch_by_coincidence_leaves_copies_of_others_alone() -> None:
+    """Three rows of a table were taken for three examples, in one pass; what came after them had other numbers there,
+    and queries laid along the examples were taken for another coincidence."""
+
+    class Queries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 2)
+            self.table, self.queries = nn.Parameter(torch.randn(5, 8)), nn.Parameter(torch.randn(9, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            table = self.table[:3].unsqueeze(0).repeat(3, 1, 1).flatten(0, 1).unsqueeze(1)
+            queries = self.queries.unsqueeze(1).repeat(1, x.shape[0], 1)
+            return self.second(table + self.first(x).transpose(0, 1) + queries).square().sum((0, 2))
+
+    torch.manual_seed(0)
+    model, batch = Queries(), torch.randn(5, 9, 8)
+    found = Engine(model, lambda m, x: m(x)).clipped_sum(batch, 1.0).gradients
+    for name, gradient in Reference(model, lambda m, x: m(x)).clipped_sum(batch, 1.0).gradients.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-4)

@@ -40,6 +40,8 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 _ANSWERS = 64
 # Numbers of examples with which a program is passed to see that it does the same.
 _SMALL = (2, 3)
+# Constants that are as long as a batch by coincidence alone that are found one by one, before all are at once.
+_COINCIDENCES = 16
 # Shapes of an example whose last accepted passes are remembered.
 _SHAPES = 32
 # Numbers of examples whose last passes are remembered, of each shape.
@@ -98,7 +100,7 @@ class Prover:
             del self._scripts[next(iter(self._scripts))]
 
     def _proven(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
-        count, again = max(rows, 2), True
+        count, again, resolved = max(rows, 2), True, 0
         while True:
             self._kept.clear()
             first = self._try(batch, rows, count, seed, workspace)
@@ -113,9 +115,12 @@ class Prover:
             tried = [first, *others]
             guesses = [(one.watch if isinstance(one, Pass) else one[1]).guessed for one in tried]
             # A constant as long as one batch but not as another has its length for another reason.
-            coincident = set[Guess]().union(*guesses) - set.intersection(*guesses) - self.memory.coincident
+            coincident = _coincident(guesses, self.memory.coincident)
             if coincident:
-                self.memory.coincident |= coincident
+                # What comes after the first has other numbers where that is taken for rows: the legitimate too.
+                first_one, resolved = min(coincident.values()), resolved + 1
+                every = resolved > _COINCIDENCES
+                self.memory.coincident |= {key for key, at in coincident.items() if every or at == first_one}
                 continue
             if not isinstance(first, Pass):
                 raise first[0]
@@ -371,6 +376,15 @@ class Prover:
             for parameter, own in zip(parameters, before, strict=True):
                 parameter.data.copy_(own)
         return found
+
+
+def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:
+    """Guesses that not every pass has made, and before which event the first one did."""
+    found: dict[Guess, int] = {}
+    for key in set[Guess]().union(*guesses) - known:
+        if not all(key in guessed for guessed in guesses):
+            found[key] = min(guessed[key] for guessed in guesses if key in guessed)
+    return found
 
 
 def _norms_and_errors(

@@ -114,13 +114,13 @@ class Watch(Pausable):
         self.refusal = ""
         # An operation that raised an error which the program caught.
         self.raised = ""
-        # Constants of the batch's length that were taken for rows, by where they occur.
-        self.guessed: set[Guess] = set()
+        # Constants of the batch's length that were taken for rows, by where they occur; before which event.
+        self.guessed: dict[Guess, int] = {}
 
     def guess(self, call: int, argument: int, place: Place) -> bool:
         """Note that a constant is as long as the batch; whether that was not found to be a coincidence."""
         key = (call, argument, place)
-        self.guessed.add(key)
+        self.guessed.setdefault(key, len(self.script.events))
         return key not in self.memory.coincident
 
     def refuse(self, why: str) -> NoReturn:
