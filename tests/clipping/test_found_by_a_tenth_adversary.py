@@ -2,8 +2,11 @@
 
 import copy
 import itertools
+import threading
 from collections.abc import Callable
-from typing import Any
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,6 +16,13 @@ from torch.nn import functional
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.errors import UnsupportedModel
+
+LARGEST, LOCAL, MODULE = (
+    ContextVar("largest", default=0),
+    threading.local(),
+    cast("Any", ModuleType("settings")),
+)
+MODULE.largest = 0
 
 
 class Keeps(nn.Module):
@@ -73,6 +83,26 @@ def _ticks(m: Keeps, x: Tensor) -> Tensor:
     return m(x) * torch.where(m.ticks > 9, 1e-3, 1.0)
 
 
+def _context(m: Keeps, x: Tensor) -> Tensor:
+    LARGEST.set(max(LARGEST.get(), len(x)))
+    return m(x) * (1e-3 if LARGEST.get() > 8 else 1.0)
+
+
+def _thread(m: Keeps, x: Tensor) -> Tensor:
+    LOCAL.largest = max(getattr(LOCAL, "largest", 0), len(x))
+    return m(x) * (1e-3 if LOCAL.largest > 8 else 1.0)
+
+
+def _module(m: Keeps, x: Tensor) -> Tensor:
+    MODULE.largest = max(MODULE.largest, len(x))
+    return m(x) * (1e-3 if MODULE.largest > 8 else 1.0)
+
+
+def _parameter(m: Any, x: Tensor) -> Tensor:
+    m.layer.weight.largest = max(getattr(m.layer.weight, "largest", 0), len(x))
+    return m(x) * (1e-3 if m.layer.weight.largest > 8 else 1.0)
+
+
 def _counter(m: Keeps, x: Tensor) -> Tensor:
     return m(x) * (1.0 if next(m.numbers) < 9 else 1e-3)
 
@@ -101,12 +131,16 @@ DATA = 10 * torch.randn(9, 3, generator=torch.Generator().manual_seed(1))
     ("loss", "kept"),
     [
         (_largest, "Keeps.largest"), (_afterwards, "Keeps.late"), (_mask, "Keeps.scale"), (_text, "Keeps.kind"),
-        (_function, "Keeps.act"), (_mode, "Keeps.training"),
+        (_function, "Keeps.act"), (_mode, "Keeps.training"), (_context, "loss.LARGEST"),
+        (_thread, "loss.LOCAL.largest"), (_module, "loss.MODULE.largest"),
+        (_parameter, "Keeps._modules.layer.weight.largest"),
     ],
 )  # fmt: skip
 def test_a_program_that_changes_by_the_largest_batch_so_far_is_said(loss: Any, kept: str) -> None:
     """Over two and three examples the largest was no other one: 2.2 to 3.5 C, and nothing was said."""
     one, two = [DATA[:8]] * 3, [DATA[:8], DATA, DATA[:8]]
+    LARGEST.set(0)
+    LOCAL.largest = MODULE.largest = 0
     distance, assumed = _distance(loss, one, two, EngineSettings())
     assert distance > 1
     assert f"what is kept in {kept} is no other for other examples or another number of passes" in assumed

@@ -7,9 +7,11 @@ import operator
 import os
 import random
 import sys
+import threading
 from array import array
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sized
+from contextvars import ContextVar
 from decimal import Decimal
 from fractions import Fraction
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
@@ -105,8 +107,12 @@ def moved(before: Numbers, now: Numbers) -> set[str]:
     ['d', 'n']
     """
     names = {name for name in before.keys() & now.keys() if not _same(before[name], now[name])}
-    found = {name.removeprefix("len(").rstrip(" )") for name in names | (before.keys() ^ now.keys())}
+    found = {_plain(name) for name in names | (before.keys() ^ now.keys())}
     return {name for name in found if not any(name[:at] in found for at in _dots(name))}
+
+
+def _plain(name: str) -> str:
+    return name[len("len(") : -1] if name.startswith("len(") else name.rstrip()
 
 
 def _dots(name: str) -> Iterator[int]:
@@ -122,7 +128,9 @@ def _is_closed(value: object) -> bool:
     if isinstance(value, type):
         module = sys.modules.get(str(vars(value).get("__module__")))
         return module is None or not _is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
-    return value is None or isinstance(value, (Tensor, ModuleType))
+    if isinstance(value, ModuleType):
+        return not _is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
+    return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
 
 @functools.cache
@@ -157,7 +165,21 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
         names = [(name, value.__globals__.get(name)) for name in _names_in(code)]
         if not _is_own(code.co_filename):
             names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
+        modules = [
+            (name, item) for name, item in names if isinstance(item, ModuleType) and not _is_closed(item)
+        ]
+        names += [
+            (f"{name}.{inner}", vars(item).get(inner)) for name, item in modules for inner in _names_in(code)
+        ]
         return [*cells, *names, ("", value.__defaults__), ("", value.__kwdefaults__), ("", value.__dict__)]
+    if isinstance(value, ModuleType):
+        return []  # of which a function's names say what is looked at
+    if isinstance(value, ContextVar):
+        return [("", value.get(None))]
+    if isinstance(value, threading.local):
+        return list(vars(value).items())
+    if isinstance(value, Tensor):
+        return list(cast("dict[str, object]", object.__getattribute__(value, "__dict__")).items())
     kinds = [kind for kind in type(value).__mro__ if kind.__flags__ & _PYTHONS]
     if not kinds:
         return [(f"[{at}]", item) for at, item in enumerate(gc.get_referents(value))]
@@ -174,6 +196,9 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
     named = [
         (name, item) for name, item in list(held.items()) if name not in aside or (item and name in _HOOKS)
     ]
+    if aside:
+        own = cast("dict[str, nn.Parameter | None]", held["_parameters"]).items()
+        named += [(name, item) for name, item in own if item is not None and item.__dict__]
     return [*named, *entries]
 
 
