@@ -373,3 +373,19 @@ def test_examples_numbers_as_often_as_data_say_are_used_for_nothing_else(program
     engine = Engine(nn.Linear(3, 4), lambda m, b: program(m(b[0]), b[1]))
     with pytest.raises(UnsupportedModel):
         engine.clipped_sum((torch.randn(6, 3), torch.tensor([5, 1, 2, 3, 1, 4])), 1.0)
+
+
+def test_nested_tensors_are_refused_in_words() -> None:
+    """It was torch's own error, about tensors without data."""
+
+    def used(m: Any, x: Tensor) -> Tensor:
+        rows = torch.nested.nested_tensor_from_jagged(x.reshape(-1, 3), torch.arange(len(x) + 1))
+        return m(rows).to_padded_tensor(0.0).sum((1, 2))
+
+    def beside(m: Any, x: Tensor) -> Tensor:
+        rows = torch.nested.as_nested_tensor(x[:, None], layout=torch.jagged)
+        return m(x).sum(1) * rows.to_padded_tensor(0.0).sum((1, 2))
+
+    for loss, words in ((used, "and a nested one"), (beside, "no rule for _jagged_to_padded_dense_forward")):
+        with pytest.raises(UnsupportedModel, match=words):
+            Engine(nn.Linear(3, 4), loss).clipped_sum(DATA, 1.0)

@@ -370,6 +370,12 @@ class Recorder(TorchFunctionMode):
                 "Call the "
                 "model on the whole batch, outside of the transform"
             )
+        if any(tensor.is_nested for tensor in tensors_of((*args, *kwargs.values()))):
+            raise UnsupportedModel(
+                f"a trainable parameter must be used with dense tensors, got {name} with {', '.join(_roots(found))} "
+                "and a nested one, of which nothing says whose rows are where. Give rows padded to one length and a "
+                "mask, or only those that a mask selects (x[mask])"
+            )
         args, kwargs = lookup.dense(func, args, kwargs)
         data = self._data_in((*args, *kwargs.values()))
         if not data:
