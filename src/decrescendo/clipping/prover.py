@@ -13,7 +13,7 @@ import random
 import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -50,6 +50,9 @@ _COUNTS = 64
 _SHAKES = 3
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
+
+# What numpy's global generator draws from inside of a pass.
+_NUMPYS, _NUMPY = np.random.MT19937(0), cast("Any", np.random)
 
 
 class Prover:
@@ -445,15 +448,18 @@ def given(batch: Batch, rows: int, watch: Watch) -> Batch:
 def drawing(model: nn.Module, seed: int) -> Generator[None]:
     """Inside, the random numbers of a pass: torch's, Python's and numpy's global generators, which are afterwards as
     before. Where they went on from pass to pass, how many there were would show in them."""
-    python, numpys = random.getstate(), np.random.get_state()
+    python, numpys, own = random.getstate(), np.random.get_state(legacy=False), _NUMPY.get_bit_generator()
     with seeded(max(seed, 0), {p.device for p in model.parameters()}), settled():
         random.seed(seed)
+        _NUMPY.set_bit_generator(_NUMPYS)
         np.random.seed([max(seed, 0) >> 32, max(seed, 0) & (2**32 - 1)])
         try:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpys)
+            _NUMPY.set_bit_generator(own)
+            if numpys["has_gauss"]:  # a normal number that was made and not given yet
+                np.random.set_state(numpys)
 
 
 def _norm(gradient: Tensor) -> Tensor:
