@@ -197,7 +197,9 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
         (name, item) for name, item in list(held.items()) if name not in aside or (item and name in _HOOKS)
     ]
     if aside:
-        own = cast("dict[str, nn.Parameter | None]", held["_parameters"]).items()
+        own = cast(
+            "dict[str, nn.Parameter | None]", held.get("_parameters", {})
+        ).items()  # scripted ones have none
         named += [(name, item) for name, item in own if item is not None and item.__dict__]
     return [*named, *entries]
 
