@@ -167,6 +167,7 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     other tensors in their place, and other memory.
     """
     before = [(name, tensor, tensor._version, _storage(tensor)) for name, tensor in held.tensors()]
+    trained = [(name, tensor, tensor.requires_grad) for name, tensor in held.tensors()]
     yield
     after = dict(Inventory.of(model).tensors())
     changed: list[str] = []
@@ -180,6 +181,10 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
         if moved or tensor._version != version or after.get(name) is not tensor:
             changed.append(name)
     changed += sorted(after.keys() - {name for name, *_ in before})
+    for name, tensor, wanted in trained:
+        if tensor.requires_grad is not wanted:
+            tensor.requires_grad_(wanted)
+            changed.append(f"whether {name} is trained")
     if changed:
         raise UnsupportedModel(
             f"a forward pass must not change the model's parameters or buffers, got a change of {', '.join(changed)}. "

@@ -11,10 +11,11 @@ import functools
 import math
 import random
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
-from decrescendo.clipping.proof.remembered import Numbers, following, numbers_of
+from decrescendo.clipping.proof.remembered import Numbers, following, moved, numbers_of
 from decrescendo.clipping.proof.script import Script
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
@@ -39,12 +40,19 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 _ANSWERS = 64
 # Numbers of examples with which a program is passed to see that it does the same.
 _SMALL = (2, 3)
+# Constants that are as long as a batch by coincidence alone that are found one by one, before all are at once.
+_COINCIDENCES = 16
 # Shapes of an example whose last accepted passes are remembered.
 _SHAPES = 32
 # Numbers of examples whose last passes are remembered, of each shape.
 _COUNTS = 64
+# How often data and weights are moved by their roundings where something cancels.
+_SHAKES = 3
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
+
+# What numpy's global generator draws from inside of a pass.
+_NUMPYS, _NUMPY = np.random.MT19937(0), cast("Any", np.random)
 
 
 class Prover:
@@ -62,6 +70,9 @@ class Prover:
         self._idle: dict[tuple[bool, ...], int] = {}
         # Of small passes: how many examples, and the numbers that Python kept before and after.
         self._kept: list[tuple[int, Numbers, Numbers]] = []
+        # What Python kept when a pass was new last, and what has become another since the first one.
+        self._noted: Numbers | None = None
+        self._changed: set[str] = set()
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
         """A first pass over ``rows`` rows, or a few of them, if there was none over examples of their shape."""
@@ -96,13 +107,14 @@ class Prover:
             del self._scripts[next(iter(self._scripts))]
 
     def _proven(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
-        count, again = max(rows, 2), True
+        count, again, resolved = max(rows, 2), True, 0
         while True:
             self._kept.clear()
             first = self._try(batch, rows, count, seed, workspace)
             if isinstance(first, Pass) and self._is_known(first.watch.script):
                 self._check_answers(batch, rows, first, seed)
                 return first
+            self._note()
             script = first.watch.script if isinstance(first, Pass) else None
             others = [
                 self._try(batch, rows, size, seed, workspace, script) for size in _SMALL if size != count
@@ -110,9 +122,12 @@ class Prover:
             tried = [first, *others]
             guesses = [(one.watch if isinstance(one, Pass) else one[1]).guessed for one in tried]
             # A constant as long as one batch but not as another has its length for another reason.
-            coincident = set[Guess]().union(*guesses) - set.intersection(*guesses) - self.memory.coincident
+            coincident = _coincident(guesses, self.memory.coincident)
             if coincident:
-                self.memory.coincident |= coincident
+                # What comes after the first has other numbers where that is taken for rows: the legitimate too.
+                first_one, resolved = min(coincident.values()), resolved + 1
+                every = resolved > _COINCIDENCES
+                self.memory.coincident |= {key for key, at in coincident.items() if every or at == first_one}
                 continue
             if not isinstance(first, Pass):
                 raise first[0]
@@ -136,7 +151,24 @@ class Prover:
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             self._accept(first.watch.script, [one.watch.script for one in small])
+            self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
+
+    def _note(self) -> None:
+        """What a program keeps may be why it does something else than before, and may be so by how many examples or
+        passes there were: none over an empty batch, several over one in parts."""
+        if self._noted is None:
+            return
+        now = numbers_of(self._model, self._loss, self.memory.stale)
+        self._changed |= moved(self._noted, now)
+        self._noted = now
+        # Examples of another shape are new without that; but a mode is a part of what is called their shape.
+        new = self._script is None
+        self.memory.assumed |= {
+            f"what is kept in {name} is no other for other examples or another number of passes"
+            for name in self._changed
+            if not new or name.endswith(".training")
+        }
 
     def _check_kept(self) -> None:
         """Whether a program keeps how many examples there were: a pass that is another one then may be so by that."""
@@ -269,7 +301,7 @@ class Prover:
             each = losses.unbind()
         if done.watch.looks.asked:
             return  # then examples alone are compared
-        _compare_losses(done.losses, losses.detach(), [], done.watch.coarsest)
+        self._check_losses(losses.detach(), batch, rows, done, seed)
         dtypes = [losses.dtype, done.watch.coarsest, *(p.dtype for p in parameters.values())]
         tolerance = 2 * max(map(_tolerance, dtypes))
         with full_precision():
@@ -295,14 +327,42 @@ class Prover:
                         "misreads? Freeze it, or write that part with ordinary torch operations"
                     )
 
+    def _check_losses(self, losses: Tensor, batch: Batch, rows: int, done: Pass, seed: int) -> None:
+        """The recorded losses against plain ones; what cancels (a student that is its teacher) is rounding."""
+        try:
+            _compare_losses(done.losses, losses, [], done.watch.coarsest)
+        except UnsupportedModel:
+            once, again, *others = self._shaken(lambda plain: plain, batch, rows, done, seed)
+            moved = torch.stack([(other - once).abs() for other in others]).amax(0)
+            error = (done.losses - losses).abs()
+            if not torch.equal(once, again) or not bool((error <= 4 * moved).all()):
+                raise
+
     def _moved(self, name: str, batch: Batch, rows: int, done: Pass, seed: int, row: int) -> float:
-        """How far autograd's gradient of one parameter goes where the data move by a few of their roundings.
+        """How far autograd's gradient of one parameter goes where data and weights move by a few of their roundings.
 
         Positions whose gradients cancel leave what rounding makes of them, which no two orders of a sum agree on. A
         gradient that is another one for the same data is no matter of rounding.
         """
         parameter = trainable_of(self._held)[name]
+
+        def gradient(losses: Tensor) -> Tensor:
+            (found,) = torch.autograd.grad(
+                losses[row], [parameter], allow_unused=True, materialize_grads=True
+            )
+            return found
+
+        once, again, *others = self._shaken(gradient, batch, rows, done, seed)
+        return 4 * max(float(_norm(moved - once)) for moved in others) if torch.equal(once, again) else 0.0
+
+    def _shaken(
+        self, look: Callable[[Tensor], Tensor], batch: Batch, rows: int, done: Pass, seed: int
+    ) -> list[Tensor]:
+        """What ``look`` makes of the plain losses: twice, and where data and weights move by a few of their roundings
+        (a student that is its teacher's copy moves away from it by weights alone)."""
         dice = torch.Generator().manual_seed(0)
+        held = trainable_of(self._held).values()
+        parameters = [parameter for parameter in held if type(parameter) is nn.Parameter]  # no parts of one
 
         def move(tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point():
@@ -310,15 +370,30 @@ class Prover:
             roundings = torch.randn(tensor.shape, generator=dice).to(tensor.device, tensor.dtype)
             return tensor + 4 * torch.finfo(tensor.dtype).eps * tensor * roundings
 
-        gradients: list[Tensor] = []
-        for given_rows in (batch, batch, map_rows(move, batch)):
+        def passed(given_rows: Batch) -> Tensor:
             with torch.enable_grad():
-                losses = self._plain(given_rows, rows, done.watch.count, seed, done.watch.script)
-                gradients += torch.autograd.grad(
-                    losses[row], [parameter], allow_unused=True, materialize_grads=True
-                )
-        once, again, moved = gradients
-        return 4 * float(_norm(moved - once)) if torch.equal(once, again) else 0.0
+                return look(self._plain(given_rows, rows, done.watch.count, seed, done.watch.script)).detach()
+
+        found = [passed(batch), passed(batch)]
+        before = [parameter.detach().clone() for parameter in parameters]
+        try:
+            for _ in range(_SHAKES):
+                for parameter, own in zip(parameters, before, strict=True):
+                    parameter.data.copy_(move(own))  # past autograd, whose graphs of before are still used
+                found.append(passed(map_rows(move, batch)))
+        finally:
+            for parameter, own in zip(parameters, before, strict=True):
+                parameter.data.copy_(own)
+        return found
+
+
+def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:
+    """Guesses that not every pass has made, and before which event the first one did."""
+    found: dict[Guess, int] = {}
+    for key in set[Guess]().union(*guesses) - known:
+        if not all(key in guessed for guessed in guesses):
+            found[key] = min(guessed[key] for guessed in guesses if key in guessed)
+    return found
 
 
 def _norms_and_errors(
@@ -377,14 +452,20 @@ def given(batch: Batch, rows: int, watch: Watch) -> Batch:
 
 @contextmanager
 def drawing(held: Inventory, seed: int) -> Generator[None]:
-    """Inside, the random numbers of a pass: torch's and Python's global generators, which are afterwards as before."""
-    python = random.getstate()
+    """Inside, the random numbers of a pass: torch's, Python's and numpy's global generators, which are afterwards as
+    before. Where they went on from pass to pass, how many there were would show in them."""
+    python, numpys, own = random.getstate(), np.random.get_state(legacy=False), _NUMPY.get_bit_generator()
     with seeded(max(seed, 0), {p.device for p in held.parameters.values()}), settled():
         random.seed(seed)
+        _NUMPY.set_bit_generator(_NUMPYS)
+        np.random.seed([max(seed, 0) >> 32, max(seed, 0) & (2**32 - 1)])
         try:
             yield
         finally:
             random.setstate(python)
+            _NUMPY.set_bit_generator(own)
+            if numpys["has_gauss"]:  # a normal number that was made and not given yet
+                np.random.set_state(numpys)
 
 
 def _norm(gradient: Tensor) -> Tensor:

@@ -173,6 +173,7 @@ class Recorder(TorchFunctionMode):
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
+        self.watch.looks.recorded = True
         for name, parameter in self.parameters.items():
             self.tracked[id(parameter)] = Tracked(parameter, (name,), parameter._version, root=True)
 
@@ -368,6 +369,12 @@ class Recorder(TorchFunctionMode):
                 f"{name} with {', '.join(_roots(found))} inside of a transform of torch.func (vmap, grad, jvp). "
                 "Call the "
                 "model on the whole batch, outside of the transform"
+            )
+        if any(tensor.is_nested for tensor in tensors_of((*args, *kwargs.values()))):
+            raise UnsupportedModel(
+                f"a trainable parameter must be used with dense tensors, got {name} with {', '.join(_roots(found))} "
+                "and a nested one, of which nothing says whose rows are where. Give rows padded to one length and a "
+                "mask, or only those that a mask selects (x[mask])"
             )
         args, kwargs = lookup.dense(func, args, kwargs)
         data = self._data_in((*args, *kwargs.values()))

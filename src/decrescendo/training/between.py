@@ -124,7 +124,7 @@ class BetweenSteps:
             self.supposed.add(REWRITTEN)
 
     def passed(self) -> None:
-        """They were: what they have changed themselves, their proof has seen."""
+        """They were: of what they have changed themselves, their proof speaks."""
         self._program.note()
 
     def hand_out(self, batch: Batch | None) -> None:

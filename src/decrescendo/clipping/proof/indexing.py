@@ -28,6 +28,7 @@ from decrescendo.clipping.proof.labels import (
 from decrescendo.clipping.proof.signatures import Rule
 
 _ELSEWHERE = "an index chooses rows of other examples"
+_NUMBERS = "the numbers of examples are used as data"
 
 
 def _spread(call: Call, tensor: Tensor) -> tuple[list[Tensor | None], Tensor | None]:
@@ -143,10 +144,42 @@ def _index(call: Call) -> Label:
     if mask is not None:
         start = _indexed(indices)
         label, selected = _masked(call, tensor, mask, start)
-        return selected if selected is not None else label if isinstance(label, Mixed) else constant(call)
+        return selected or _numbers(call, tensor, mask, start) or _mixed(call, label)
     if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return constant(call)
     return _chosen(call, tensor, indices)
+
+
+def _mixed(call: Call, label: Label) -> Label:
+    return label if isinstance(label, Mixed) else constant(call)
+
+
+def _numbers(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixed | None:
+    """Of a constant in which a mask of the examples' selects: the number of each one's example, if it is that."""
+    chosen, found = call.label(mask), cast("Tensor", call.outputs[0])
+    if not is_fixed(call.label(tensor)) or not isinstance(chosen, Place) or chosen.constant:
+        return None
+    own = call.examples(chosen, mask.shape[chosen.dim], mask)[mask.nonzero()[:, chosen.dim]]
+    if start or found.dim() != 1 or not torch.equal(found, own.to(found)):
+        return None
+    return replace(call.mixed(_NUMBERS, call.owners(0, own, counted=True)), counted=True)
+
+
+def _repeated(call: Call) -> Label:
+    """Each example's number, as often as its own data say."""
+    label, found = call.label(call.args["repeats"]), cast("Tensor", call.outputs[0])
+    if not isinstance(label, Place) or label.constant or not _is_single(label):
+        return constant(call)
+    own = call.owners(0, call.examples(label, len(call.args["repeats"]), found)[found], counted=True)
+    return replace(call.mixed(_NUMBERS, own), counted=True)
+
+
+def _column(index: Tensor, dim: int, size: torch.Size) -> Tensor | None:
+    """The index of whole rows that one for each entry is, where it is the same along all other dimensions."""
+    if dim or index.dim() < 2 or index.shape[1:] != size[1:] or 0 in size[1:]:
+        return None
+    first = index.flatten(1)[:, 0]
+    return first if torch.equal(index, first.reshape(-1, *[1] * (index.dim() - 1)).expand_as(index)) else None
 
 
 def constant(call: Call) -> Label:
@@ -369,6 +402,9 @@ def _index_select(call: Call) -> Label:
 def _gather(call: Call) -> Label:
     tensor, index = call.args["self"], call.args["index"]
     dim, own, label = call.args["dim"] % max(tensor.dim(), 1), call.label(tensor), call.label(index)
+    column = _column(index, dim, tensor.shape) if isinstance(label, Mixed) and label.numbers else None
+    if column is not None:
+        return _chosen(call, tensor, [column])
     for found in (own, label):
         if isinstance(found, Mixed):
             return found
@@ -393,6 +429,11 @@ def _gather(call: Call) -> Label:
 def _scatter(call: Call) -> Label:
     tensors = [t for t in call.tensors if t is not None]
     dim = call.args["dim"] % max(tensors[0].dim(), 1)
+    numbers, source = call.label(call.args["index"]), call.args.get("src")
+    if isinstance(numbers, Mixed) and numbers.numbers and isinstance(source, Tensor):
+        column = _column(call.args["index"], dim, source.shape)
+        if column is not None and source.shape[1:] == tensors[0].shape[1:] and len(column) == len(source):
+            return _gathered(call, column)
     label = call.joined(tensors, tensors[0].dim())
     if isinstance(label, Place) and label.dim != dim:
         # An index of fewer rows is not spread over all: it says of the first ones where to write.
@@ -418,9 +459,9 @@ def _index_add(call: Call) -> Label:
     return _gathered(call)
 
 
-def _gathered(call: Call) -> Label:
+def _gathered(call: Call, column: Tensor | None = None) -> Label:
     """Rows added to the example that they belong to, as sums over the rows of packed data are."""
-    tensor, index = call.args["self"], call.args["index"]
+    tensor, index = call.args["self"], call.args["index"] if column is None else column
     source = call.args.get("source", call.args.get("src"))
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
     target = Place(dim)
@@ -484,7 +525,7 @@ def _nonzero(call: Call) -> Label:
     column = found[:, label.dim]
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column], counted=True)
     columns = [(found.storage_offset() + at * found.stride(1), found.stride(0)) for at in range(tensor.dim())]
-    numbers = call.mixed("the numbers of examples are used as data", own)
+    numbers = call.mixed(_NUMBERS, own)
     return replace(
         numbers,
         within=(_key(found), frozenset(column for at, column in enumerate(columns) if at != label.dim)),
@@ -498,7 +539,7 @@ def _masked_select(call: Call) -> Label:
     if tensor.shape != mask.shape:
         return constant(call)
     label, selected = _masked(call, tensor, mask, 0)
-    return selected if selected is not None else _plain(label)
+    return selected or _numbers(call, tensor, mask, 0) or _plain(label)
 
 
 def _sort(call: Call) -> Label | Sequence[Label]:
@@ -512,7 +553,7 @@ def _sort(call: Call) -> Label | Sequence[Label]:
         return call.mixed(SUMMED)
     order = cast("Tensor", call.outputs[1])
     own = call.owners(0, call.examples(label, len(order), order)[order], counted=_is_counted(label))
-    return [own, call.mixed("the numbers of examples are used as data", own)]
+    return [own, call.mixed(_NUMBERS, own)]
 
 
 RULES: dict[str, Rule] = {
@@ -520,5 +561,5 @@ RULES: dict[str, Rule] = {
     "_index_put_impl": _index_put, "index_select": _index_select, "gather": _gather,
     **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce"), _scatter),
     "index_add": _index_add, "index_copy": _index_add, "index_fill": _index_fill, "nonzero": _nonzero,
-    "masked_select": _masked_select, "sort": _sort,
+    "masked_select": _masked_select, "sort": _sort, "repeat_interleave": _repeated,
 }  # fmt: skip

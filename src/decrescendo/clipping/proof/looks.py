@@ -51,6 +51,9 @@ class Looks:
     # Lengths that a function of torch's read from tensors that are each example's own; whether one is running.
     lengths: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
     owned: bool = False
+    # Whether torch functions are seen; and whether one is running that gives the losses of the CTC loss alone.
+    recorded: bool = False
+    within: bool = False
 
     def look(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
@@ -157,14 +160,20 @@ class Looks:
         """Inside, torch reads lengths of sequences by itself: those in tensors are each example's own."""
         given = list(lengths)
         self.check_lengths(given)
-        self.owned = not any(isinstance(value, (list, tuple)) for value in given)
+        self.owned, self.within = not any(isinstance(value, (list, tuple)) for value in given), True
         try:
             yield
         finally:
-            self.owned = False
+            self.owned = self.within = False
 
-    def check_lists(self, values: Iterable[object]) -> None:
-        """Refuse lengths that are other ones for each place in the batch."""
+    def check_lists(self, values: Iterable[object], made: int) -> None:
+        """Refuse lengths that are other ones for each place in the batch; and, of an operation that makes two tensors
+        and the program called by itself, the second one: its shape shows the longest of all."""
+        if self.recorded and made > 1 and not self.within:
+            self.refuse(
+                f"the data must not steer the pass, but {line()} calls torch._ctc_loss, which gives a tensor whose "
+                "shape shows the longest target of all examples. Use torch.nn.functional.ctc_loss"
+            )
         for value in values:
             if not isinstance(value, (list, tuple)):
                 continue

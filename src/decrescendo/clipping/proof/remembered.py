@@ -2,20 +2,27 @@
 
 import functools
 import gc
+import itertools
+import operator
 import os
+import random
 import sys
+import threading
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Container, Iterable, Iterator, Sized
+from contextvars import ContextVar
 from decimal import Decimal
 from fractions import Fraction
-from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.proof.looks import is_program
+from decrescendo.clipping.proof.storage import content_of, key_of
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
@@ -33,11 +40,12 @@ _PYTHONS = 1 << 9
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 
 
-def numbers_of(model: nn.Module, loss: object) -> Numbers:
+def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = None) -> Numbers:
     """The numbers and lengths that a model and a loss reach: by attributes, those of their classes and hooks among
     them, containers, closures and global names, the nearest first.
 
-    No code of the program runs for that.
+    ``stale``: also texts, which function or kind of object lies there, and tensors: of those whose memory is in it
+    the shape alone. No code of the program runs for that.
     """
     found: Numbers = {}
     seen: set[int] = set()
@@ -46,6 +54,10 @@ def numbers_of(model: nn.Module, loss: object) -> Numbers:
         name, value = left.popleft()
         if isinstance(value, np.generic):
             value = value.item()
+        if stale is not None:
+            found[f"{name} "] = _which(value, stale)
+            if isinstance(value, nn.Module):
+                found[f"{name}.training"] = value.training
         if isinstance(value, _NUMBERS):
             found[name] = value
         elif isinstance(value, np.ndarray):
@@ -64,12 +76,61 @@ def numbers_of(model: nn.Module, loss: object) -> Numbers:
     return found
 
 
+def _which(value: object, stale: Container[int]) -> object:
+    """What tells a value that is no number from another that may lie in its place."""
+    if isinstance(value, nn.Parameter):
+        return None  # others look after these
+    if isinstance(value, Tensor):
+        plain = type(value) is Tensor and value.layout is torch.strided and not value.is_quantized
+        if not plain or key_of(value) in stale:
+            return value.shape
+        return (value.shape, content_of(value) if value.numel() <= _ENTRIES else value._version)
+    if isinstance(value, _TEXTS):
+        return value[:_ENTRIES]
+    if type(value) in (itertools.count, itertools.repeat):
+        return repr(value)
+    if type(value) is random.Random:
+        return hash(value.getstate())
+    if type(value) is np.random.Generator:
+        return repr(value.bit_generator.state)
+    if isinstance(value, Iterator) and type(value).__module__ == "builtins":
+        return operator.length_hint(value, -1)
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        return value.__module__, value.__qualname__
+    return type(value).__qualname__
+
+
+def moved(before: Numbers, now: Numbers) -> set[str]:
+    """Where something else is kept than before; nothing inside of what is another one as a whole.
+
+    >>> sorted(moved({"n": 1, "len(d)": 0, "m": 2}, {"n": 2, "len(d)": 1, "d.0": 5, "m": 2}))
+    ['d', 'n']
+    """
+    names = {name for name in before.keys() & now.keys() if not _same(before[name], now[name])}
+    found = {_plain(name) for name in names | (before.keys() ^ now.keys())}
+    return {name for name in found if not any(name[:at] in found for at in _dots(name))}
+
+
+def _plain(name: str) -> str:
+    return name[len("len(") : -1] if name.startswith("len(") else name.rstrip()
+
+
+def _dots(name: str) -> Iterator[int]:
+    return (at for at, letter in enumerate(name) if letter == ".")
+
+
+def _same(one: object, two: object) -> bool:
+    return one == two or (one != one and two != two)
+
+
 def _is_closed(value: object) -> bool:
     """Whether what lies behind is no program's."""
     if isinstance(value, type):
         module = sys.modules.get(str(vars(value).get("__module__")))
         return module is None or not _is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
-    return value is None or isinstance(value, (Tensor, ModuleType))
+    if isinstance(value, ModuleType):
+        return not _is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
+    return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
 
 @functools.cache
@@ -104,7 +165,21 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
         names = [(name, value.__globals__.get(name)) for name in _names_in(code)]
         if not _is_own(code.co_filename):
             names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
+        modules = [
+            (name, item) for name, item in names if isinstance(item, ModuleType) and not _is_closed(item)
+        ]
+        names += [
+            (f"{name}.{inner}", vars(item).get(inner)) for name, item in modules for inner in _names_in(code)
+        ]
         return [*cells, *names, ("", value.__defaults__), ("", value.__kwdefaults__), ("", value.__dict__)]
+    if isinstance(value, ModuleType):
+        return []  # of which a function's names say what is looked at
+    if isinstance(value, ContextVar):
+        return [("", value.get(None))]
+    if isinstance(value, threading.local):
+        return list(vars(value).items())
+    if isinstance(value, Tensor):
+        return list(cast("dict[str, object]", object.__getattribute__(value, "__dict__")).items())
     kinds = [kind for kind in type(value).__mro__ if kind.__flags__ & _PYTHONS]
     if not kinds:
         return [(f"[{at}]", item) for at, item in enumerate(gc.get_referents(value))]
@@ -121,6 +196,11 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
     named = [
         (name, item) for name, item in list(held.items()) if name not in aside or (item and name in _HOOKS)
     ]
+    if aside:
+        own = cast(
+            "dict[str, nn.Parameter | None]", held.get("_parameters", {})
+        ).items()  # scripted ones have none
+        named += [(name, item) for name, item in own if item is not None and item.__dict__]
     return [*named, *entries]
 
 

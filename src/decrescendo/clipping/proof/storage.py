@@ -128,9 +128,9 @@ def state_of(generator: torch.Generator) -> str:
 
 def content_of(tensor: Tensor) -> object:
     """The numbers of a constant made in Python, so that one that depends on the number of examples shows."""
-    if tensor.numel() > 64 or tensor.is_meta:
-        if not tensor.numel():
-            return ()
+    if tensor.is_meta or not tensor.numel():
+        return ()  # it has none
+    if tensor.numel() > 64:
         # In short: scripts of many passes are remembered.
         return hashlib.sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).digest()
     return str(tensor.dtype), repr(tensor.detach().flatten().tolist())

@@ -42,6 +42,7 @@ from decrescendo.clipping.proof.storage import (
     Pausable,
     content_of,
     exactly,
+    is_whole,
     key_of,
     kind_of,
     slots_of,
@@ -59,6 +60,8 @@ _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
 _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
+# Where the backward pass of the CTC loss is given what its forward pass kept.
+_ALPHAS = 6
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
@@ -111,13 +114,13 @@ class Watch(Pausable):
         self.refusal = ""
         # An operation that raised an error which the program caught.
         self.raised = ""
-        # Constants of the batch's length that were taken for rows, by where they occur.
-        self.guessed: set[Guess] = set()
+        # Constants of the batch's length that were taken for rows, by where they occur; before which event.
+        self.guessed: dict[Guess, int] = {}
 
     def guess(self, call: int, argument: int, place: Place) -> bool:
         """Note that a constant is as long as the batch; whether that was not found to be a coincidence."""
         key = (call, argument, place)
-        self.guessed.add(key)
+        self.guessed.setdefault(key, len(self.script.events))
         return key not in self.memory.coincident
 
     def refuse(self, why: str) -> NoReturn:
@@ -244,6 +247,9 @@ class Watch(Pausable):
             if type(mark) is Span:
                 data = True
                 label, form = self.labels.view(tensor, mark)
+                alphas = op.unread and len(args) > _ALPHAS and tensor is args[_ALPHAS]
+                if alphas and tensor.is_contiguous() and is_whole(tensor):
+                    form = ("whole",)  # as wide as the longest target, of which nothing else shows
                 labels.append(label)
                 wires += (
                     (self.labels.wire(tensor, key, birth),)
@@ -354,7 +360,7 @@ class Watch(Pausable):
         found: list[Label | None] = [*self._compared(made)]
         if op.name == "unique_consecutive" and type(found[0]) is Mixed:
             self.looks.merge(tensors_of((output,)))
-        elif op.grows and any(type(label) is Mixed for label in found):
+        elif op.grows and any(type(label) is Mixed and label.numbers is None for label in found):
             self.refuse(
                 f"the data must not steer the pass, but the shape of what {op.name} returns at {line()} depends on "
                 "several examples. Use operations whose shapes do not depend on values (a mask, torch.where)"
@@ -382,7 +388,7 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
                 )
         if op.unread:
-            self.looks.check_lists(args)
+            self.looks.check_lists(args, 2 if data and op.name == "_ctc_loss" else 1)
         chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
         return op.seeded and kwargs.get("generator") is None and bool(op.chance < 0 or chance)
 
@@ -665,6 +671,11 @@ class Watch(Pausable):
             if is_data(label):
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
+                )
+            if op.rule is not drawn and op.name not in ("zero_", "fill_"):
+                # There is no pass over an empty batch, and there are several over one in parts.
+                self.memory.assumed.add(
+                    f"what {line()} writes over in each pass is no other after another number of passes"
                 )
             return
         # An empty one shows by its shape that others are not.
