@@ -252,7 +252,7 @@ def test_how_long_the_longest_target_is_does_not_show() -> None:
 
     def loss(m: Any, b: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         scores = m(b[0]).log_softmax(-1).transpose(0, 1)
-        found, kept = torch._ctc_loss(scores, b[1], torch.full_like(b[2], 8), b[2])  # pyright: ignore
+        found, kept = torch._ctc_loss(scores, b[1], torch.full_like(b[2], 8), b[2])
         return found * (1e-3 if kept.shape[2] > 3 else 1.0)
 
     with pytest.raises(UnsupportedModel, match="shows the longest target"):
@@ -392,3 +392,13 @@ def test_nested_tensors_are_refused_in_words() -> None:
     for loss, words in ((used, "and a nested one"), (beside, "no rule for _jagged_to_padded_dense_forward")):
         with pytest.raises(UnsupportedModel, match=words):
             Engine(nn.Linear(3, 4), loss).clipped_sum(DATA, 1.0)
+
+
+def test_a_tensor_whose_memory_was_given_up_is_no_error() -> None:
+    model = nn.Linear(3, 1)
+    model.spare = torch.ones(4)
+    model.spare.untyped_storage().resize_(0)
+    engine = Engine(model, lambda model, x: model(x)[:, 0])
+    for rows in (4, 5):
+        engine.clipped_sum(torch.randn(rows, 3), 1.0)
+    assert engine.assumptions == ()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, Reference
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.prover import drawing
 from decrescendo.errors import UnsupportedModel
 
@@ -137,7 +138,7 @@ def test_a_constant_number_of_draws_is_not_taken_for_the_examples(first: int) ->
     for rows in (first, 4, 5, 6, 7, 12):
         batch = torch.randn(rows, 4)
         found = engine.clipped_sum(batch, 0.5).gradients
-        with drawing(model, last[0]):
+        with drawing(Inventory.of(model), last[0]):
             numbers = torch.randint(7, (60,)).view(1, 60)
         alone = Reference(model, partial(_negatives_of, numbers))
         for name, gradient in alone.clipped_sum(batch, 0.5).gradients.items():

@@ -37,6 +37,7 @@ _TORCHS = frozenset(vars(nn.Module()))
 _HOOKS = frozenset(name for name in _TORCHS if name.endswith("_hooks")) | {"_modules"}
 # Of a class, that Python code made it.
 _PYTHONS = 1 << 9
+_SHARING = "torch.distributed."
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 
 
@@ -82,7 +83,7 @@ def _which(value: object, stale: Container[int]) -> object:
         return None  # others look after these
     if isinstance(value, Tensor):
         plain = type(value) is Tensor and value.layout is torch.strided and not value.is_quantized
-        if not plain or key_of(value) in stale:
+        if not plain or key_of(value) in stale or not value.untyped_storage().nbytes():
             return value.shape
         return (value.shape, content_of(value) if value.numel() <= _ENTRIES else value._version)
     if isinstance(value, _TEXTS):
@@ -130,6 +131,8 @@ def _is_closed(value: object) -> bool:
         return module is None or not _is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
     if isinstance(value, ModuleType):
         return not _is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
+    if type(value).__module__.startswith(_SHARING) and not isinstance(value, nn.Module):
+        return True  # parts of parameters, put together for a while and given up again
     return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
 
