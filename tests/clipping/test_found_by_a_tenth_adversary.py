@@ -402,3 +402,33 @@ def test_a_tensor_whose_memory_was_given_up_is_no_error() -> None:
     for rows in (4, 5):
         engine.clipped_sum(torch.randn(rows, 3), 1.0)
     assert engine.assumptions == ()
+
+
+class _Sign(torch.autograd.Function):
+    """Signs, with the gradient of what they are signs of."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        return w.sign()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient
+
+
+def test_a_weight_behind_a_function_of_ones_own_is_refused_and_the_way_out_is_the_same() -> None:
+    def refused(model: nn.Module, x: Tensor) -> Tensor:
+        return functional.linear(x, _Sign.apply(model.weight), model.bias).square().sum(1)
+
+    def taken(model: nn.Module, x: Tensor) -> Tensor:
+        w = cast("Tensor", model.weight)
+        return functional.linear(x, w + (w.sign() - w).detach(), model.bias).square().sum(1)
+
+    model, x = nn.Linear(4, 3), torch.randn(5, 4)
+    with pytest.raises(UnsupportedModel, match=r"w \+ \(q\(w\) - w\)\.detach\(\)"):
+        Engine(model, refused).clipped_sum(x, 1.0)
+    found, expected = (made(model, taken).clipped_sum(x, 1.0).gradients for made in (Engine, Reference))
+    plain = Reference(model, refused).clipped_sum(x, 1.0).gradients
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
+        torch.testing.assert_close(gradient, plain[name])

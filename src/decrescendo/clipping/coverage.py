@@ -64,5 +64,6 @@ def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> N
 def _message(name: str, above: Node) -> str:
     return (
         f"every use of a trainable parameter must be visible as a torch function, got {name} used by "
-        f"{above.name()} unseen. Freeze it, or write that part with ordinary torch operations"
+        f"{above.name()} unseen. Freeze it, or write that part with ordinary torch operations (of a function that "
+        "passes gradients straight through: w + (q(w) - w).detach())"
     )
