@@ -22,7 +22,7 @@ from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, constant_of, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
-from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, READS, Reading
+from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, NODES, READS, Reading
 from decrescendo.clipping.proof.storage import is_whole, paused, tensors_of
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
@@ -61,7 +61,7 @@ _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
 _SPLITS = frozenset({Tensor.tensor_split, torch.tensor_split})
 _CALLING = functional.triplet_margin_with_distance_loss
 _NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
-_SPECIAL = READS | CTC | DISTANCES | CHAINS | _SPLITS | _SHAPED.keys() | _NAMED
+_SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | _SPLITS | _SHAPED.keys() | _NAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +232,8 @@ class Recorder(TorchFunctionMode):
     def _special(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         if func in READS:
             self.watch.read(func, args, kwargs)
+        elif func in NODES:
+            self.watch.looks.check_node(self.watch.labels.counting)
         elif func in CTC:
             with self.watch.looks.reading((*args, *kwargs.values())):
                 return self._run(func, args, kwargs)

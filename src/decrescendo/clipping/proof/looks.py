@@ -1,22 +1,26 @@
 """What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
 
 import functools
+import inspect
 import os
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from types import CodeType, FrameType
 from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
+from torch.utils import checkpoint
 
 from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.proof.refusals import ALL_EXPERTS
 from decrescendo.clipping.proof.script import NOTHING, Event, Script
 
+_CHECKPOINT = cast("Any", checkpoint)
 # By these Python gets numbers of a tensor, and no hold of its memory.
 _COPIES = frozenset({"tolist", "data_ptr", "__repr__", "__reduce_ex__", "__deepcopy__"})
 
@@ -54,6 +58,8 @@ class Looks:
     # Whether torch functions are seen; and whether one is running that gives the losses of the CTC loss alone.
     recorded: bool = False
     within: bool = False
+    # Whether there was a CTC loss, of which a node of autograd's shows the longest target.
+    targets: bool = False
 
     def look(
         self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor | None]
@@ -161,6 +167,7 @@ class Looks:
         given = list(lengths)
         self.check_lengths(given)
         self.owned, self.within = not any(isinstance(value, (list, tuple)) for value in given), True
+        self.targets = True
         try:
             yield
         finally:
@@ -186,6 +193,24 @@ class Looks:
                     "in the batch. Give the lengths as a tensor that is part of the batch"
                 )
 
+    def check_node(self, counting: bool) -> None:
+        """Refuse to give a program a node of autograd's where sizes that it shows may be the data's; ``counting``:
+        whether data selected rows in this pass."""
+        if not (counting or self.targets) or _asks_for_a_hook(inspect.currentframe()) or self.vouched():
+            return
+        self.refuse(
+            f"the data must not steer the pass, but {line()} takes autograd's node of a tensor, which shows how many "
+            "rows the data select, or how long their longest target is. Use requires_grad, and hooks on tensors"
+        )
+
+    def check_saving(self, pack: Any) -> None:
+        """Refuse hooks on what autograd saves but torch's own: no mode sees what they read."""
+        if getattr(inspect.unwrap(pack), "__code__", None) not in _PACKS and not self.vouched():
+            self.refuse(
+                "the proof must see what a pass does, but saved_tensors_hooks runs a function of the program where "
+                f"nothing is seen, at {line()}. Use torch.utils.checkpoint or save_on_cpu, or leave it out"
+            )
+
 
 # Folders of torch, of what checks types, and of the engine; a user's folder may be named alike.
 _LIBRARIES = tuple(
@@ -204,6 +229,31 @@ def is_library(filename: str) -> bool:
 def is_program(filename: str) -> bool:
     """Whether a file of code is a program's; what was typed into a shell has none."""
     return filename.startswith("<") or not is_library(filename)
+
+
+# What torch's own hooks on saved tensors run: checkpoints, and memory on the CPU.
+_PACKS = frozenset(
+    code
+    for kind in (
+        _CHECKPOINT._checkpoint_hook,
+        _CHECKPOINT._recomputation_hook,
+        torch.autograd.graph.save_on_cpu,
+    )
+    for code in cast("Any", kind).__init__.__code__.co_consts
+    if isinstance(code, CodeType)
+)
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+# Where torch takes a node by itself: hooks on modules.
+_HOOKING = (os.path.join(_TORCH, "utils", "hooks.py"), os.path.join(_TORCH, "nn", "modules", "module.py"))
+
+
+def _asks_for_a_hook(frame: FrameType | None) -> bool:
+    """Whether torch's code for hooks on modules is what asks; ``frame``: of the engine, where it is asked."""
+    while frame is not None and not is_program(name := frame.f_code.co_filename):
+        if name.startswith(_TORCH):
+            return name in _HOOKING
+        frame = frame.f_back
+    return False
 
 
 def line() -> str:

@@ -21,6 +21,7 @@ READS: frozenset[_Method] = frozenset(
     if (method := getattr(Tensor, name, None)) is not None
 )  # fmt: skip
 CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
+NODES: frozenset[_Method] = frozenset({cast("Any", Tensor.grad_fn).__get__})
 DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
 CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
 
@@ -37,6 +38,8 @@ class Reading(TorchFunctionMode):
     ) -> Any:
         if func in READS:
             self._watch.read(func, args, kwargs or {})
+        elif func in NODES:
+            self._watch.looks.check_node(self._watch.labels.counting)
         elif self._watch.labels.counting:
             if func in SIZES:
                 return self._watch.counts.size(func, args, kwargs or {})

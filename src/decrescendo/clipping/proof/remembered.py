@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import io
 import itertools
 import operator
 import os
@@ -10,7 +11,7 @@ import sys
 import threading
 from array import array
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sized
+from collections.abc import Callable, Container, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from decimal import Decimal
 from fractions import Fraction
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.proof.looks import is_program
-from decrescendo.clipping.proof.storage import content_of, key_of
+from decrescendo.clipping.proof.storage import content_of, key_of, state_of
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
@@ -35,6 +36,17 @@ _TEXTS = (str, bytes, bytearray, array)
 _ITEMS = (list, tuple, set, frozenset, deque)
 _TORCHS = frozenset(vars(nn.Module()))
 _HOOKS = frozenset(name for name in _TORCHS if name.endswith("_hooks")) | {"_modules"}
+# What C code keeps where no attribute leads: random numbers, places in files and arrays, calls that were counted.
+_STATES: dict[type, Callable[[Any], object]] = {
+    random.Random: lambda value: hash(value.getstate()),
+    np.random.Generator: lambda value: repr(value.bit_generator.state),
+    np.random.RandomState: lambda value: repr(value.get_state(legacy=False)),
+    torch.Generator: state_of,
+    np.flatiter: lambda value: value.index,
+    io.BytesIO: lambda value: value.closed or (value.tell(), value.getvalue()),
+    io.StringIO: lambda value: value.closed or (value.tell(), value.getvalue()),
+    type(functools.lru_cache(len)): lambda value: tuple(value.cache_info()),
+}
 # Of a class, that Python code made it.
 _PYTHONS = 1 << 9
 _SHARING = "torch.distributed."
@@ -90,11 +102,11 @@ def _which(value: object, stale: Container[int]) -> object:
         return value[:_ENTRIES]
     if type(value) in (itertools.count, itertools.repeat):
         return repr(value)
-    if type(value) is random.Random:
-        return hash(value.getstate())
-    if type(value) is np.random.Generator:
-        return repr(value.bit_generator.state)
-    if isinstance(value, Iterator) and type(value).__module__ == "builtins":
+    if type(value) in _STATES:
+        return _STATES[type(value)](value)
+    if isinstance(value, np.random.BitGenerator) and _is_closed(type(value)):
+        return repr(value.state)
+    if isinstance(value, Iterator) and _is_closed(type(value)):
         return operator.length_hint(value, -1)
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value.__module__, value.__qualname__

@@ -62,6 +62,8 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 # Where the backward pass of the CTC loss is given what its forward pass kept.
 _ALPHAS = 6
+# The hooks on what autograd saves; of a trace torch's own too.
+_SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
@@ -170,6 +172,9 @@ class Watch(Pausable):
                 f"the proof must see what an operation does, but {func.name()} runs functions of the program where "
                 "nothing is seen. Use torch's ordinary operations (torch.where, scaled_dot_product_attention)"
             )
+        hooks = _SAVING(True)
+        if hooks is not None:
+            self.looks.check_saving(hooks[0])
         for kind in types:
             if kind not in _PLAIN:
                 if kind.__module__.startswith("torch._subclasses"):
