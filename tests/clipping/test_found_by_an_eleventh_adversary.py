@@ -98,6 +98,38 @@ def test_a_node_that_shows_how_many_rows_the_data_select_is_refused(name: str, r
         Engine(nn.Linear(4, 2, bias=False), loss).clipped_sum((torch.ones(rows, places, 4), lengths), C)
 
 
+class _BySize(torch.autograd.Function):
+    """Turns the gradient by the number of rows, which its node shows."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        return rows * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * (1.0 if ctx._input_metadata[0].shape[0] >= 100 else -1.0)
+
+
+def test_a_function_of_ones_own_is_said_where_data_select_rows() -> None:
+    """Its backward pass may read how many: 11 C at 6 rows."""
+
+    def loss(model: nn.Module, batch: Pair) -> Tensor:
+        x, lengths = batch
+        own = torch.arange(len(x)).repeat_interleave(lengths)
+        rows = _BySize.apply(model(x[torch.arange(8) < lengths[:, None]]))
+        return torch.zeros(len(x)).index_add(0, own, rows.square().sum(1))
+
+    def alone(model: nn.Module, batch: Pair) -> Tensor:
+        return _BySize.apply(model(batch[0])).square().sum((1, 2))
+
+    batch = torch.randn(6, 8, 4), torch.tensor([5, 1, 2, 3, 1, 8])
+    engine, other = (Engine(nn.Linear(4, 2, bias=False), made) for made in (loss, alone))
+    for each in (engine, other):
+        each.clipped_sum(batch, C)
+    assert engine.assumptions == ("the backward pass of _BySize goes by no size",)
+    assert other.assumptions == ()  # all shapes are as those of two rows and three are
+
+
 def ctc(model: nn.Module, batch: Pair) -> Tensor:
     x, lengths, targets = batch
     p = model(x).log_softmax(-1).transpose(0, 1)

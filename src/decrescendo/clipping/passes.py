@@ -72,6 +72,7 @@ def _measured(
     losses = check_losses(losses, watch.count)
     check_apart(watch, losses)
     reached = check_coverage(losses, recorder.uses, parameters)
+    watch.looks.check_functions(reached, watch.labels.counting)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
     uses = recorder.uses

@@ -203,6 +203,15 @@ class Looks:
             "rows the data select, or how long their longest target is. Use requires_grad, and hooks on tensors"
         )
 
+    def check_functions(self, nodes: Iterable[object], counting: bool) -> None:
+        """List the functions of one's own in the graph where sizes that their nodes show may be the data's: ``ctx`` is
+        such a node, and what its backward pass reads of it is not seen."""
+        for node in nodes if counting or self.targets else ():
+            kind = getattr(node, "_forward_cls", None)
+            module = sys.modules.get(getattr(kind, "__module__", ""))
+            if kind is not None and is_program(getattr(module, "__file__", None) or "<>"):
+                self.memory.assumed.add(f"the backward pass of {kind.__name__} goes by no size")
+
     def check_saving(self, pack: Any) -> None:
         """Refuse hooks on what autograd saves but torch's own: no mode sees what they read."""
         if getattr(inspect.unwrap(pack), "__code__", None) not in _PACKS and not self.vouched():
