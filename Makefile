@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
+# Of 18,000 modules that come along a few thousand are ever imported: these are compiled when they are, and kept,
+# whatever the surroundings say (a minute and a half of an installation).
+PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz gpu clean
@@ -13,7 +17,7 @@ help:  ## what can be made
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(wildcard src/decrescendo/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers
+	$(PIP) -e '.[plots,federated,studio,dev]' -e ./papers
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
@@ -32,10 +36,9 @@ types: $(STAMP)  ## strict types on src and papers/src
 layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports
 
-# Compiled modules are kept, whatever the surroundings say: tests start a hundred interpreters. Three at once on two cores (four take longer):
-# tests of several processes wait a quarter of their time.
+# Three at once on two cores (four take longer): tests of several processes wait a quarter of their time.
 unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal -q
+	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries), with types checked in every call
 	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu"
@@ -44,7 +47,7 @@ test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on othe
 	$(BIN)/python tests/support/machines.py $(LEGS)
 
 $(DOCS_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(PIP) -e '.[docs]'
 	touch $(DOCS_STAMP)
 
 docs: $(DOCS_STAMP)  ## the documentation site, into site/ (offline, warnings are errors, links checked)

@@ -10,7 +10,7 @@ from dp_accounting.pld import privacy_loss_distribution as other
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import integrate
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, epsilon_of
 from decrescendo.accounting.ledger import Ledger, Release
@@ -45,23 +45,27 @@ def two_steps_exactly(first: Release, second: Release, epsilon: float) -> float:
         if y <= 0:
             return -math.expm1(e)
         inner = math.log(y)
-        return p * (norm.cdf(-inner / mu + mu / 2) - y * norm.cdf(-inner / mu - mu / 2))
+        return p * float(ndtr(-inner / mu + mu / 2) - y * ndtr(-inner / mu - mu / 2))
 
     def add_curve(e: float) -> float:
         return -math.expm1(e) + math.exp(e) * remove_curve(-e)
 
     z, p = first.noise_multiplier, first.sample_rate
+
+    def density(x: float, mean: float) -> float:
+        return math.exp(-((x - mean) ** 2) / (2 * z**2)) / (z * math.sqrt(2 * math.pi))
+
     reach = np.linspace(-12 * z, 1 + 12 * z, 400)
 
-    def over_first(density, curve) -> float:
+    def over_first(weight, curve) -> float:
         pieces = itertools.pairwise(reach)
-        return sum(integrate.quad(lambda x: density(x) * curve(x), a, b, epsabs=1e-15)[0] for a, b in pieces)
+        return sum(integrate.quad(lambda x: weight(x) * curve(x), a, b, epsabs=1e-15)[0] for a, b in pieces)
 
     remove = over_first(
-        lambda x: (1 - p) * norm.pdf(x, 0, z) + p * norm.pdf(x, 1, z),
+        lambda x: (1 - p) * density(x, 0) + p * density(x, 1),
         lambda x: remove_curve(epsilon - loss(x)),
     )
-    add = over_first(lambda x: norm.pdf(x, 0, z), lambda x: add_curve(epsilon + loss(x)))
+    add = over_first(lambda x: density(x, 0), lambda x: add_curve(epsilon + loss(x)))
     return max(remove, add)
 
 

@@ -14,8 +14,9 @@ from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.accounting.truncated import left_of
 from decrescendo.errors import check_integer
 
-# Even grids of this share of epsilon: rounding then costs a few parts in a thousand for thousands of steps.
-_GRID_SHARE = 1 / 8_000
+# Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It costs
+# as the step's square times their number: of fewer steps the grid is as much coarser, up to so many times.
+_GRID_SHARE, _STEPS, _COARSER = 1 / 8_000, 5_000, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
     if ledger.is_allocated:
         return Verification(Allocated().least_epsilon(ledger.cut(1, None), delta), math.inf, guarantee)
     grid = max(guarantee.epsilon, 1e-3) * _GRID_SHARE * (4 if size > 1 else 1)  # mixtures take longer
+    grid *= min(max(1.0, math.sqrt(_STEPS / len(ledger))), _COARSER)
     upper = _compose(_rounded(ledger, values, up=False), grid, delta, size)
     quieter = _rounded(ledger, values, up=True)
     fine, coarse = (_compose(quieter, step, delta, size) for step in (grid, 2 * grid))
