@@ -189,16 +189,16 @@ def _is_closed(value: object) -> bool:
     """Whether what lies behind is no program's."""
     if isinstance(value, type):
         module = sys.modules.get(str(vars(value).get("__module__")))
-        return module is None or not _is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
+        return module is None or not is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
     if isinstance(value, ModuleType):
-        return not _is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
+        return not is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
     if type(value).__module__.startswith(_SHARING) and not isinstance(value, nn.Module):
         return True  # parts of parameters, put together for a while and given up again
     return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
 
 @functools.cache
-def _is_own(filename: str) -> bool:
+def is_own(filename: str) -> bool:
     """Whether a file of code is a program's, and neither Python's own nor of an installed package."""
     installed = filename == "<builtins>" or filename.startswith(_STANDARD) or "-packages" in filename
     return is_program(filename) and not installed
@@ -227,7 +227,7 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
             for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False)
         ]
         names = [(name, value.__globals__.get(name)) for name in _names_in(code)]
-        if not _is_own(code.co_filename):
+        if not is_own(code.co_filename):
             names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
         modules = [
             (name, item) for name, item in names if isinstance(item, ModuleType) and not _is_closed(item)
