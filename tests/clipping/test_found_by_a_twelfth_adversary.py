@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.nn import functional
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
 
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import UnsupportedModel
@@ -381,6 +382,33 @@ def test_warnings_do_not_tell_how_many_rows_data_select(run: Any) -> None:
 
     selecting(sign)().clipped_sum(selected(), C)
     assert not any("[125]" in message for message in told)  # comparisons run on two rows and on three
+
+
+def test_a_profiler_that_notes_shapes_is_said_where_data_select_rows() -> None:
+    """23 C at 12 rows."""
+
+    def sign(rows: Tensor) -> float:
+        with torch.autograd.profiler.profile(record_shapes=True) as profile:
+            rows.detach().exp()
+        shapes = [shape for event in profile.function_events or () for shape in event.input_shapes if shape]
+        return 1.0 if max(shape[0] for shape in shapes) > 100 else -1.0
+
+    engine = selecting(sign)()
+    engine.clipped_sum(selected(), C)
+    assert engine.assumptions == ("a profiler that runs in a pass tells the program no shape",)
+
+
+def test_a_mode_that_counts_operations_is_said() -> None:
+    """Its count is that of the rows that data select: 23 C at 12 rows."""
+
+    def sign(rows: Tensor) -> float:
+        with FlopCounterMode(display=False) as counter:
+            rows.detach()[:, None] @ torch.ones(1, 1)
+        return 1.0 if counter.get_total_flops() > 2 * 100 else -1.0
+
+    engine = selecting(sign)()
+    engine.clipped_sum(selected(), C)
+    assert len(engine.assumptions) == 1
 
 
 class _Renamed(torch.autograd.Function):

@@ -1,13 +1,13 @@
 """Code of the program's that torch's own code calls while a function of it runs: no mode for functions is on there."""
 
 import functools
-import sys
 from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils import checkpoint
 
 from decrescendo.clipping.proof.looks import code_of, is_program
 from decrescendo.clipping.proof.remembered import is_own
@@ -38,7 +38,7 @@ def called(
         if name.split("::")[0] not in _TORCHS and name.split(".")[0] not in DECLARED:
             yield name.removesuffix(".default")
     modes = _C._len_torch_dispatch_stack()
-    if modes and (top := _C._get_dispatch_stack_at(modes - 1)) is not watch and not _is_torchs(top):
+    if modes and (top := _C._get_dispatch_stack_at(modes - 1)) is not watch and not _keeps(top):
         yield type(top).__name__
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) not in _ORDINARY:
@@ -69,9 +69,8 @@ def _is_subclass(kind: type) -> bool:
     return code is not None and is_program(code.co_filename)
 
 
-def _is_torchs(mode: object) -> bool:
-    """Whether a mode is torch's, and calls no function that it was given (what a checkpoint keeps)."""
-    module = sys.modules.get(type(mode).__module__)
+def _keeps(mode: object) -> bool:
+    """Whether a mode is the one that keeps what a checkpoint says, and calls no function of the program's for that."""
     policy = code_of(getattr(mode, "policy_fn", None))
     own = policy is not None and is_program(policy.co_filename)
-    return not own and not is_program(getattr(module, "__file__", None) or "<>")
+    return type(mode).__module__ == checkpoint.__name__ and not own

@@ -59,6 +59,8 @@ class Looks:
     # Whether torch functions are seen; and whether one is running that gives the losses of the CTC loss alone.
     recorded: bool = False
     within: bool = False
+    # Whether a profiler was on.
+    profiled: bool = False
     # Whether there was a CTC loss, of which a node of autograd's shows the longest target.
     targets: bool = False
 
@@ -204,9 +206,16 @@ class Looks:
             "rows the data select, or how long their longest target is. Use requires_grad, and hooks on tensors"
         )
 
+    def check_profiler(self, counting: bool) -> None:
+        """List a profiler where data select rows: it may note all shapes."""
+        self.profiled = self.profiled or _PROFILING()
+        if self.profiled and counting:
+            self.memory.assumed.add("a profiler that runs in a pass tells the program no shape")
+
     def check_functions(self, nodes: Iterable[object], counting: bool) -> None:
         """List the functions of one's own in the graph where sizes that their nodes show may be the data's: ``ctx`` is
         such a node, and what its backward pass reads of it is not seen."""
+        self.check_profiler(counting)
         for node in nodes if counting or self.targets else ():
             kind = getattr(node, "_forward_cls", None)
             if kind is not None and not _is_librarys(kind):
@@ -255,6 +264,7 @@ _PACKS = frozenset(
 )
 # The hooks on what autograd saves; of a trace torch's own too.
 _SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
+_PROFILING = cast("Any", torch)._C._autograd._profiler_enabled
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _DYNAMO = os.path.join(_TORCH, "_dynamo", "")
 # Where torch takes a node by itself: hooks on modules.

@@ -158,6 +158,7 @@ class Watch(Pausable):
     def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
         self.looks.check_saving()
+        self.looks.check_profiler(self.labels.counting)
         self.memory.assumed.update(
             f"{name}, whose code torch calls, keeps nothing of the data"
             for name in called(self, func, types, args, kwargs)
