@@ -15,6 +15,8 @@ from decrescendo.clipping.proof.tables import DECLARED
 
 _C = cast("Any", torch)._C
 _TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
+_OVERLOADS = frozenset({OpOverload, OpOverloadPacket})
+_DEPTH, _AT = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at
 _ORDINARY = frozenset(
     {Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 )
@@ -32,13 +34,13 @@ def called(
     for kind in types:
         if kind is not Tensor and _is_subclass(kind):
             yield f"{kind.__name__}.__torch_function__"
-    if isinstance(func, (OpOverload, OpOverloadPacket)):
+    if type(func) in _OVERLOADS:
         name = str(cast("Any", func)._qualified_op_name if type(func) is OpOverloadPacket else func)
         name = name.replace(".", "::", 1) if "::" not in name else name
         if name.split("::")[0] not in _TORCHS and name.split(".")[0] not in DECLARED:
             yield name.removesuffix(".default")
-    modes = _C._len_torch_dispatch_stack()
-    if modes and (top := _C._get_dispatch_stack_at(modes - 1)) is not watch and not _keeps(top):
+    modes = _DEPTH()
+    if modes and (top := _AT(modes - 1)) is not watch and not _keeps(top):
         yield type(top).__name__
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) not in _ORDINARY:

@@ -159,10 +159,8 @@ class Watch(Pausable):
         """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
         self.looks.check_saving()
         self.looks.check_profiler(self.labels.counting)
-        self.memory.assumed.update(
-            f"{name}, whose code torch calls, keeps nothing of the data"
-            for name in called(self, func, types, args, kwargs)
-        )
+        for name in called(self, func, types, args, kwargs):
+            self.memory.assumed.add(f"{name}, whose code torch calls, keeps nothing of the data")
 
     supports_higher_order_operators = True
 
