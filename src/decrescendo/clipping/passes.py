@@ -16,11 +16,11 @@ from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of, is_data
-from decrescendo.clipping.proof.reading import Reading
+from decrescendo.clipping.proof.reading import Reading, opened
 from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
 from decrescendo.clipping.proof.watch import Watch
-from decrescendo.clipping.recording import Recorder, Use, opened
+from decrescendo.clipping.recording import Recorder, Use
 from decrescendo.clipping.reference import check_losses
 from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace

@@ -294,20 +294,27 @@ class Prover:
             UnsupportedModel: they are not the same.
         """
         parameters = trainable_of(self._held)
-        with torch.enable_grad():
-            # A program that reads numbers gets none of them here either: it could keep what is true.
-            natural = not done.watch.looks.poisoned
-            losses = self._plain(batch, rows, done.watch.count, seed, done.watch.script, natural=natural)
-            each = losses.unbind()
+        # A program that reads numbers gets none of them here either: it could keep what is true.
+        natural = not done.watch.looks.poisoned
+
+        def plain() -> tuple[Tensor, ...]:
+            count, script = done.watch.count, done.watch.script
+            with torch.enable_grad():
+                return self._plain(batch, rows, count, seed, script, natural=natural).unbind()
+
+        each = plain()
+        losses = torch.stack(each).detach()
         if done.watch.looks.asked:
             return  # then examples alone are compared
-        self._check_losses(losses.detach(), batch, rows, done, seed)
+        self._check_losses(losses, batch, rows, done, seed)
         dtypes = [losses.dtype, done.watch.coarsest, *(p.dtype for p in parameters.values())]
         tolerance = 2 * max(map(_tolerance, dtypes))
         with full_precision():
             squares = {name: found.sqrt() for name, found in done.squares().items()}
-        for row, loss in enumerate(each):
-            found = _norms_and_errors(loss, parameters, done, row)
+        for row in range(len(each)):
+            # Each from a graph of its own: there are such as allow one backward pass only (selective checkpoints).
+            each = plain() if row else each
+            found = _norms_and_errors(each[row], parameters, done, row)
             whole = math.hypot(*(norm for norm, _ in found.values()))
             if not math.isfinite(whole) or not all(torch.isfinite(norms[row]) for norms in squares.values()):
                 continue  # it counts for nothing, as squares that overflow do
@@ -420,7 +427,7 @@ def _norms_and_errors(
     handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
     try:
         with torch.enable_grad():
-            torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
+            torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()

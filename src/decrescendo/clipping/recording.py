@@ -22,7 +22,7 @@ from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, constant_of, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
-from decrescendo.clipping.proof.reading import CHAINS, CTC, DISTANCES, NODES, READS, Reading
+from decrescendo.clipping.proof.reading import BACKWARD, CHAINS, CTC, DISTANCES, NODES, READS, Reading, opened
 from decrescendo.clipping.proof.storage import is_whole, paused, tensors_of
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
@@ -190,12 +190,16 @@ class Recorder(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         try:
+            if func not in SIZES:
+                self.watch.check_called(func, types, args, kwargs or {})
             return self._seen(func, args, kwargs or {})
         except (DecrescendoError, AttributeError):
             raise
         except Exception as error:
-            # Functions in Python raise others of their own, after answers that do not depend on the data.
-            if not isinstance(func, FunctionType) or isinstance(error, (RuntimeError, IndexError)):
+            # Functions in Python raise others of their own, after answers that do not depend on the data; but they see
+            # how many rows there are.
+            told = not isinstance(func, FunctionType) or isinstance(error, (RuntimeError, IndexError))
+            if told or self.watch.counts.within:
                 self.watch.raised = self.watch.raised or f"{name_of(func)} raised {type(error).__name__}"
             raise
 
@@ -210,7 +214,12 @@ class Recorder(TorchFunctionMode):
             self.watch.counts.enter(func, args, kwargs)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
-        if func is torch.autograd.grad:
+            with self.watch.counts.quiet():
+                return self._chosen(func, args, kwargs)
+        return self._chosen(func, args, kwargs)
+
+    def _chosen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func in BACKWARD:
             return self._run(self._reading(func), args, kwargs)
         if func in CHECKS:
             names, check = CHECKS[func]
@@ -224,6 +233,8 @@ class Recorder(TorchFunctionMode):
 
         @functools.wraps(func)
         def run(*args: Any, **kwargs: Any) -> Any:
+            nodes = (node for node, _ in walk(_nodes_of((*args, *kwargs.values()))))
+            self.watch.looks.check_functions(nodes, self.watch.labels.counting)
             with Reading(self.watch):
                 return opened(func)(*args, **kwargs)
 
@@ -580,6 +591,10 @@ def _roots(found: list[Tracked]) -> tuple[str, ...]:
     return tuple(sorted({root for item in found for root in item.roots}))
 
 
+def _nodes_of(values: Iterable[Any]) -> list[Any]:
+    return [get_gradient_edge(tensor).node for tensor in tensors_of(values) if tensor.requires_grad]
+
+
 def leaves(tensor: Tensor) -> Iterator[int]:
     """The ids of the leaves of a tensor's graph."""
     starts = [get_gradient_edge(tensor).node] if tensor.requires_grad else []
@@ -611,19 +626,3 @@ def name_of(func: Callable[..., Any]) -> str:
 def is_composite(func: Callable[..., Any]) -> bool:
     """Whether ``func`` is one of torch's Python functions, whose operations can be seen one by one."""
     return isinstance(func, FunctionType) and func.__module__ in ("torch.nn.functional", "torch.functional")
-
-
-def opened(func: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a composite that does not hand itself to the active mode, so that inner calls are seen."""
-    function = cast("FunctionType", func)
-
-    def no(*_: object) -> bool:
-        return False
-
-    ungated = {key: no for key in function.__globals__ if key.startswith("has_torch_function")}
-    copy = FunctionType(
-        function.__code__, {**function.__globals__, **ungated}, function.__name__, function.__defaults__,
-        function.__closure__,
-    )  # fmt: skip
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy

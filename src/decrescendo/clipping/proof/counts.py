@@ -7,8 +7,9 @@ Longer than most files: which tensors show such a size, and what Python may do w
 """
 
 import math
+import warnings
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn, cast
 
 import torch
@@ -208,6 +209,10 @@ class Counts:
         dim = args[at] if len(args) > at else kwargs.get("dim", 0)
         if isinstance(place, Mixed) or place.dim == dim % cast("Tensor", tensor).dim():
             self._refuse()
+
+    def quiet(self) -> AbstractContextManager[object]:
+        """Inside, a function that was given rows that the data selected runs: its warnings would say how many."""
+        return warnings.catch_warnings(action="ignore") if self.within else nullcontext()
 
     def _counted(self, tensor: Tensor) -> Place | Mixed | None:
         """Where a tensor has rows that the data selected; why that is not known; or ``None`` where it has none."""

@@ -1,5 +1,6 @@
 """What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
 
+import dis
 import functools
 import inspect
 import os
@@ -8,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, NoReturn, cast
 
 import torch
@@ -58,6 +59,8 @@ class Looks:
     # Whether torch functions are seen; and whether one is running that gives the losses of the CTC loss alone.
     recorded: bool = False
     within: bool = False
+    # Whether a profiler was on.
+    profiled: bool = False
     # Whether there was a CTC loss, of which a node of autograd's shows the longest target.
     targets: bool = False
 
@@ -203,18 +206,26 @@ class Looks:
             "rows the data select, or how long their longest target is. Use requires_grad, and hooks on tensors"
         )
 
+    def check_profiler(self, counting: bool) -> None:
+        """List a profiler where data select rows: it may note all shapes."""
+        self.profiled = self.profiled or _PROFILING()
+        if self.profiled and counting:
+            self.memory.assumed.add("a profiler that runs in a pass tells the program no shape")
+
     def check_functions(self, nodes: Iterable[object], counting: bool) -> None:
         """List the functions of one's own in the graph where sizes that their nodes show may be the data's: ``ctx`` is
         such a node, and what its backward pass reads of it is not seen."""
+        self.check_profiler(counting)
         for node in nodes if counting or self.targets else ():
             kind = getattr(node, "_forward_cls", None)
-            module = sys.modules.get(getattr(kind, "__module__", ""))
-            if kind is not None and is_program(getattr(module, "__file__", None) or "<>"):
+            if kind is not None and not _is_librarys(kind):
                 self.memory.assumed.add(f"the backward pass of {kind.__name__} goes by no size")
 
-    def check_saving(self, pack: Any) -> None:
-        """Refuse hooks on what autograd saves but torch's own: no mode sees what they read."""
-        if getattr(inspect.unwrap(pack), "__code__", None) not in _PACKS and not self.vouched():
+    def check_saving(self) -> None:
+        """Refuse hooks on what autograd saves but torch's own: no mode sees what they read. Asked before a function
+        runs: a hook may take itself away."""
+        hooks = _SAVING(True)
+        if hooks is not None and code_of(hooks[0]) not in _PACKS and not self.vouched():
             self.refuse(
                 "the proof must see what a pass does, but saved_tensors_hooks runs a function of the program where "
                 f"nothing is seen, at {line()}. Use torch.utils.checkpoint or save_on_cpu, or leave it out"
@@ -251,18 +262,47 @@ _PACKS = frozenset(
     for code in cast("Any", kind).__init__.__code__.co_consts
     if isinstance(code, CodeType)
 )
+# The hooks on what autograd saves; of a trace torch's own too.
+_SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
+_PROFILING = cast("Any", torch)._C._autograd._profiler_enabled
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_DYNAMO = os.path.join(_TORCH, "_dynamo", "")
 # Where torch takes a node by itself: hooks on modules.
 _HOOKING = (os.path.join(_TORCH, "utils", "hooks.py"), os.path.join(_TORCH, "nn", "modules", "module.py"))
 
 
 def _asks_for_a_hook(frame: FrameType | None) -> bool:
-    """Whether torch's code for hooks on modules is what asks; ``frame``: of the engine, where it is asked."""
+    """Whether torch's code for hooks on modules is what asks, and by itself (no C function that it was given to call);
+    ``frame``: of the engine, where it is asked."""
     while frame is not None and not is_program(name := frame.f_code.co_filename):
         if name.startswith(_TORCH):
-            return name in _HOOKING
+            return name in _HOOKING and frame.f_lasti in _loads(frame.f_code)
         frame = frame.f_back
     return False
+
+
+@functools.cache
+def _loads(code: CodeType) -> frozenset[int]:
+    """Where a function takes a node of a tensor."""
+    found = (one for one in dis.get_instructions(code) if one.opname == "LOAD_ATTR")
+    return frozenset(one.offset for one in found if one.argval == "grad_fn")
+
+
+def code_of(function: object) -> CodeType | None:
+    """What a function runs, past the one by which torch keeps its compiler away from it."""
+    while isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_DYNAMO):
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        function = next((cell.cell_contents for name, cell in cells if name == "fn"), None)
+    return function.__code__ if isinstance(function, FunctionType) else None
+
+
+def _is_librarys(kind: type) -> bool:
+    """Whether a class is torch's own or the engine's: it is what their module has by its name."""
+    module = sys.modules.get(kind.__module__)
+    found: object = module
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is kind and not is_program(getattr(module, "__file__", None) or "<>")
 
 
 def line() -> str:

@@ -1,6 +1,7 @@
 """Functions by which Python gets at the numbers of a tensor past the dispatcher, or with numbers read from one."""
 
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, cast
 
 import torch
@@ -21,6 +22,8 @@ READS: frozenset[_Method] = frozenset(
     if (method := getattr(Tensor, name, None)) is not None
 )  # fmt: skip
 CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
+# Backward passes, which call code of the program's.
+BACKWARD: frozenset[_Method] = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
 NODES: frozenset[_Method] = frozenset({cast("Any", Tensor.grad_fn).__get__})
 DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
 CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
@@ -36,6 +39,10 @@ class Reading(TorchFunctionMode):
     def __torch_function__(
         self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self._watch.check_called(func, types, args, kwargs or {})
+        if func in BACKWARD:
+            with self:
+                return opened(func)(*args, **(kwargs or {}))
         if func in READS:
             self._watch.read(func, args, kwargs or {})
         elif func in NODES:
@@ -46,4 +53,22 @@ class Reading(TorchFunctionMode):
             self._watch.counts.enter(func, args, kwargs or {})
             if is_given(args, kwargs or {}):
                 return self._watch.counts.given(func, args, kwargs or {}, func)
+            with self._watch.counts.quiet():
+                return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def opened(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a composite that does not hand itself to the active mode, so that inner calls are seen."""
+    function = cast("FunctionType", func)
+
+    def no(*_: object) -> bool:
+        return False
+
+    ungated = {key: no for key in function.__globals__ if key.startswith("has_torch_function")}
+    copy = FunctionType(
+        function.__code__, {**function.__globals__, **ungated}, function.__name__, function.__defaults__,
+        function.__closure__,
+    )  # fmt: skip
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy

@@ -6,16 +6,27 @@ import io
 import itertools
 import operator
 import os
+import queue
 import random
 import sys
 import threading
+import warnings
 from array import array
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sized
 from contextvars import ContextVar
+from datetime import date, time, timedelta
 from decimal import Decimal
 from fractions import Fraction
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    ModuleType,
+)
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -27,8 +38,9 @@ from decrescendo.clipping.proof.storage import content_of, key_of, state_of
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
-# Objects of a program, and entries of a container, that are looked at: longer ones (data sets) by their length alone.
-_MOST, _ENTRIES = 20_000, 1_000
+# Objects of a program, and entries of a container, that are looked at; longer ones as a whole, and the longest (data
+# sets) by their length alone.
+_MOST, _ENTRIES, _LONGEST = 20_000, 1_000, 2**22
 _NUMBERS = (int, float, complex, Decimal, Fraction)
 # Of the global names that a function of an installed package uses: those that may be its memory.
 _MEMORIES = (int, float, dict, list, set, deque, FunctionType)
@@ -46,6 +58,10 @@ _STATES: dict[type, Callable[[Any], object]] = {
     io.BytesIO: lambda value: value.closed or (value.tell(), value.getvalue()),
     io.StringIO: lambda value: value.closed or (value.tell(), value.getvalue()),
     type(functools.lru_cache(len)): lambda value: tuple(value.cache_info()),
+    GeneratorType: lambda value: value.gi_frame and value.gi_frame.f_lasti,
+    itertools.cycle: lambda value: _turned(value),
+    queue.SimpleQueue: lambda value: value.qsize(),
+    **dict.fromkeys((itertools.count, itertools.repeat, date, time, timedelta), repr),
 }
 # Of a class, that Python code made it.
 _PYTHONS = 1 << 9
@@ -77,6 +93,8 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
             found[f"{name}.size"] = value.size
             if value.dtype.kind in "biuf" and value.size <= _ENTRIES:
                 found[f"{name}.sum()"] = float(value.view(np.ndarray).sum())
+            if value.dtype.kind == "O" and value.size <= _ENTRIES:
+                left += [(f"{name}.{at}", item) for at, item in enumerate(value.ravel().tolist())]
         elif isinstance(value, _TEXTS):
             found[f"len({name})"] = len(value)
         elif id(value) not in seen and not _is_closed(value):
@@ -84,6 +102,8 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
             if isinstance(value, (dict, *_ITEMS)):
                 found[f"len({name})"] = size = len(cast("Sized", value))
                 if size > _ENTRIES:
+                    if stale is not None and size <= _LONGEST:
+                        found[f"{name} "] = hash(tuple(_number_or_id(item) for _, item in _held(value)))
                     continue
             left += [(f"{name}.{key}" if key else name, item) for key, item in _held(value)]
     return found
@@ -97,11 +117,12 @@ def _which(value: object, stale: Container[int]) -> object:
         plain = type(value) is Tensor and value.layout is torch.strided and not value.is_quantized
         if not plain or key_of(value) in stale or not value.untyped_storage().nbytes():
             return value.shape
-        return (value.shape, content_of(value) if value.numel() <= _ENTRIES else value._version)
-    if isinstance(value, _TEXTS):
+        version = None if value.is_inference() else value._version
+        return (value.shape, version, content_of(value) if value.numel() <= _ENTRIES else None)
+    if isinstance(value, str):
         return value[:_ENTRIES]
-    if type(value) in (itertools.count, itertools.repeat):
-        return repr(value)
+    if (memory := _memory_of(value)) is not None:
+        return memory
     if type(value) in _STATES:
         return _STATES[type(value)](value)
     if isinstance(value, np.random.BitGenerator) and _is_closed(type(value)):
@@ -111,6 +132,34 @@ def _which(value: object, stale: Container[int]) -> object:
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value.__module__, value.__qualname__
     return type(value).__qualname__
+
+
+def _memory_of(value: object) -> object:
+    """What lies in the memory that a value shows to any C code (arrays, numbers of ctypes, mapped files), in short."""
+    if isinstance(value, np.ndarray):
+        plain = value.dtype.kind != "O" and value.nbytes <= _LONGEST
+        return hash(value.view(np.ndarray).tobytes()) if plain else None
+    if isinstance(getattr(type(value), "__buffer__", None), FunctionType):
+        return None  # code of the program's
+    try:
+        shown = memoryview(cast("Any", value))
+    except (TypeError, ValueError, BufferError):
+        return None
+    with shown:
+        return hash(shown.tobytes()) if shown.nbytes <= _LONGEST else None
+
+
+def _turned(cycle: Any) -> object:
+    """Where a cycle is in what it has kept; Python says so up to 3.13."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return operator.length_hint(cycle.__reduce__()[1][0], -1)
+    except TypeError:
+        return None
+
+
+def _number_or_id(value: object) -> object:
+    return value if isinstance(value, _NUMBERS) else id(value)
 
 
 def moved(before: Numbers, now: Numbers) -> set[str]:
@@ -140,16 +189,16 @@ def _is_closed(value: object) -> bool:
     """Whether what lies behind is no program's."""
     if isinstance(value, type):
         module = sys.modules.get(str(vars(value).get("__module__")))
-        return module is None or not _is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
+        return module is None or not is_own(getattr(module, "__file__", None) or f"<{module.__name__}>")
     if isinstance(value, ModuleType):
-        return not _is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
+        return not is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
     if type(value).__module__.startswith(_SHARING) and not isinstance(value, nn.Module):
         return True  # parts of parameters, put together for a while and given up again
     return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
 
 @functools.cache
-def _is_own(filename: str) -> bool:
+def is_own(filename: str) -> bool:
     """Whether a file of code is a program's, and neither Python's own nor of an installed package."""
     installed = filename == "<builtins>" or filename.startswith(_STANDARD) or "-packages" in filename
     return is_program(filename) and not installed
@@ -178,7 +227,7 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
             for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False)
         ]
         names = [(name, value.__globals__.get(name)) for name in _names_in(code)]
-        if not _is_own(code.co_filename):
+        if not is_own(code.co_filename):
             names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
         modules = [
             (name, item) for name, item in names if isinstance(item, ModuleType) and not _is_closed(item)

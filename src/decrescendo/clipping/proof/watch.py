@@ -17,6 +17,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
+from decrescendo.clipping.proof.called import called
 from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import (
     LAID_ALONG,
@@ -62,8 +63,6 @@ _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 # Where the backward pass of the CTC loss is given what its forward pass kept.
 _ALPHAS = 6
-# The hooks on what autograd saves; of a trace torch's own too.
-_SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
@@ -156,6 +155,13 @@ class Watch(Pausable):
         tensors = tensors_of((*args, *kwargs.values()))
         self.looks.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
 
+    def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
+        self.looks.check_saving()
+        self.looks.check_profiler(self.labels.counting)
+        for name in called(self, func, types, args, kwargs):
+            self.memory.assumed.add(f"{name}, whose code torch calls, keeps nothing of the data")
+
     supports_higher_order_operators = True
 
     @classmethod
@@ -172,9 +178,6 @@ class Watch(Pausable):
                 f"the proof must see what an operation does, but {func.name()} runs functions of the program where "
                 "nothing is seen. Use torch's ordinary operations (torch.where, scaled_dot_product_attention)"
             )
-        hooks = _SAVING(True)
-        if hooks is not None:
-            self.looks.check_saving(hooks[0])
         for kind in types:
             if kind not in _PLAIN:
                 if kind.__module__.startswith("torch._subclasses"):

@@ -1,0 +1,78 @@
+"""Code of the program's that torch's own code calls while a function of it runs: no mode for functions is on there."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils import checkpoint
+
+from decrescendo.clipping.proof.looks import code_of, is_program
+from decrescendo.clipping.proof.remembered import is_own
+from decrescendo.clipping.proof.tables import DECLARED
+
+_C = cast("Any", torch)._C
+_TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
+_OVERLOADS = frozenset({OpOverload, OpOverloadPacket})
+_DEPTH, _AT = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at
+_ORDINARY = frozenset(
+    {Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
+)
+_ASKED = (
+    "__index__", "__int__", "__float__", "__complex__", "__bool__", "__len__", "__getitem__", "__iter__", "__array__",
+    "__torch_function__", "__dlpack__",
+)  # fmt: skip
+
+
+def called(
+    watch: object, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[str]:
+    """What a function of torch's calls of the program: ways of a tensor's subclass, an operation of its own, a mode
+    above the proof, numbers that are objects."""
+    for kind in types:
+        if kind is not Tensor and _is_subclass(kind):
+            yield f"{kind.__name__}.__torch_function__"
+    if type(func) in _OVERLOADS:
+        name = str(cast("Any", func)._qualified_op_name if type(func) is OpOverloadPacket else func)
+        name = name.replace(".", "::", 1) if "::" not in name else name
+        if name.split("::")[0] not in _TORCHS and name.split(".")[0] not in DECLARED:
+            yield name.removesuffix(".default")
+    modes = _DEPTH()
+    if modes and (top := _AT(modes - 1)) is not watch and not _keeps(top):
+        yield type(top).__name__
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if type(value) not in _ORDINARY:
+            yield from _strange(value)
+
+
+def _strange(value: object) -> Iterator[str]:
+    if isinstance(value, (list, tuple)):
+        for item in cast("list[object]", value):
+            if type(item) not in _ORDINARY:
+                yield from _strange(item)
+    elif isinstance(value, slice):
+        yield from _strange((value.start, value.stop, value.step))
+    elif _answers(type(value)):
+        yield type(value).__name__
+
+
+@functools.cache
+def _answers(kind: type) -> bool:
+    """Whether code of the program's answers where torch asks an object for a number, or for several."""
+    found = (code_of(getattr(kind, name, None)) for name in _ASKED)
+    return any(code is not None and is_own(code.co_filename) for code in found)
+
+
+@functools.cache
+def _is_subclass(kind: type) -> bool:
+    code = code_of(getattr(getattr(kind, "__torch_function__", None), "__func__", None))
+    return code is not None and is_program(code.co_filename)
+
+
+def _keeps(mode: object) -> bool:
+    """Whether a mode is the one that keeps what a checkpoint says, and calls no function of the program's for that."""
+    policy = code_of(getattr(mode, "policy_fn", None))
+    own = policy is not None and is_program(policy.co_filename)
+    return type(mode).__module__ == checkpoint.__name__ and not own
