@@ -2,6 +2,7 @@
 generated test hangs on the clock. And a test process computes in one thread, as do the processes that it starts, unless
 ``OMP_NUM_THREADS`` says otherwise: threads of several test processes wait for each other, and burn what they wait."""
 
+import gc
 import os
 from importlib.util import find_spec
 
@@ -15,3 +16,9 @@ settings.register_profile("decrescendo", deadline=None)
 settings.load_profile("decrescendo")
 
 collect_ignore_glob = [] if find_spec("flwr") else ["src/decrescendo/federated/flower/*"]
+
+
+def pytest_collection_finish() -> None:
+    """Ten thousand tests and what they imported stay: the garbage collector need not look at them again and again."""
+    gc.collect()
+    gc.freeze()
