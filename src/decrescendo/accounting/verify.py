@@ -14,8 +14,8 @@ from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.accounting.truncated import left_of
 from decrescendo.errors import check_integer
 
-# Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It costs
-# as the step's square times their number: of fewer steps the grid is as much coarser, up to so many times.
+# Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It
+# costs as a grid's square times the number of steps: of fewer the grid is as much coarser, up to so many times.
 _GRID_SHARE, _STEPS, _COARSER = 1 / 8_000, 5_000, 16
 
 
