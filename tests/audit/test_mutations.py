@@ -127,13 +127,13 @@ def moving_batch(budget: Budget) -> Attack:
 
 # Which data set shows which break, at which epsilon and with how many runs.
 CASES = [
-    (one_among_ordinary_rows, 4.0, 100, "no noise"),
+    pytest.param(one_among_ordinary_rows, 4.0, 100, "no noise", marks=pytest.mark.slow),
     (batch_size, 4.0, 80, "divided by the realised batch size"),
     pytest.param(moving_batch, 4.0, 80, "divided by the realised batch size", marks=pytest.mark.slow),
     (one_long_text, 4.0, 100, "padded to the longest of the batch"),
     # (Beside `test_a_cap_that_the_accountant_ignores_is_caught_and_cannot_be_planned`.)
     pytest.param(crowded, 8.0, 300, "cut to a buffer, accounted as whole", marks=pytest.mark.slow),
-    (counted, 4.0, 100, "count without its noise"),
+    pytest.param(counted, 4.0, 100, "count without its noise", marks=pytest.mark.slow),
     pytest.param(opposed_rows, 8.0, 120, "shuffled, accounted as Poisson", marks=pytest.mark.slow),
     pytest.param(opposed_bins, 4.0, 1500, "shuffled, sold as random allocation", marks=pytest.mark.slow),
 ]
@@ -168,6 +168,7 @@ class TestManyRuns:
             assert broken.plan.guarantee.epsilon <= 8
             assert "curve" in many_runs(broken, runs=300, seed=3).caught_by
 
+    @pytest.mark.slow
     def test_allocation_that_is_counted_as_poisson_is_caught_and_allocation_is_not(self) -> None:
         """The library as it is, but for a ledger that forgets that everybody takes part."""
         honest = many_runs(once(Budget(4.0, 1e-5)), runs=120, seed=3)

@@ -32,6 +32,7 @@ def test_every_class_with_parameters_has_a_probe() -> None:
     assert found.keys() - PROBES.keys() == set()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="the page is of one version of torch")
 def test_the_page_is_what_the_probes_say() -> None:
     assert coverage_page.PAGE.read_text(encoding="utf-8") == coverage_page.page(), (

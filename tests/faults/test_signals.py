@@ -37,7 +37,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     calls = (
         ["plan", *small, "--schedule", "constant", "--save", str(place / "plan.json")],
-        # With checkpoints too: without them the engine chooses methods by the clock, and last digits may differ.
         ["train", "digits", "--plan", str(place / "plan.json"), "--seed", "1", "--out", str(place / "calm"),
          "--checkpoints", str(place / "calm-kept"), "--threads", "1"],
     )  # fmt: skip

@@ -130,6 +130,7 @@ class TestCalibration:
         with pytest.raises((InvalidType, TypeError)):
             Plan(plan.budget, 6, plan.schedule, plan.guarantee)  # type: ignore[arg-type]
 
+    @pytest.mark.slow
     def test_other_judges_take_many_rates(self) -> None:
         """More rates than they are asked about one by one: rounded up, so that the answer stays a bound."""
         ledger = Ledger.of(np.linspace(1.4, 1.2, 300), np.linspace(0.01, 0.02, 300))

@@ -115,20 +115,22 @@ def test_where_all_steps_matter_alike_all_are_alike() -> None:
     assert np.ptp(plan.noise_multiplier) < 1e-6
 
 
-def test_a_neighbourhood_of_the_plan_holds_nothing_much_better_for_the_real_accountant() -> None:
+@pytest.mark.parametrize(
+    "power", [0.67, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.85, 1.15, 1.33))]
+)
+def test_a_neighbourhood_of_the_plan_holds_nothing_much_better_for_the_real_accountant(power: float) -> None:
     """The shape is the theorem's; by the certified accountant, batches moved a third less or more gain under 1 %."""
     budget, influence = dc.Budget(1.0, 1e-5), np.array([1.0, 2.0, 4.0, 8.0])
     plan = allocate_compute(budget, 1_000, steps=4, compute=400, influence=influence, clip=[1.0] * 4)
     found = mean_noise_cost(plan, influence)
-    for power in (0.67, 0.85, 1.15, 1.33):
-        sizes = plan.batch_size**power
-        sizes = sizes * 400 / sizes.sum()
-        for shape in (0.9, 1.0, 1.1):
-            other = dc.calibrate(
-                budget, dc.PoissonSampling(1_000, 100), steps=4, privacy=plan.noise_multiplier**-shape,
-                clip=[1.0] * 4, batch=sizes,
-            )  # fmt: skip
-            assert mean_noise_cost(other, influence) > 0.99 * found
+    sizes = plan.batch_size**power
+    sizes = sizes * 400 / sizes.sum()
+    for shape in (0.9, 1.0, 1.1):
+        other = dc.calibrate(
+            budget, dc.PoissonSampling(1_000, 100), steps=4, privacy=plan.noise_multiplier**-shape,
+            clip=[1.0] * 4, batch=sizes,
+        )  # fmt: skip
+        assert mean_noise_cost(other, influence) > 0.99 * found
 
 
 def test_what_cannot_be_is_refused() -> None:

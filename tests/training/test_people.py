@@ -285,6 +285,7 @@ class TestAudit:
             participation_evidence(x, p, z, 1), np.logaddexp(math.log(0.8), math.log(0.2) + (x - 0.5) / z**2)
         )
 
+    @pytest.mark.slow
     def test_a_person_accounted_as_one_example_is_caught_and_an_honest_plan_is_not(self) -> None:
         """All rows of one person come and go. Of the noise that hides one example the audit finds more than it
         promises; of the noise for the person, nothing."""

@@ -83,7 +83,7 @@ def go(
     return state(model), run.ledger
 
 
-@settings(max_examples=8)
+@settings(max_examples=4)
 @given(
     crashes=st.dictionaries(st.integers(0, len(PLAN_NOISE) - 1), st.sampled_from(["before", "after"])),
     every=st.integers(1, 5),

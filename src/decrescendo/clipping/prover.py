@@ -312,9 +312,11 @@ class Prover:
         with full_precision():
             squares = {name: found.sqrt() for name, found in done.squares().items()}
         for row in range(len(each)):
-            # Each from a graph of its own: there are such as allow one backward pass only (selective checkpoints).
-            each = plain() if row else each
-            found = _norms_and_errors(each[row], parameters, done, row)
+            try:
+                found = _norms_and_errors(each[row], parameters, done, row)
+            except RuntimeError:  # of a graph that allows one backward pass only (selective checkpoints)
+                each = plain()
+                found = _norms_and_errors(each[row], parameters, done, row)
             whole = math.hypot(*(norm for norm, _ in found.values()))
             if not math.isfinite(whole) or not all(torch.isfinite(norms[row]) for norms in squares.values()):
                 continue  # it counts for nothing, as squares that overflow do
@@ -427,7 +429,7 @@ def _norms_and_errors(
     handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
     try:
         with torch.enable_grad():
-            torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+            torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
     finally:
         for handle in handles:
             handle.remove()
