@@ -25,6 +25,7 @@ from decrescendo.clipping.proof.labels import (
     constant_of,
     is_fixed,
 )
+from decrescendo.clipping.proof.places import view_of
 from decrescendo.clipping.proof.signatures import Rule
 
 _ELSEWHERE = "an index chooses rows of other examples"
@@ -86,6 +87,7 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
         return given.numbers
     folded, single = place.inner != 1, _is_single(place)
     rows = _rows(call, index, place) if not single and len(shape) == 1 else None
+    rows = rows or _folded(call, index, place, shape)
     if rows is not None:
         return rows
     if place.outer != 1 or (folded and place.owners is not None) or index.numel() == 0:
@@ -279,6 +281,24 @@ def _rows(call: Call, index: Tensor, place: Place) -> Place | None:
     return label.numbers if torch.equal(call.examples(place, size, index)[index], own) else None
 
 
+def _folded(call: Call, index: Tensor, place: Place, shape: tuple[int, ...]) -> Place | None:
+    """Where the examples are in an index of folded rows that was made of the number of rows before each example's, and
+    of its own data alone, if each chooses from its own."""
+    label = call.label(index)
+    if not isinstance(label, Mixed) or label.folded is None or place != Place(place.dim, place.inner):
+        return None
+    times, key, span = label.folded
+    if (times, key, torch.int64, shape) != (place.inner, _key(index), index.dtype, tuple(index.shape)):
+        return None
+    width = index.element_size()
+    view = view_of(index.shape, index.stride(), index.storage_offset() * width, width, span[:3])
+    own = view.place
+    if own is None or not index.numel():
+        return None
+    expected = call.examples(own, shape[own.dim], index).reshape(-1, *[1] * (len(shape) - 1 - own.dim))
+    return own if torch.equal(index // place.inner, expected.expand_as(index)) else None
+
+
 def _is_counted(place: Place) -> bool:
     return place.owners is not None and place.owners.counted
 
@@ -469,7 +489,9 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
         return constant(call)
     inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
     target = Place(dim, max(inner, 1))
-    rows = _rows(call, index, target) if inner and not rest else None
+    rows = None
+    if inner and not rest:
+        rows = _rows(call, index, target) or _folded(call, index, target, tuple(index.shape))
     found = rows is not None and rows.same(label.moved(0))
     own, flat = call.examples(label, source.shape[dim], index), index.flatten()
     if (

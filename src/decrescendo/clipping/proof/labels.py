@@ -1,13 +1,14 @@
 """What a tensor may depend on, and how an operation that works entry by entry joins what its arguments depend on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.places import Owners, Place, Public, is_uniform
+from decrescendo.clipping.proof.places import Owners, Place, Public, Span, is_uniform, span_of
+from decrescendo.clipping.proof.storage import storage_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +27,9 @@ class Mixed:
     # And of the column that is numbers of rows, of which each example may have several: where these lie, the key of its
     # memory, its first number and step.
     rows: tuple[Place, int, tuple[int, int]] | None = None
+    # Of whole numbers of each example's own data, to which so many times the example's number was added, as an index of
+    # folded rows is: how many times, the key of their memory, and where the examples lie in it.
+    folded: tuple[int, int, Span] | None = None
     # Made from constants alone: it depends on how many examples there are, or on places, but on none of them.
     public: bool = False
     # Its shape depends on how many rows the data selected.
@@ -116,7 +120,24 @@ class Call:
         uniform = all(self.uniform(t, place.moved(place.dim - dims + t.dim())) for t, _ in fixed)
         if place.constant:
             return place._replace(constant=Public.RANDOM if uniform else Public.ANY)
-        return place if uniform else self.mixed(LAID_ALONG)
+        return place if uniform else self._folded(place, [tensor for tensor, _ in fixed], dims)
+
+    def _folded(self, place: Place, fixed: Sequence[Tensor], dims: int) -> Mixed:
+        """Of each example's own data with a constant that is another one for each: as `Mixed.folded` says, where it was
+        added, and is a number of times the example's number and for the rest the same for each."""
+        laid, found = self.mixed(LAID_ALONG), self.outputs[0]
+        if self.name != "add" or found is None or len(fixed) != 1 or place != Place(place.dim):
+            return laid
+        dim, units = place.dim - dims + fixed[0].dim(), self.units(place)
+        if any(tensor.dtype != torch.int64 for tensor in (found, *fixed)) or self.args["alpha"] != 1:
+            return laid
+        rows = fixed[0].movedim(dim, 0).reshape(units, -1)
+        times = int(rows[1, 0] - rows[0, 0])
+        rest = rows - times * torch.arange(units, device=rows.device)[:, None]
+        span = span_of(found, place, units)
+        if span is None or not torch.equal(rest, rest[:1].expand_as(rest)):
+            return laid
+        return replace(laid, folded=(times, storage_key(found), span))
 
 
 def is_data(label: Label) -> bool:

@@ -311,7 +311,7 @@ class Labels:
             return self.mark(target, label)
         if isinstance(label, Mixed) or isinstance(old, Mixed):
             found = label if isinstance(label, Mixed) else cast("Mixed", old)
-            return replace(found, within=None, rows=None)
+            return replace(found, within=None, rows=None, folded=None)
         if isinstance(label, Place):
             made = self.mark(target, label)
             rows = old if isinstance(old, Span) and not old.constant else None

@@ -636,7 +636,8 @@ class Watch(Pausable):
             labels = [Mixed("memory that was never written")] * len(outputs)
         # A list of places within examples is none any more where it is written to.
         labels = [
-            replace(label, within=None, rows=None) if isinstance(label, Mixed) else label for label in labels
+            replace(label, within=None, rows=None, folded=None) if isinstance(label, Mixed) else label
+            for label in labels
         ]
         labels = self._compared(list(zip(outputs, labels, strict=True)))
         if not direct:
