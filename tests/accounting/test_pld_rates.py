@@ -264,7 +264,8 @@ def test_cells_and_rates_one_by_one_agree(
 
 
 @pytest.mark.parametrize(
-    ("rates", "smallest"), [(60, 5e-4), (300, 2e-3), pytest.param(200, 1e-5, marks=pytest.mark.slow)]
+    ("rates", "smallest"),
+    [(60, 5e-4), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((300, 2e-3), (200, 1e-5)))],
 )
 def test_a_few_hundred_small_rates_where_most_steps_cost_next_to_nothing(rates: int, smallest: float) -> None:
     rng = np.random.default_rng(0)
@@ -303,8 +304,18 @@ class TestManyRates:
         ("rate", "noise"),
         [
             pytest.param(np.geomspace(0.002, 0.02, 5_000), np.linspace(3.0, 1.1, 5_000), id="both move"),
-            pytest.param(np.linspace(0.05, 0.5, 5_000), np.linspace(20.0, 40.0, 5_000), id="large batches"),
-            pytest.param(np.geomspace(0.001, 0.003, 5_000), np.linspace(0.6, 0.9, 5_000), id="little noise"),
+            pytest.param(
+                np.linspace(0.05, 0.5, 5_000),
+                np.linspace(20.0, 40.0, 5_000),
+                id="large batches",
+                marks=pytest.mark.slow,
+            ),
+            pytest.param(
+                np.geomspace(0.001, 0.003, 5_000),
+                np.linspace(0.6, 0.9, 5_000),
+                id="little noise",
+                marks=pytest.mark.slow,
+            ),
             pytest.param(np.geomspace(0.002, 0.02, 5_000), np.full(5_000, 1.3), id="batches only"),
         ],
     )

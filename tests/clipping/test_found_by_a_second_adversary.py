@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 from decrescendo.clipping import Engine, Reference
-from decrescendo.clipping.proof import looks
+from decrescendo.clipping.proof import whose
 from decrescendo.errors import DecrescendoError
 
 ZEROS = torch.zeros(100)
@@ -221,6 +221,6 @@ def test_random_numbers_of_each_row_are_taken(name: str) -> None:
 
 
 def test_a_folder_named_like_torch_is_a_users() -> None:
-    assert looks.is_library(torch.nn.__file__)
-    assert not looks.is_library("/home/somebody/torch/model.py")
-    assert not looks.is_library("/home/somebody/decrescendo/clipping/model.py")
+    assert whose.is_library(torch.nn.__file__)
+    assert not whose.is_library("/home/somebody/torch/model.py")
+    assert not whose.is_library("/home/somebody/decrescendo/clipping/model.py")

@@ -303,6 +303,7 @@ class TestCalibration:
     def test_clip_norms_may_move_within_an_epoch(self) -> None:
         assert np.unique(once().clip_norm).size == STEPS
 
+    @pytest.mark.slow
     @settings(max_examples=4, deadline=None)
     @given(st.integers(4, 30), st.floats(0.5, 2.0), st.floats(1.1, 2.0))
     def test_a_larger_budget_and_longer_epochs_never_need_more_noise(

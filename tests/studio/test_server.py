@@ -161,11 +161,11 @@ class TestPlans:
     def test_batch_sizes_that_move_are_in_the_script_and_in_the_curves(
         self, opened: Open, shape: str
     ) -> None:
-        form = FORM | {"batches": {"shape": shape, "end": 400}}
+        form = FORM | {"steps": 10, "batches": {"shape": shape, "end": 400}}
         settings = read(form)
         made: Plan = eval(settings.code(), {"dc": dc})
         assert made == settings.plan()
-        assert 100 < made.batch_size[0] < 111  # the curve is looked up at t / T
+        assert 100 < made.batch_size[0] < 131  # the curve is looked up at t / T
         assert made.batch_size[-1] == pytest.approx(400)
         found = ask(opened(), "plan", {"form": form, "quick": True})
         assert found["curves"]["b"] == made.batch_size.tolist()

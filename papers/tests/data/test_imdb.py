@@ -193,6 +193,7 @@ def test_nothing_local_and_no_network_says_what_to_do(folder: Path, monkeypatch:
         imdb()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REAL is None, reason="the real files are not here")
 def test_the_real_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(FOLDER_VARIABLE, str(REAL))

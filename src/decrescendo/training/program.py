@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 
-from decrescendo.clipping.proof.looks import is_program
+from decrescendo.clipping.proof.whose import is_program
 from decrescendo.training.bits import fingerprint, is_part
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import checkpoint
 
-from decrescendo.clipping.proof.looks import code_of, is_program
-from decrescendo.clipping.proof.remembered import is_own
 from decrescendo.clipping.proof.tables import DECLARED
+from decrescendo.clipping.proof.whose import code_of, is_own, is_program
 
 _C = cast("Any", torch)._C
 _TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})

@@ -1,15 +1,10 @@
 """What Python gets to see of the data in a pass: answers that do not depend on them, or a refusal."""
 
-import dis
-import functools
 import inspect
-import os
-import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from types import CodeType, FrameType, FunctionType
+from types import CodeType
 from typing import Any, NoReturn, cast
 
 import torch
@@ -20,10 +15,25 @@ from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.proof.refusals import ALL_EXPERTS
 from decrescendo.clipping.proof.script import NOTHING, Event, Script
+from decrescendo.clipping.proof.whose import asks_for_a_hook, code_of, is_librarys, line
 
 _CHECKPOINT = cast("Any", checkpoint)
 # By these Python gets numbers of a tensor, and no hold of its memory.
 _COPIES = frozenset({"tolist", "data_ptr", "__repr__", "__reduce_ex__", "__deepcopy__"})
+# What torch's own hooks on saved tensors run: checkpoints, and memory on the CPU.
+_PACKS = frozenset(
+    code
+    for kind in (
+        _CHECKPOINT._checkpoint_hook,
+        _CHECKPOINT._recomputation_hook,
+        torch.autograd.graph.save_on_cpu,
+    )
+    for code in cast("Any", kind).__init__.__code__.co_consts
+    if isinstance(code, CodeType)
+)
+# The hooks on what autograd saves; of a trace torch's own too.
+_SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
+_PROFILING = cast("Any", torch)._C._autograd._profiler_enabled
 
 
 @dataclass(eq=False)
@@ -199,7 +209,7 @@ class Looks:
     def check_node(self, counting: bool) -> None:
         """Refuse to give a program a node of autograd's where sizes that it shows may be the data's; ``counting``:
         whether data selected rows in this pass."""
-        if not (counting or self.targets) or _asks_for_a_hook(inspect.currentframe()) or self.vouched():
+        if not (counting or self.targets) or asks_for_a_hook(inspect.currentframe()) or self.vouched():
             return
         self.refuse(
             f"the data must not steer the pass, but {line()} takes autograd's node of a tensor, which shows how many "
@@ -218,7 +228,7 @@ class Looks:
         self.check_profiler(counting)
         for node in nodes if counting or self.targets else ():
             kind = getattr(node, "_forward_cls", None)
-            if kind is not None and not _is_librarys(kind):
+            if kind is not None and not is_librarys(kind):
                 self.memory.assumed.add(f"the backward pass of {kind.__name__} goes by no size")
 
     def check_saving(self) -> None:
@@ -230,88 +240,3 @@ class Looks:
                 "the proof must see what a pass does, but saved_tensors_hooks runs a function of the program where "
                 f"nothing is seen, at {line()}. Use torch.utils.checkpoint or save_on_cpu, or leave it out"
             )
-
-
-# Folders of torch, of what checks types, and of the engine; a user's folder may be named alike.
-_LIBRARIES = tuple(
-    os.path.join(os.path.dirname(found.origin), "")
-    for found in map(find_spec, ("torch", "jaxtyping", "beartype", "decrescendo.clipping"))
-    if found is not None and found.origin is not None
-)
-
-
-@functools.cache
-def is_library(filename: str) -> bool:
-    """Whether a file of code is torch's, the engine's or of what checks types."""
-    return filename.startswith(("<", *_LIBRARIES))
-
-
-def is_program(filename: str) -> bool:
-    """Whether a file of code is a program's; what was typed into a shell has none."""
-    return filename.startswith("<") or not is_library(filename)
-
-
-# What torch's own hooks on saved tensors run: checkpoints, and memory on the CPU.
-_PACKS = frozenset(
-    code
-    for kind in (
-        _CHECKPOINT._checkpoint_hook,
-        _CHECKPOINT._recomputation_hook,
-        torch.autograd.graph.save_on_cpu,
-    )
-    for code in cast("Any", kind).__init__.__code__.co_consts
-    if isinstance(code, CodeType)
-)
-# The hooks on what autograd saves; of a trace torch's own too.
-_SAVING = cast("Any", torch)._C._autograd._top_saved_tensors_default_hooks
-_PROFILING = cast("Any", torch)._C._autograd._profiler_enabled
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_DYNAMO = os.path.join(_TORCH, "_dynamo", "")
-# Where torch takes a node by itself: hooks on modules.
-_HOOKING = (os.path.join(_TORCH, "utils", "hooks.py"), os.path.join(_TORCH, "nn", "modules", "module.py"))
-
-
-def _asks_for_a_hook(frame: FrameType | None) -> bool:
-    """Whether torch's code for hooks on modules is what asks, and by itself (no C function that it was given to call);
-    ``frame``: of the engine, where it is asked."""
-    while frame is not None and not is_program(name := frame.f_code.co_filename):
-        if name.startswith(_TORCH):
-            return name in _HOOKING and frame.f_lasti in _loads(frame.f_code)
-        frame = frame.f_back
-    return False
-
-
-@functools.cache
-def _loads(code: CodeType) -> frozenset[int]:
-    """Where a function takes a node of a tensor."""
-    found = (one for one in dis.get_instructions(code) if one.opname == "LOAD_ATTR")
-    return frozenset(one.offset for one in found if one.argval == "grad_fn")
-
-
-def code_of(function: object) -> CodeType | None:
-    """What a function runs, past the one by which torch keeps its compiler away from it."""
-    while isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_DYNAMO):
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        function = next((cell.cell_contents for name, cell in cells if name == "fn"), None)
-    return function.__code__ if isinstance(function, FunctionType) else None
-
-
-def _is_librarys(kind: type) -> bool:
-    """Whether a class is torch's own or the engine's: it is what their module has by its name."""
-    module = sys.modules.get(kind.__module__)
-    found: object = module
-    for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is kind and not is_program(getattr(module, "__file__", None) or "<>")
-
-
-def line() -> str:
-    """The innermost line of code that is neither torch's nor the engine's."""
-    frame = cast("Any", sys)._getframe(1)
-    while frame is not None and (
-        is_library(frame.f_code.co_filename) or "__tracebackhide__" in frame.f_locals
-    ):
-        frame = frame.f_back
-    if frame is None:
-        return "the model"
-    return f"{frame.f_code.co_filename.replace(chr(92), '/').rsplit('/', 1)[-1]}:{frame.f_lineno}"

@@ -5,7 +5,6 @@ import gc
 import io
 import itertools
 import operator
-import os
 import queue
 import random
 import sys
@@ -33,8 +32,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping.proof.looks import is_program
 from decrescendo.clipping.proof.storage import content_of, key_of, state_of
+from decrescendo.clipping.proof.whose import is_own, is_program
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
@@ -66,7 +65,6 @@ _STATES: dict[type, Callable[[Any], object]] = {
 # Of a class, that Python code made it.
 _PYTHONS = 1 << 9
 _SHARING = "torch.distributed."
-_STANDARD = os.path.join(os.path.dirname(os.__file__), "")
 
 
 def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = None) -> Numbers:
@@ -195,13 +193,6 @@ def _is_closed(value: object) -> bool:
     if type(value).__module__.startswith(_SHARING) and not isinstance(value, nn.Module):
         return True  # parts of parameters, put together for a while and given up again
     return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
-
-
-@functools.cache
-def is_own(filename: str) -> bool:
-    """Whether a file of code is a program's, and neither Python's own nor of an installed package."""
-    installed = filename == "<builtins>" or filename.startswith(_STANDARD) or "-packages" in filename
-    return is_program(filename) and not installed
 
 
 def _held(value: object) -> Iterable[tuple[str, object]]:

@@ -31,7 +31,7 @@ from decrescendo.clipping.proof.labels import (
     constant_of,
     is_data,
 )
-from decrescendo.clipping.proof.looks import Looks, line
+from decrescendo.clipping.proof.looks import Looks
 from decrescendo.clipping.proof.memory import Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span
@@ -54,6 +54,7 @@ from decrescendo.clipping.proof.storage import (
 from decrescendo.clipping.proof.stream import Stream
 from decrescendo.clipping.proof.surroundings import CHANGED, is_flushing
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
+from decrescendo.clipping.proof.whose import line
 from decrescendo.errors import UnsupportedModel
 
 # Arguments, by place and by name.
