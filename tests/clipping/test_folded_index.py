@@ -118,6 +118,57 @@ def test_rows_by_place_or_of_others_are_refused(name: str, rows: int) -> None:
         Engine(nn.Linear(D, D), loss).clipped_sum(batch, C)
 
 
+def _last_first(x: Tensor) -> Tensor:
+    """How many there are less one, at each example, as what is largest comes first."""
+    return torch.arange(len(x)).sort(descending=True)[0] + torch.arange(len(x))
+
+
+BY_NUMBER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "where rows begin": lambda x, last: last * 0 + (base(x), base(x) + 1)[len(x) % 2],
+    "own data": lambda x, last: (last * 0, last * 0 + 2)[len(x) % 2] + base(x),
+    "own data, second": lambda x, last: base(x) + (last * 0, last * 0 + 2)[len(x) % 2],
+    "the index": lambda x, last: (last * 0 + base(x), last * 0 + (base(x) + 1))[len(x) % 2],
+    "a constant in order": lambda x, last: last * 0 + (base(x) + _last_first(x) % 2),
+}
+
+
+@pytest.mark.parametrize("name", BY_NUMBER)
+@pytest.mark.parametrize("rows", [2, 3, 6, 7])
+def test_rows_by_how_many_examples_there_are_are_refused(name: str, rows: int) -> None:
+    def loss(m: nn.Module, batch: Any) -> Tensor:
+        x, last = batch
+        return m(x).flatten(0, 1)[BY_NUMBER[name](x, last)].square().sum(1)
+
+    batch = (torch.randn(rows, N, D), torch.randint(0, N, (rows,)))
+    with pytest.raises(UnsupportedModel):
+        Engine(nn.Linear(D, D), loss).clipped_sum(batch, C)
+
+
+@pytest.mark.parametrize("rows", [2, 3, 6, 7])
+def test_constants_in_order_that_say_how_many_examples_there_are_are_refused(rows: int) -> None:
+    def loss(m: nn.Module, x: Any) -> Tensor:
+        odd = (_last_first(x) % 2).unsqueeze(1).bool()
+        return torch.where(odd, m(x)[:, 0], m(x)[:, 1]).square().sum(1)
+
+    with pytest.raises(UnsupportedModel):
+        Engine(nn.Linear(D, D), loss).clipped_sum(torch.randn(rows, N, D), C)
+
+
+def test_rows_in_another_order_and_back_again_are_exact() -> None:
+    """The order is a constant, and so is its own order, which leads back."""
+    model, x = nn.Linear(D, D), torch.randn(6, N, D)
+
+    def loss(m: nn.Module, x: Any) -> Tensor:
+        order = torch.arange(len(x)).flip(0)
+        return m(x[order])[order.argsort()].square().sum((1, 2))
+
+    engine = Engine(model, loss)
+    found, slow = engine.clipped_sum(x, C), Reference(model, loss).clipped_sum(x, C)
+    for name, gradient in slow.gradients.items():
+        torch.testing.assert_close(found.gradients[name], gradient, rtol=1e-4, atol=1e-7)
+    assert engine.assumptions == ()
+
+
 def test_an_example_that_reaches_beyond_its_own_rows_is_refused_when_it_comes() -> None:
     """Accepted while each stays with its own; its neighbour's row is never given."""
 

@@ -569,10 +569,8 @@ def _sort(call: Call) -> Label | Sequence[Label]:
     label = call.joined(call.tensors, call.dims)
     if not isinstance(label, Place) or label.dim != call.args.get("dim", -1) % call.dims:
         return _plain(label) if not isinstance(label, Place) else label
-    if label.constant:
-        return label
-    if call.dims > 1 or label.inner * label.outer != 1:
-        return call.mixed(SUMMED)
+    if label.constant or call.dims > 1 or label.inner * label.outer != 1:
+        return call.mixed(SUMMED)  # of constants: the last one comes first, which says how many there are
     order = cast("Tensor", call.outputs[1])
     own = call.owners(0, call.examples(label, len(order), order)[order], counted=_is_counted(label))
     return [own, call.mixed(_NUMBERS, own)]

@@ -35,6 +35,11 @@ class Mixed:
     # Its shape depends on how many rows the data selected.
     counted: bool = False
 
+    @property
+    def chooses(self) -> bool:
+        """Whether it may select rows that reach a loss."""
+        return self.numbers is not None or self.folded is not None
+
 
 # A `Place`: each index along the dimension depends on its own example and on public values.
 Label: TypeAlias = Public | Mixed | Place

@@ -321,7 +321,7 @@ class Watch(Pausable):
             if fresh:
                 found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
                 self.labels.keep_all(output, found, inputs, at)
-            if fresh and all(isinstance(label, Mixed) and label.numbers is None for label in found):
+            if fresh and all(isinstance(label, Mixed) and not label.chooses for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
         if data and (op.selects or op.rule is None):
             first = int(op.name != "nonzero")  # what is selected from may be of truth values too
