@@ -569,9 +569,14 @@ def _sort(call: Call) -> Label | Sequence[Label]:
     label = call.joined(call.tensors, call.dims)
     if not isinstance(label, Place) or label.dim != call.args.get("dim", -1) % call.dims:
         return _plain(label) if not isinstance(label, Place) else label
-    if label.constant or call.dims > 1 or label.inner * label.outer != 1:
-        return call.mixed(SUMMED)  # of constants: the last one comes first, which says how many there are
-    order = cast("Tensor", call.outputs[1])
+    values, order = cast("list[Tensor]", call.outputs)
+    if label.constant:
+        # Of others the last one may come first, which says how many there are.
+        places = torch.arange(order.shape[label.dim], device=order.device)
+        still = torch.equal(order.movedim(label.dim, -1), places.expand_as(order.movedim(label.dim, -1)))
+        return label if still and call.uniform(values, label) else call.mixed(SUMMED)
+    if call.dims > 1 or label.inner * label.outer != 1:
+        return call.mixed(SUMMED)
     own = call.owners(0, call.examples(label, len(order), order)[order], counted=_is_counted(label))
     return [own, call.mixed(_NUMBERS, own)]
 
