@@ -182,3 +182,17 @@ def test_an_example_that_reaches_beyond_its_own_rows_is_refused_when_it_comes() 
         with pytest.raises(UnsupportedModel, match="other examples"):
             engine.clipped_sum((x, torch.tensor([0, beyond, 0, 1, 2, 3])), C)
     engine.clipped_sum((x, last), C)
+
+
+def test_equal_constants_stay_in_their_order_which_is_still_by_place() -> None:
+    def loss(m: nn.Module, x: Tensor, turned: bool) -> Tensor:
+        equal, order = torch.ones(len(x)).sort(descending=True)
+        odd = (order + (torch.arange(len(x)).flip(0) if turned else 0)) % 2
+        return (m(x) * (equal[:, None] if not turned else 1 - 2 * odd[:, None])).sum(1)
+
+    model, x = nn.Linear(D, D), torch.randn(7, D)
+    found = Engine(model, lambda m, x: loss(m, x, False)).clipped_sum(x, C).gradients
+    slow = Reference(model, lambda m, x: loss(m, x, False)).clipped_sum(x, C).gradients
+    torch.testing.assert_close(found, slow)
+    with pytest.raises(UnsupportedModel):
+        Engine(model, lambda m, x: loss(m, x, True)).clipped_sum(x, C)
