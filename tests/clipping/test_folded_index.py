@@ -36,6 +36,17 @@ def last_one(m: nn.Module, x: Tensor, last: Tensor) -> Tensor:
     return m(x).reshape(-1, D)[last + base(x)].square().sum(1)
 
 
+def counted_from_one(m: nn.Module, x: Tensor, last: Tensor) -> Tensor:
+    """Lengths, of which the last row is one less."""
+    starts = torch.arange(0, len(x) * N, N)
+    return m(x).reshape(-1, D)[starts + (last + 1) - 1].square().sum(1)
+
+
+def moved_and_turned(m: nn.Module, x: Tensor, last: Tensor) -> Tensor:
+    index = ((torch.stack([last, 0 * last]) + base(x)).t() + 2 - 3).add(1)
+    return m(x).flatten(0, 1)[index].square().sum((1, 2))
+
+
 def by_index_select(m: nn.Module, x: Tensor, last: Tensor) -> Tensor:
     return m(x).flatten(0, 1).index_select(0, base(x) + last).square().sum(1)
 
@@ -50,7 +61,7 @@ def in_columns(m: nn.Module, x: Tensor, last: Tensor) -> Tensor:
     return m(x).flatten(0, 1)[index].square().sum((1, 2))
 
 
-HONEST = [cloud, last_one, by_index_select, shifted, in_columns]
+HONEST = [cloud, last_one, counted_from_one, moved_and_turned, by_index_select, shifted, in_columns]
 
 
 @pytest.mark.parametrize("program", HONEST)
@@ -96,6 +107,11 @@ HOSTILE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "written to by an index": lambda x, last: written(
         last * 0 + base(x), lambda i: i.index_put_((odd(x).nonzero()[:, 0],), torch.ones(len(x) // 2).long())
     ),
+    "moved to the one before": lambda x, last: last * 0 + base(x) - N,
+    "moved, and written to": lambda x, last: written(last * 0 + base(x) + 1 - 1, lambda i: i.add_(odd(x))),
+    "moved in place": lambda x, last: written(last * 0 + base(x), lambda i: i.add_(1).sub_(1).add_(odd(x))),
+    "taken from": lambda x, last: (len(x) * N - 1) - (last + base(x)),
+    "moved by its place": lambda x, last: last.clamp(max=N - 2) + base(x) + odd(x),
     "taken twice": lambda x, last: (last * 0 + base(x)) + odd(x),
     "turned": lambda x, last: (last * 0 + base(x)).flip(0).flip(0) + odd(x),
     "scaled": lambda x, last: torch.add(last * 0, base(x, 1), alpha=N) + odd(x),
@@ -125,6 +141,8 @@ def _last_first(x: Tensor) -> Tensor:
 
 BY_NUMBER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "where rows begin": lambda x, last: last * 0 + (base(x), base(x) + 1)[len(x) % 2],
+    "a number that is added": lambda x, last: last * 0 + base(x) + len(x) % 2,
+    "a number that is taken off": lambda x, last: last * 0 + N - 1 + base(x) - len(x) % 2,
     "own data": lambda x, last: (last * 0, last * 0 + 2)[len(x) % 2] + base(x),
     "own data, second": lambda x, last: base(x) + (last * 0, last * 0 + 2)[len(x) % 2],
     "the index": lambda x, last: (last * 0 + base(x), last * 0 + (base(x) + 1))[len(x) % 2],

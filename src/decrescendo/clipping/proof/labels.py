@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.places import Owners, Place, Public, Span, is_uniform, span_of
+from decrescendo.clipping.proof.places import Owners, Place, Public, Span, is_uniform, span_of, view_of
 from decrescendo.clipping.proof.storage import storage_key
 
 
@@ -108,7 +108,7 @@ class Call:
         found: list[tuple[Tensor, Label]] = [(t, self.label(t)) for t in tensors if t is not None]
         mixed = next((label for _, label in found if isinstance(label, Mixed)), None)
         if mixed is not None:
-            return self.mixed(mixed.why) if mixed.public else mixed
+            return self.mixed(mixed.why) if mixed.public else self._shifted(mixed)
         places = [label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, Place)]
         fixed = [(tensor, label) for tensor, label in found if is_fixed(label)]
         kinds = {constant_of(label) for _, label in found}
@@ -126,6 +126,23 @@ class Call:
         if place.constant:
             return place._replace(constant=Public.RANDOM if uniform else Public.ANY)
         return place if uniform else self._folded(place, [tensor for tensor, _ in fixed], dims)
+
+    def _shifted(self, label: Mixed) -> Mixed:
+        """An index of folded rows is one still, in memory of its own, where one whole number was added or taken off."""
+        found = self.outputs[0]
+        if label.folded is None or self.name not in ("add", "sub") or found is None:
+            return label
+        (times, key, span), index, number = label.folded, self.args["self"], self.args["other"]
+        given = (
+            type(number) is int and storage_key(index) == key and index.dtype == found.dtype == torch.int64
+        )
+        width = found.element_size()
+        own = (
+            given
+            and view_of(index.shape, index.stride(), index.storage_offset() * width, width, span[:3]).place
+        )
+        moved = span_of(found, own, span.units) if own else None
+        return replace(label, folded=moved and (times, storage_key(found), moved))
 
     def _folded(self, place: Place, fixed: Sequence[Tensor], dims: int) -> Mixed:
         """Of each example's own data with a constant that is another one for each: as `Mixed.folded` says, where it was
