@@ -37,11 +37,13 @@ layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports
 
 # Three at once on two cores (four take longer): tests of several processes wait a quarter of their time.
+# What they all import is compiled once before.
 unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
+	$(BIN)/python -W ignore -c "import scipy.stats, datasets, peft, transformers.trainer, decrescendo.clipping"
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries), with types checked in every call
-	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu"
+	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu" --hypothesis-profile thorough
 
 test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on other processors, threads, locales, users (an hour)
 	$(BIN)/python tests/support/machines.py $(LEGS)

@@ -1,6 +1,7 @@
 """What cannot be imported here is not collected: the Flower adapter's examples need the extra ``federated``. And no
-generated test hangs on the clock. And a test process computes in one thread, as do the processes that it starts, unless
-``OMP_NUM_THREADS`` says otherwise: threads of several test processes wait for each other, and burn what they wait."""
+generated test hangs on the clock or tries more than a few times. And a test process computes in one thread, as do the
+processes that it starts, unless ``OMP_NUM_THREADS`` says otherwise: threads of several test processes wait for each
+other, and burn what they wait."""
 
 import gc
 import os
@@ -12,7 +13,9 @@ from hypothesis import settings
 threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", threads)
 
-settings.register_profile("decrescendo", deadline=None)
+# Each run draws others; `--hypothesis-profile thorough` is for `make test-slow`.
+settings.register_profile("thorough", deadline=None)
+settings.register_profile("decrescendo", deadline=None, max_examples=15)
 settings.load_profile("decrescendo")
 
 collect_ignore_glob = [] if find_spec("flwr") else ["src/decrescendo/federated/flower/*"]

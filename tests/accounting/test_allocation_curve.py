@@ -36,7 +36,6 @@ def two_bins(z: float, epsilon: float) -> tuple[float, float]:
 
 class TestOneEpoch:
     @given(st.floats(0.8, 5.0), st.floats(0.0, 2.0))
-    @settings(max_examples=20)
     def test_two_steps_are_an_integral(self, z: float, epsilon: float) -> None:
         remove, add = two_bins(z, epsilon)
         down, up = Epoch.of(2, z, 1e-13).excess(np.array([-epsilon - 1e-12, epsilon]))
@@ -66,7 +65,6 @@ class TestOneEpoch:
         assert np.abs(off(z * 1.03)).max() > 5
 
     @given(st.integers(2, 400), st.floats(0.8, 4.0))
-    @settings(max_examples=15)
     def test_it_is_one_mechanism_and_more_noise_or_steps_never_cost_more(self, t: int, z: float) -> None:
         epoch = Epoch.of(t, z, 1e-12)
         grid, masses = epoch_masses(epoch)

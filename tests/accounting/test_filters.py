@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from decrescendo.accounting import (
@@ -79,14 +79,12 @@ def exact_divergence(order: int, p: float, z: float) -> mpmath.mpf:
 # --- limits ---------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(budget=budgets)
 def test_the_limit_in_zcdp_is_below_the_exact_one_by_a_hair(budget: Budget) -> None:
     limit, exact = mp.mpf(ZcdpFilter(budget).limit), exact_rho(budget)
     assert exact * (1 - mp.mpf(2e-13)) < limit < exact
 
 
-@settings(max_examples=60)
 @given(budget=budgets)
 def test_the_limit_in_gaussian_dp_is_below_the_exact_one_by_a_hair(budget: Budget) -> None:
     mu = mp.sqrt(mp.mpf(GdpFilter(budget).limit))
@@ -94,7 +92,6 @@ def test_the_limit_in_gaussian_dp_is_below_the_exact_one_by_a_hair(budget: Budge
     assert exact_delta(budget.epsilon, mu * (1 + mp.mpf(1e-11))) > mp.mpf(budget.delta)
 
 
-@settings(max_examples=100)
 @given(budget=budgets, order=st.integers(2, 1024))
 def test_the_limit_at_an_order_is_below_the_exact_one_by_a_hair(budget: Budget, order: int) -> None:
     limit = mp.mpf(renyi_limit(budget, order))
@@ -116,7 +113,6 @@ def test_the_figures_of_hong() -> None:
 # --- costs ----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(z=st.floats(-5, 12).map(lambda x: 10**x))
 def test_a_full_step_costs_its_closed_form_rounded_up(z: float) -> None:
     release = Release(1.0, z)
@@ -129,7 +125,6 @@ def test_a_full_step_costs_its_closed_form_rounded_up(z: float) -> None:
         assert exact <= cost <= exact * (1 + Fraction(1, 2**52))
 
 
-@settings(max_examples=80)
 @given(
     order=st.sampled_from([2, 3, 5, 16, 33, 64, 200, 512]),
     p=st.one_of(st.floats(-7, -0.001).map(lambda x: 10**x), st.floats(0.5, 0.999999)),
@@ -195,7 +190,6 @@ def adversary(draw: Callable[..., object], filter: Filter, rates: st.SearchStrat
     return granted
 
 
-@settings(max_examples=30)
 @given(data=st.data(), budget=budgets)
 def test_no_policy_gets_more_than_the_budget_in_zcdp(data: st.DataObject, budget: Budget) -> None:
     filter = ZcdpFilter(budget)
@@ -206,7 +200,6 @@ def test_no_policy_gets_more_than_the_budget_in_zcdp(data: st.DataObject, budget
     assert Fraction(filter.remaining) <= Fraction(filter.limit) - spent
 
 
-@settings(max_examples=30)
 @given(data=st.data(), budget=budgets)
 def test_no_policy_gets_more_than_the_budget_in_gaussian_dp(data: st.DataObject, budget: Budget) -> None:
     filter = GdpFilter(budget)
@@ -218,7 +211,6 @@ def test_no_policy_gets_more_than_the_budget_in_gaussian_dp(data: st.DataObject,
         assert exact_delta(budget.epsilon, mu) <= mp.mpf(budget.delta)
 
 
-@settings(max_examples=20)
 @given(data=st.data(), order=st.sampled_from([4, 16, 40]), epsilon=st.floats(0.5, 10))
 def test_no_policy_gets_more_than_the_budget_at_an_order(
     data: st.DataObject, order: int, epsilon: float
@@ -314,7 +306,6 @@ def test_very_many_tiny_steps_are_admitted_to_the_last_and_never_more(steps: int
     assert mp.mpf(exact.numerator) / exact.denominator < exact_rho(budget)
 
 
-@settings(max_examples=50)
 @given(noise=st.lists(st.floats(0.5, 1e3), min_size=1, max_size=20), seed=st.integers(0, 2**32))
 def test_the_order_of_requests_does_not_matter(noise: list[float], seed: int) -> None:
     budget = Budget(50.0, 1e-5)

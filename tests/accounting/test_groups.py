@@ -73,7 +73,6 @@ class TestOneStep:
                 assert abs(value / exact - 1) < group.error
 
     @given(st.integers(2, 6), st.floats(0.01, 0.6), st.floats(0.5, 4.0), st.floats(0.0, 3.0))
-    @settings(max_examples=15)
     def test_one_release_is_the_integral_of_the_mixture(
         self, size: int, p: float, z: float, epsilon: float
     ) -> None:
@@ -83,7 +82,6 @@ class TestOneStep:
         assert upper - lower <= 0.02 * exact + 1e-9
 
     @given(st.integers(2, 12), st.floats(-3, -0.1), st.floats(-2, 0.0), st.floats(0, 1), st.floats(4, 8))
-    @settings(max_examples=15)
     def test_it_lies_between_its_two_discrete_mechanisms(
         self, size: int, log_p: float, log_mu: float, spread: float, tail: float
     ) -> None:
@@ -105,7 +103,6 @@ class TestOneStep:
     @given(
         st.integers(2, 30), st.floats(-3, -0.1), st.floats(-2, 0.3), st.floats(0.01, 0.5), st.floats(-6, 6)
     )
-    @settings(max_examples=40)
     def test_curves_are_convex_in_the_total_variation_of_the_bend(
         self, size: int, log_p: float, log_mu: float, step: float, place: float
     ) -> None:
@@ -127,7 +124,9 @@ class TestRuns:
             (Ledger([Release(0.02, 1.0, 50)]), 3),
             (Ledger([Release(0.02, 1.0, 50)]), 10),
             (Ledger([Release(0.01, 4.0, 300), Release(0.02, 3.0, 100)]), 5),
-            (Ledger.of(np.linspace(1.4, 1.1, 5), np.linspace(0.01, 0.02, 5)), 2),
+            pytest.param(
+                Ledger.of(np.linspace(1.4, 1.1, 5), np.linspace(0.01, 0.02, 5)), 2, marks=pytest.mark.slow
+            ),
         ],
     )
     def test_the_bracket_holds_what_dp_accounting_says_step_by_step(self, ledger: Ledger, size: int) -> None:
@@ -165,6 +164,7 @@ class TestRuns:
         assert lower <= 1 - 0.9**4 <= upper <= (1 - 0.9**4) * (1 + 1e-9)
         assert Pld(group=2).bracket(Ledger(), 1e-5) == (0.0, 0.0)
 
+    @pytest.mark.slow
     def test_many_rates_are_rounded_to_the_safe_side(self) -> None:
         """A bracket of at most a hundredth, which holds the runs at rates that are all a little larger, or smaller."""
         t = np.linspace(0, 1, 60)
@@ -181,7 +181,7 @@ class TestRuns:
         st.lists(st.floats(0.8, 4.0), min_size=1, max_size=5),
         st.floats(0.005, 0.3), st.integers(2, 5), st.floats(1.05, 2.0), st.integers(2, 20),
     )  # fmt: skip
-    @settings(max_examples=5)
+    @settings(max_examples=2)
     def test_laws(self, noise: list[float], rate: float, size: int, more: float, count: int) -> None:
         """More noise, a smaller rate and a smaller group never cost more; splitting changes nothing."""
         z, judge = np.array(noise), Pld(group=size)

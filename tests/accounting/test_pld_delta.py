@@ -6,7 +6,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -65,7 +65,6 @@ def test_deltas_that_cancelled(z: float, epsilon: float) -> None:
     assert upper - lower < 2e-10 * exact
 
 
-@settings(max_examples=300)
 @given(
     log_z=st.floats(-1.5, 6),
     rate=st.one_of(
@@ -175,7 +174,6 @@ def test_many_releases_against_sums_of_positive_terms(release: Release) -> None:
     assert any(upper > 0 for _, upper in reference)
 
 
-@settings(max_examples=25)
 @given(
     parts=st.lists(
         st.builds(

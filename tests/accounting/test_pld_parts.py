@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
@@ -48,7 +48,6 @@ ONE = OneRecord(1.0)
 NOISE = 5e-15
 
 
-@settings(max_examples=25)
 @given(st.floats(-3, 0.77), st.floats(0, 1), st.floats(0.015, 0.1), st.floats(4, 9))
 def test_one_step_lies_between_its_two_discrete_mechanisms(
     log_mu: float, spread: float, kappa: float, tail: float
@@ -81,7 +80,6 @@ def test_lower_masses_are_not_just_upper_masses() -> None:
     assert np.any(curve_of(loss_grid, above.q[0], 0.0, e) > excess(e, mu)[0] * (1 + 1e-5) + NOISE)
 
 
-@settings(max_examples=300)
 @given(st.floats(-4, 1), st.floats(1e-3, 1.5), st.floats(0.01, 0.99), st.floats(-12, 12))
 def test_curves_are_convex_in_the_total_variation(log_mu: float, gap: float, share: float, x: float) -> None:
     low, high = 10**log_mu, 10**log_mu * (1 + gap)
@@ -96,7 +94,6 @@ def test_curves_are_convex_in_the_total_variation(log_mu: float, gap: float, sha
     assert mixed[0, 0] >= excess(e, np.array([middle]))[0, 0] * (1 - 1e-9) - 1e-300
 
 
-@settings(max_examples=15)
 @given(st.integers(0, 2**31), st.floats(-2.5, 0.3), st.floats(0.05, 1.5))
 def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: float, spread: float) -> None:
     rng = np.random.default_rng(seed)
@@ -128,7 +125,6 @@ def test_every_member_of_a_group_lies_between_its_mixtures(seed: int, log_mu: fl
     assert above.counts.sum() == below.counts.sum() == count.sum()
 
 
-@settings(max_examples=20)
 @given(
     seed=st.integers(0, 2**31),
     log_scale=st.floats(-6, 0),
@@ -157,7 +153,6 @@ def test_sums_at_many_frequencies_are_the_plain_ones_within_their_rounding(
         assert np.all(bound <= 1e-12 * (1 + np.abs(waves.v).max()) * (1 + waves.tilt.max()))
 
 
-@settings(max_examples=200)
 @given(st.floats(-5, 0), st.floats(-9, 9))
 def test_smoothing_raises_the_payoff_by_no_more_than_the_bump(log_m: float, x: float) -> None:
     m = 10**log_m

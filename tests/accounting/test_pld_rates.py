@@ -112,7 +112,6 @@ def test_a_cells_product_and_gap_are_plain_sums_within_their_own_errors(
     assert gap[0].real > 0
 
 
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31),
     log_mu=st.floats(-1.5, 0.5),
@@ -143,7 +142,6 @@ def test_every_rate_of_a_cell_is_between_tangent_and_chord(
             assert exact >= middle_curve + (p - middle) * slope - 1e-12
 
 
-@settings(max_examples=30)
 @given(log_m=st.floats(-3, -0.3), x=st.floats(-6, 6))
 def test_the_bump_bends_down_by_no_more_than_is_taken_off(log_m: float, x: float) -> None:
     """h'' of the bump as a payoff of y, at e = 0 and y = exp(-x m): against finite differences."""
@@ -263,6 +261,7 @@ def test_cells_and_rates_one_by_one_agree(
     assert together[1] == pytest.approx(apart[1], rel=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rates", "smallest"),
     [(60, 5e-4), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((300, 2e-3), (200, 1e-5)))],
@@ -273,6 +272,7 @@ def test_a_few_hundred_small_rates_where_most_steps_cost_next_to_nothing(rates: 
     assert 0 < upper - lower <= 1e-3 * upper
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**31), log_rate=st.floats(-4, -1), change=st.floats(1.0, 1.5))
 def test_more_noise_or_a_smaller_rate_never_raises_epsilon(seed: int, log_rate: float, change: float) -> None:
@@ -286,6 +286,7 @@ def test_more_noise_or_a_smaller_rate_never_raises_epsilon(seed: int, log_rate: 
         assert less[1] <= upper * (1 + 1e-3)
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(seed=st.integers(0, 2**31))
 def test_splitting_and_order_change_nothing(seed: int) -> None:
@@ -303,7 +304,12 @@ class TestManyRates:
     @pytest.mark.parametrize(
         ("rate", "noise"),
         [
-            pytest.param(np.geomspace(0.002, 0.02, 5_000), np.linspace(3.0, 1.1, 5_000), id="both move"),
+            pytest.param(
+                np.geomspace(0.002, 0.02, 5_000),
+                np.linspace(3.0, 1.1, 5_000),
+                id="both move",
+                marks=pytest.mark.slow,
+            ),
             pytest.param(
                 np.linspace(0.05, 0.5, 5_000),
                 np.linspace(20.0, 40.0, 5_000),

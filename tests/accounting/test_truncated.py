@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chi2, norm
 
@@ -113,7 +113,6 @@ def test_a_cap_for_a_hundredth_of_delta() -> None:
     assert smallest_cap(Ledger.of([1.0], 1.0), 10, 1.0, 1e-6) == 11
 
 
-@settings(max_examples=30)
 @given(
     cap=st.integers(150, 400),
     rate=st.floats(0.001, 0.004),
@@ -173,7 +172,6 @@ def test_a_ledger_keeps_what_its_batches_overflow_by() -> None:
     assert not cut.cut(60_000, None).is_cut
 
 
-@settings(max_examples=50)
 @given(
     noise=st.lists(st.floats(0.5, 5.0), min_size=1, max_size=8),
     rate=st.floats(0.01, 0.9),

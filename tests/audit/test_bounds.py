@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from scipy.stats import binom, norm
@@ -140,7 +140,6 @@ class TestOneRun:
         m=st.integers(1, 300), data=st.data(), delta=st.sampled_from([0.0, 1e-6, 1e-3]),
         confidence=st.sampled_from([0.5, 0.95, 0.999]),
     )  # fmt: skip
-    @settings(max_examples=40, deadline=None)
     def test_the_bound_is_where_the_p_value_crosses_the_level_and_falls_with_fewer_right(
         self, m: int, data: st.DataObject, delta: float, confidence: float
     ) -> None:

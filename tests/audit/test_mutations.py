@@ -130,7 +130,7 @@ CASES = [
     pytest.param(one_among_ordinary_rows, 4.0, 100, "no noise", marks=pytest.mark.slow),
     (batch_size, 4.0, 80, "divided by the realised batch size"),
     pytest.param(moving_batch, 4.0, 80, "divided by the realised batch size", marks=pytest.mark.slow),
-    (one_long_text, 4.0, 100, "padded to the longest of the batch"),
+    pytest.param(one_long_text, 4.0, 100, "padded to the longest of the batch", marks=pytest.mark.slow),
     # (Beside `test_a_cap_that_the_accountant_ignores_is_caught_and_cannot_be_planned`.)
     pytest.param(crowded, 8.0, 300, "cut to a buffer, accounted as whole", marks=pytest.mark.slow),
     pytest.param(counted, 4.0, 100, "count without its noise", marks=pytest.mark.slow),
@@ -158,6 +158,7 @@ class TestManyRuns:
         with BROKEN["divided by the realised batch size"](attack.plan):
             assert "bound" in many_runs(attack, runs=160, seed=3).caught_by
 
+    @pytest.mark.slow
     def test_a_cap_that_the_accountant_ignores_is_caught_and_cannot_be_planned(self) -> None:
         """The library as it is, but for accounting that takes cut batches for whole ones."""
         budget, cap = Budget(8.0, 1e-5), 371
@@ -180,6 +181,7 @@ class TestManyRuns:
             assert broken.plan.guarantee.epsilon <= 60
             assert "curve" in many_runs(broken, runs=240, seed=3).caught_by
 
+    @pytest.mark.slow
     def test_a_cut_that_is_paid_for_is_not_caught(self) -> None:
         """One batch in fifty is cut, for half of a large delta; the curve has the price at every epsilon."""
         attack = crowded(Budget(1.0, 0.1), max_batch_size=389)

@@ -211,6 +211,7 @@ def test_a_moving_batch_is_trained_with(invoke: Invoke) -> None:
     assert "--batch-end must be > 0 and <= 1438" in refused.stderr
 
 
+@pytest.mark.slow
 def test_batches_of_at_most_so_many_rows_are_planned_verified_and_trained(
     invoke: Invoke, tmp_path: Path
 ) -> None:

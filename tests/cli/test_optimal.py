@@ -135,6 +135,7 @@ def test_the_noise_is_drawn_beside_uniform_noise_and_says_what_it_rests_on(
     assert np.ptp(shown[0]["uniform"].noise_multiplier) == 0
 
 
+@pytest.mark.slow
 def test_compute_decides_how_the_batch_moves(invoke: Invoke, tmp_path: Path) -> None:
     asked = [
         "plan",

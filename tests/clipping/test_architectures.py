@@ -4,6 +4,7 @@ import pytest
 import torch
 from architectures import ARCHITECTURES
 from equality import check_equal
+from often import some
 from untouched import portrait
 
 from decrescendo.clipping import Engine, EngineSettings
@@ -15,7 +16,9 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=["float64", "float32"]
+)
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_architecture_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     architecture = ARCHITECTURES[name]
@@ -31,7 +34,7 @@ def test_an_architecture_of_published_size_equals_the_reference(name: str) -> No
     check_equal(model, batch, torch.float32, EngineSettings(), architecture.loss)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", some(ARCHITECTURES, 4))
 def test_an_architecture_is_left_as_it_was(name: str) -> None:
     architecture = ARCHITECTURES[name]
     model, batch = architecture.make(torch.float32, 5)

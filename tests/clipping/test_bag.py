@@ -6,7 +6,7 @@ import pytest
 import torch
 from clipping_cases import Made, loss, normal
 from equality import check_equal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -51,7 +51,6 @@ def build(run: Any, dtype: torch.dtype, **options: Any) -> nn.Module:
     ).to(dtype)
 
 
-@settings(max_examples=30)
 @given(
     run=st.sampled_from([ragged, even, folded]),
     mode=st.sampled_from(["sum", "mean", "max"]),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from clipping_cases import CASES, loss
 from equality import check_equal
+from often import some
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
@@ -64,7 +65,7 @@ def fresh() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.parametrize("backend", some(["eager", "aot_eager"], 3))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_compiled_model_equals_the_reference(name: str, backend: str) -> None:
     model, batch = CASES[name].make(torch.float64, 6)
@@ -101,7 +102,7 @@ def compiled_forward(model: nn.Module, backend: Any) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("used_before", [False, True])
+@pytest.mark.parametrize("used_before", some([False, True], 3))
 @pytest.mark.parametrize(
     "compiling",
     [compiled_whole, compiled_in_place, compiled_inside, compiled_without_breaks, compiled_forward],

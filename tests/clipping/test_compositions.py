@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from clipping_cases import loss
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -88,7 +88,6 @@ plans = st.lists(
 )
 
 
-@settings(max_examples=50)
 @given(
     plan=plans,
     table=st.booleans(),

@@ -5,6 +5,7 @@ import pytest
 import torch
 from equality import check_equal
 from module_probes import PROBES, Probe, loss, parameterised
+from often import some
 from refusal_probes import REFUSALS
 from torch import nn
 
@@ -40,8 +41,10 @@ def test_the_page_is_what_the_probes_say() -> None:
     )
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=["float64", "float32"]
+)
+@pytest.mark.parametrize("name", some(FORMS, 45))
 def test_a_module_equals_the_reference_or_is_refused_by_name_with_a_remedy(
     name: str, dtype: torch.dtype
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from clipping_cases import CASES, loss
 from equality import check_equal, form
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from walls import walled
 
@@ -70,7 +70,6 @@ def sides(draw: Callable[[st.SearchStrategy[Any]], Any]) -> tuple[torch.Tensor, 
 
 
 @built
-@settings(max_examples=200)
 @given(st.data(), st.integers(1, 3), st.sampled_from(VERSIONS))
 def test_products_and_squares_are_exact(data: st.DataObject, threads: int, version: int) -> None:
     a, d = sides(data.draw)
@@ -252,6 +251,7 @@ def case(missing, features, version):
 """
 
 
+@pytest.mark.slow
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from equality import check_equal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -135,7 +135,6 @@ plans = st.lists(
 )
 
 
-@settings(max_examples=30)
 @given(
     plan=plans,
     tie=st.booleans(),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from clipping_cases import loss
 from equality import check_equal
+from often import some
 from operation_cases import OPERATIONS
 
 from decrescendo.clipping import Engine, EngineSettings
@@ -48,7 +49,7 @@ IDS = {name for name in OPERATIONS if "by ids" in name or name == "index_select"
 @pytest.mark.parametrize(
     "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=["float64", "float32"]
 )
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", some(OPERATIONS, 44))
 def test_an_operation_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     """Batch sizes 5 and 4 are a length and a width of the models."""
     for size in (6, 1, 5, 4):
@@ -56,7 +57,7 @@ def test_an_operation_equals_the_reference(name: str, dtype: torch.dtype) -> Non
         check_equal(model, batch, dtype, EngineSettings())
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", some(OPERATIONS, 30))
 def test_an_operation_has_the_closed_form_it_should_have(name: str) -> None:
     model, batch = OPERATIONS[name].make(torch.float64, 7)
     uses = Engine(model, loss).prove(batch).uses
@@ -81,7 +82,7 @@ def test_rows_of_a_table_that_come_once_need_no_gradient_an_example(name: str, c
     assert made.isometric == closed
 
 
-@pytest.mark.parametrize("name", sorted(OPERATIONS.keys() - IDS))
+@pytest.mark.parametrize("name", some(sorted(OPERATIONS.keys() - IDS), 20))
 def test_an_example_that_is_not_finite_leaves_nothing_behind(name: str) -> None:
     model, (x, y) = OPERATIONS[name].make(torch.float64, 6)
     engine = Engine(model, loss)
@@ -94,7 +95,7 @@ def test_an_example_that_is_not_finite_leaves_nothing_behind(name: str) -> None:
         torch.testing.assert_close(found.gradients[parameter], gradient, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("name", some(OPERATIONS, 20))
 def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str) -> None:
     model, batch = OPERATIONS[name].make(torch.float32, 6)
     engine = Engine(model, loss)

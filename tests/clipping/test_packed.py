@@ -7,7 +7,7 @@ import pytest
 import torch
 from clipping_cases import Made
 from equality import check_equal
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -35,7 +35,6 @@ def of_example(packing: Packing, data: Tensor, example: int) -> Tensor:
     return data[packing.source[example][packing.live[example]]].double()
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     lengths=st.lists(st.integers(1, 90), min_size=1, max_size=40),
     features=st.integers(1, 6),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,7 +16,6 @@ from decrescendo.clipping.rules.patches import Geometry, unfold
 from decrescendo.clipping.workspace import Workspace
 
 
-@settings(max_examples=40)
 @given(
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from clipping_cases import CASES, loss
 from equality import check_equal, form
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -97,7 +97,6 @@ VERSIONS = (2, 1, 0)  # AVX-512, AVX2, any; those that this processor lacks are 
 
 
 @built
-@settings(max_examples=300)
 @given(st.data(), st.integers(1, 3), st.sampled_from(VERSIONS))
 def test_gradients_and_squares_are_exact(data: st.DataObject, threads: int, version: int) -> None:
     images, d, geometry = convolution(data.draw)
@@ -322,6 +321,7 @@ def case(beyond, channels, version):
 """
 
 
+@pytest.mark.slow
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:

@@ -7,7 +7,7 @@ from unittest import mock
 import pytest
 import torch
 from clipping_cases import Made, loss, normal
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as fn
@@ -49,7 +49,6 @@ def views(draw: Any) -> tuple[Tensor, Place, Tensor]:
     return whole, Place(1, inner), view
 
 
-@settings(max_examples=400)
 @given(views())
 def test_a_views_label_says_of_each_index_whose_it_is(case: tuple[Tensor, Place, Tensor]) -> None:
     whole, place, view = case

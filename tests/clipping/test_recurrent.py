@@ -7,8 +7,9 @@ import pytest
 import torch
 from clipping_cases import Made, loss, normal
 from equality import check_equal, has_kernels
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from often import some
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from untouched import portrait
@@ -100,7 +101,6 @@ def rows(batch: int, length: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     return torch.randn(batch, length, WIDTH, dtype=dtype), torch.randint(3, (batch,))
 
 
-@settings(max_examples=30)
 @given(
     kind=st.sampled_from(sorted(KINDS)),
     layers=st.integers(1, 3),
@@ -148,7 +148,7 @@ def test_a_recurrent_layer_equals_the_reference(
 
 
 @pytest.mark.parametrize("packed", ["", "any order"])
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", some(sorted(KINDS), 2))
 def test_sizes_that_coincide_change_nothing(kind: str, packed: str) -> None:
     """One engine over batches as long as sequences, as wide as states, of sequences of one length and of several."""
     torch.manual_seed(0)
@@ -167,7 +167,7 @@ def test_sizes_that_coincide_change_nothing(kind: str, packed: str) -> None:
 @pytest.mark.parametrize("packed", ["", "any order"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", some(sorted(KINDS), 2))
 def test_recording_changes_no_loss(kind: str, batch_first: bool, bidirectional: bool, packed: str) -> None:
     """Dropout between layers included: the same masks are drawn, and as many numbers."""
     torch.manual_seed(0)
@@ -199,7 +199,7 @@ def cells(kind: type[nn.Module], **options: Any) -> nn.Module:
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [(nn.LSTMCell, {}), (nn.GRUCell, {}), (nn.RNNCell, {}), (nn.RNNCell, {"nonlinearity": "relu"})],
+    some([(nn.LSTMCell, {}), (nn.GRUCell, {}), (nn.RNNCell, {}), (nn.RNNCell, {"nonlinearity": "relu"})], 2),
     ids=["lstm", "gru", "tanh", "relu"],
 )
 def test_an_unrolled_cell_equals_the_reference(kind: type[nn.Module], options: Any, bias: bool) -> None:
@@ -322,7 +322,7 @@ def test_a_first_state_that_is_a_parameter_itself_is_refused() -> None:
 
 
 @pytest.mark.parametrize("packed", ["", "any order"])
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", some(sorted(KINDS), 2))
 def test_an_example_without_a_finite_gradient_contributes_nothing(kind: str, packed: str) -> None:
     torch.manual_seed(0)
     model = Reader(kind, layers=2, bidirectional=True, packed=packed)
@@ -374,7 +374,7 @@ def test_inputs_changed_after_the_layer_are_refused() -> None:
 
 
 @pytest.mark.parametrize("packed", ["", "any order"])
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", some(sorted(KINDS), 2))
 def test_autocast_is_followed(kind: str, packed: str) -> None:
     def cast(model: nn.Module, batch: Any) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -390,6 +390,7 @@ def test_autocast_is_followed(kind: str, packed: str) -> None:
     torch.testing.assert_close(found, expected, rtol=5e-2, atol=1e-2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
 def test_a_compiled_model_is_recorded_uncompiled() -> None:
     torch.manual_seed(0)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from clipping_cases import CASES
 from equality import check_equal, form
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from walls import walled
 
@@ -71,7 +71,6 @@ def lookups(
 
 
 @built
-@settings(max_examples=200)
 @given(st.data(), st.integers(1, 3), st.sampled_from(VERSIONS))
 def test_sums_and_squares_are_exact(data: st.DataObject, threads: int, version: int) -> None:
     ids, d, words, padding = lookups(data.draw)
@@ -254,6 +253,7 @@ def case(missing, dim, version):
 """
 
 
+@pytest.mark.slow
 @built
 @pytest.mark.skipif(sys.platform != "linux", reason="walls are built as Linux does")
 def test_nothing_is_read_or_written_beyond_the_ends() -> None:

@@ -161,7 +161,7 @@ def test_what_no_honest_client_sends_is_refused_where_it_cannot_be_shortened(pla
 EXTREME = st.sampled_from([0.0, 1e-300, 1e-40, 1e-8, 0.5, 1.0, 3.0, 1e6, 1e25, 1e150, 1e300])
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_reply_moves_the_sum_by_more_than_the_clip_norm(data: st.DataObject) -> None:
     """Whatever was received before it, in float32 or float64, in whatever size: exactly, as stored."""
@@ -181,7 +181,7 @@ def test_no_reply_moves_the_sum_by_more_than_the_clip_norm(data: st.DataObject) 
         before = after
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_the_order_of_replies_changes_no_bit(data: st.DataObject) -> None:
     placement = data.draw(st.sampled_from(list(Placement)))

@@ -12,6 +12,7 @@ import pytest
 import torch
 import transformers
 from hf_tiny import ROWS, Augmented, bert, gpt2, plan_of, texts, tokenizer, vit
+from often import some
 from torch import Tensor, nn
 
 import decrescendo as dc
@@ -111,6 +112,7 @@ def test_a_plan_for_people_asks_whose_each_row_is(tmp_path: Path) -> None:
     assert trainer.run.ledger == plan.ledger
 
 
+@pytest.mark.slow
 def test_a_bert_on_ragged_text_is_the_run_on_rows_padded_to_one_length() -> None:
     """Its mask leaves padding out: what each example is padded to makes no difference but rounding."""
     whole = collator(padding="max_length", max_length=24)(
@@ -138,6 +140,7 @@ def lora() -> Any:
     )
 
 
+@pytest.mark.slow
 def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -> None:
     import peft  # TRL takes seconds to load
     import trl
@@ -226,7 +229,7 @@ def test_an_empty_batch_is_a_step_of_the_trainer_too(tmp_path: Path, seed: Any) 
 
 @pytest.mark.parametrize(
     "change",
-    [{"bf16": True}, pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow)],
+    some([{"bf16": True}, pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow)], 0),
     ids=["bf16", "gradient_checkpointing"],
 )
 def test_half_precision_and_recomputed_activations(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -265,25 +268,28 @@ def collated(collate: Any, columns: tuple[str, ...]) -> Any:
 
 @pytest.mark.parametrize(
     ("build", "collate", "columns"),
-    [
-        (
-            lambda: bert(0.0),
-            collator(padding="max_length", max_length=24),
-            ("input_ids", "attention_mask", "label"),
-        ),
-        (
-            lambda: bert(0.0, "BertForMaskedLM"),
-            transformers.DataCollatorForLanguageModeling(
-                tokenizer(), mlm_probability=0.3, pad_to_multiple_of=24
+    some(
+        [
+            (
+                lambda: bert(0.0),
+                collator(padding="max_length", max_length=24),
+                ("input_ids", "attention_mask", "label"),
             ),
-            ("input_ids", "attention_mask"),
-        ),
-        (
-            lambda: gpt2(0.0),
-            transformers.DataCollatorForLanguageModeling(tokenizer(), mlm=False, pad_to_multiple_of=24),
-            ("input_ids", "attention_mask"),
-        ),
-    ],
+            (
+                lambda: bert(0.0, "BertForMaskedLM"),
+                transformers.DataCollatorForLanguageModeling(
+                    tokenizer(), mlm_probability=0.3, pad_to_multiple_of=24
+                ),
+                ("input_ids", "attention_mask"),
+            ),
+            (
+                lambda: gpt2(0.0),
+                transformers.DataCollatorForLanguageModeling(tokenizer(), mlm=False, pad_to_multiple_of=24),
+                ("input_ids", "attention_mask"),
+            ),
+        ],
+        1,
+    ),
     ids=["classes", "masked", "causal"],
 )
 def test_the_loss_of_an_example_is_the_models_own_on_it_alone(build: Any, collate: Any, columns: Any) -> None:
@@ -545,6 +551,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         _ = room.Trainer
 
 
+@pytest.mark.slow
 def test_a_loop_of_accelerates_own_steps_the_optimiser_on_a_noisy_mean() -> None:
     import accelerate
 

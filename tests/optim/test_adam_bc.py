@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import normals, on_grid
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -135,7 +135,6 @@ def test_weight_decay_is_that_of_adamw() -> None:
     np.testing.assert_allclose(ours, drive(other, theirs, gradients, np.zeros(12)), rtol=1e-12)
 
 
-@settings(max_examples=40)
 @given(
     rows=st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.floats(0, 2)), min_size=1, max_size=8),
     betas=st.tuples(st.floats(0, 0.99), st.floats(0, 0.999)),
@@ -152,7 +151,6 @@ def test_it_is_the_formula_for_every_sequence(
     )
 
 
-@settings(max_examples=30)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.floats(0, 1)), min_size=1, max_size=10), st.floats(1e-4, 1))
 def test_no_step_is_longer_than_the_floor_allows(rows: list[tuple[float, float]], floor: float) -> None:
     model = Bare(1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import normals
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
@@ -38,7 +38,6 @@ def by_hand(gradients: np.ndarray, lr: float, beta: float) -> np.ndarray:
     return weights
 
 
-@settings(max_examples=40)
 @given(
     beta=st.sampled_from([0.0, 0.3, 0.9, 0.999]), lr=st.floats(1e-3, 2.0), steps=st.integers(1, 30),
     seed=st.integers(0, 1000),
@@ -137,7 +136,6 @@ def test_every_example_is_in_every_full_batch() -> None:
             np.testing.assert_array_equal(np.sort(batch), np.arange(ROWS))
 
 
-@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), gone=st.integers(0, ROWS - 1), clip=st.floats(0.01, 5.0))
 def test_one_example_moves_the_full_sum_by_at_most_the_clip_norm(seed: int, gone: int, clip: float) -> None:
     """Adding or removing one, and whatever the weights are; the divisor is declared, so the mean moves by C / N."""

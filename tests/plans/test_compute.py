@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -58,7 +58,6 @@ def test_no_optimiser_finds_better_batches_and_noise(steps: int, price: float, t
     assert force * (1 - 1e-5) <= np.sum(a / (p * mu) ** 2) <= force * (1 + 1e-6)
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8), st.floats(1e-4, 50), st.floats(1e-4, 0.99),
     st.floats(1.01, 2.0),
@@ -93,6 +92,7 @@ def test_every_example_at_every_step_leaves_the_noise_to_choose() -> None:
     np.testing.assert_allclose(mu, clt(a, 0.5))
 
 
+@pytest.mark.slow
 def test_a_plan_keeps_to_budget_and_compute_and_beats_noise_alone() -> None:
     budget, influence = dc.Budget(1.2, 1e-6), (1 - np.arange(12) / 12) ** 2
     plan = allocate_compute(
@@ -115,6 +115,7 @@ def test_where_all_steps_matter_alike_all_are_alike() -> None:
     assert np.ptp(plan.noise_multiplier) < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "power", [0.67, *(pytest.param(p, marks=pytest.mark.slow) for p in (0.85, 1.15, 1.33))]
 )

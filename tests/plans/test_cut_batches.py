@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 from tests.accounting import test_truncated as truncated
@@ -107,6 +107,7 @@ class TestCalibration:
         ledger = cut(cap=None).ledger
         assert smallest_cap(ledger, ROWS, BUDGET.epsilon, BUDGET.delta) == 28
 
+    @pytest.mark.slow
     def test_where_the_cap_costs_most_of_delta_nearly_as_little_noise_as_can_be_had_is_found(self) -> None:
         """At cap 24 no scale keeps epsilon 4: exp(4) tau is most of delta. The plan promises less."""
         plan = cut(cap=24)
@@ -117,7 +118,6 @@ class TestCalibration:
     def test_a_cap_that_no_batch_exceeds_is_no_cap(self) -> None:
         assert cut(cap=ROWS + 1).guarantee == cut(cap=None).guarantee
 
-    @settings(max_examples=20, deadline=None)
     @given(cap=st.integers(24, 40), more=st.integers(1, 20), rate=st.floats(0.1, 0.16))
     def test_a_smaller_cap_never_needs_less_noise(self, cap: int, more: int, rate: float) -> None:
         def noise(cap: int) -> float:
@@ -355,6 +355,7 @@ class TestElsewhere:
         sampling = PoissonSampling(40, 20, 3)
         assert max(batch.size for batch in sampling.batches(50, np.random.default_rng(0))) == 3
 
+    @pytest.mark.slow
     def test_the_page_shows_it(self) -> None:
         subject = Subject.of("plan", cut())
         assert ["Batches are cut to", f"{CAP} examples at most"] in outline(subject)["rows"]

@@ -98,7 +98,6 @@ class TestSampling:
         assert found == expected
         assert 0 <= min(found) <= max(found) < high
 
-    @settings(max_examples=60)
     @given(st.integers(1, 60), st.integers(2, 20), st.integers(1, 8), st.integers(0, 10**6), st.booleans())
     def test_everybody_is_in_one_batch_and_none_is_larger_than_the_cap(
         self, rows: int, steps: int, cap: int, seed: int, secure: bool
@@ -320,6 +319,7 @@ class TestCalibration:
         assert noise(more * epsilon, steps) <= here * (1 + 1e-3)
         assert noise(epsilon, 2 * steps) <= here * (1 + 1e-3)
 
+    @pytest.mark.slow
     def test_a_cap_is_paid_for(self) -> None:
         """x meets a full batch in one of the steps: delta is less by exp(epsilon) P[binomial(N, 1/t) >= b] an epoch."""
         plan = once(22)

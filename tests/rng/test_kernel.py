@@ -17,7 +17,7 @@ import mpmath
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import ndtri
 
@@ -165,7 +165,6 @@ def hard(random: np.random.Generator, count: int, dtype: type) -> tuple[np.ndarr
 
 
 @built
-@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32),
     count=st.integers(0, 80),

@@ -7,7 +7,7 @@ from itertools import chain
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtri
@@ -50,7 +50,6 @@ def exact(value: float, std: float, word: int, more: list[int]) -> int:
         return int(mpmath.nint((mpmath.mpf(value) + sign * std * size) / grid(std)))
 
 
-@settings(max_examples=60)
 @given(
     value=st.floats(-1e6, 1e6),
     std=st.floats(1e-3, 1e3),
@@ -64,7 +63,6 @@ def test_equals_many_digits(value: float, std: float, words: list[int], shift: i
     assert int(found[0] / grid(std)) == exact(value, std, first, words[1:])
 
 
-@settings(max_examples=40)
 @given(
     std=st.floats(0.1, 10),
     words=st.lists(st.integers(1, 2**64 - 1), min_size=3, max_size=3),

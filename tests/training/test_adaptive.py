@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -80,7 +80,6 @@ def portrait(trainer: Trainer, model: nn.Module, filter: Filter) -> tuple[Any, .
 # --- the same loop ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=10)
 @given(
     schedule=st.lists(st.tuples(st.floats(0.8, 5), st.floats(0.01, 5)), min_size=1, max_size=4),
     batch=st.floats(0.2, 30),
@@ -147,7 +146,6 @@ def test_every_step_has_the_noise_that_was_decided_on_the_way() -> None:
 # --- the budget holds -------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25)
 @given(data=st.data(), kind=st.sampled_from(["zcdp", "gdp", "renyi"]))
 def test_no_policy_releases_more_than_the_budget(data: st.DataObject, kind: str) -> None:
     """The policy answers as it likes after seeing weights and what is left; the ledger is judged independently."""
@@ -425,7 +423,6 @@ def test_noise_falls_when_the_mean_gain_is_below_the_threshold() -> None:
     assert decays([0.5, 0.75], steps=2, period=1, window=1, threshold=0.25) == [8, 8]
 
 
-@settings(max_examples=60)
 @given(
     scores=st.lists(st.floats(0, 1), min_size=12, max_size=12),
     period=st.integers(1, 4),
@@ -525,6 +522,7 @@ print(filter.spent)
 """
 
 
+@pytest.mark.slow
 def test_wrong_types_teach_without_the_test_hook() -> None:
     done = subprocess.run([sys.executable, "-c", WRONG], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()

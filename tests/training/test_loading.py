@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
@@ -87,7 +87,6 @@ def test_columns_are_loaded_by_workers_too(data: Pair) -> None:
     assert all(map(same, drawn(data), drawn(data, collate_fn=default_collate, num_workers=1)))
 
 
-@settings(max_examples=30)
 @given(st.sets(st.integers(0, ROWS - 1), min_size=1), st.integers(0, 2**63 - 1))
 def test_a_row_is_a_function_of_its_example_and_the_steps_key_alone(chosen: set[int], key: int) -> None:
     """Not of the others in the batch, of its place, or of what was drawn before."""
@@ -162,6 +161,7 @@ except DecrescendoError as error:
 """
 
 
+@pytest.mark.slow
 def test_pythons_own_numbers_and_wrong_types_without_the_test_hook() -> None:
     done = subprocess.run([sys.executable, "-c", UNHOOKED], capture_output=True, text=True, check=True)
     same, untouched, wrong = done.stdout.splitlines()

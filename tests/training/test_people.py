@@ -124,6 +124,7 @@ class TestPlans:
         with pytest.raises(InvalidValue, match="a filter must protect one example"):
             dc.accounting.RenyiFilter(BUDGET, 16)
 
+    @pytest.mark.slow
     @given(st.integers(2, 4), st.floats(1.1, 3.0))
     @settings(max_examples=5)
     def test_more_examples_a_person_never_need_less_noise(self, most: int, epsilon: float) -> None:

@@ -131,7 +131,7 @@ LAST = 7
 places = st.sampled_from(["before", "write", "fsync", "after", "apply", "checkpoint"])
 
 
-@tried(max_examples=12, deadline=None)
+@tried(max_examples=tried().max_examples // 3)
 @given(
     deaths=st.lists(st.tuples(st.integers(0, LAST - 1), places, st.integers(0, 90)), min_size=1, max_size=4),
     every=st.sampled_from([1, 3, 50]),

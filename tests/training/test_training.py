@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from drawn import normals
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
@@ -72,7 +72,6 @@ def test_training_is_dp_sgd_written_out_by_hand(data: Pair, batch: float) -> Non
     assert not torch.allclose(weights(model), weights(other), atol=1e-5)
 
 
-@settings(max_examples=12)
 @given(
     schedule=st.lists(st.tuples(st.floats(0.1, 3), st.floats(0.01, 5)), min_size=1, max_size=4),
     batch=st.floats(0.2, 30),

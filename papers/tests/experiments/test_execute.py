@@ -33,6 +33,7 @@ def quiet() -> Console:
     return Console(file=io.StringIO(), width=200)
 
 
+@pytest.mark.slow
 def test_what_is_finished_is_not_repeated_and_what_is_damaged_is(tmp_path: Path) -> None:
     specs = [spec(0), spec(1), spec(0, method="none"), spec(0)]
     first = execute(specs, tmp_path, jobs=2, console=quiet())
@@ -54,6 +55,7 @@ def test_what_is_finished_is_not_repeated_and_what_is_damaged_is(tmp_path: Path)
     assert found.metrics == perform(specs[1]).metrics  # in this process: the same numbers
 
 
+@pytest.mark.slow
 def test_one_failing_run_leaves_the_others_alone(tmp_path: Path) -> None:
     bad, good = spec(0, model="no such model"), spec(1)
     outcome = execute([bad, good], tmp_path, jobs=1, console=quiet())

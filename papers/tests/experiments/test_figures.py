@@ -59,6 +59,7 @@ def test_costs_are_what_the_accountants_say_of_the_first_steps(tmp_path: Path) -
     assert costs.find(tmp_path, SMALL, 2) is None
 
 
+@pytest.mark.slow
 def test_pages_and_drawings_are_the_same_twice(tmp_path: Path) -> None:
     sources = Sources(Archive(traced("figure1", "figure3", "figure5")), tmp_path / "curves")
     for spec, points in requested_curves(["figure2", "figure4"]):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from often import some
 from scipy import stats
 
 from decrescendo_papers.experiments import hong
@@ -196,7 +197,7 @@ def test_the_page_says_where_the_claim_holds(bench: Bench) -> None:
     assert all("< 0.0001" in row for row in rows)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", some(range(3), 1))
 def test_no_word_of_the_page_hangs_on_the_last_digit(bench: Bench, seed: int) -> None:
     """Another processor adds in another order: losses, accuracies and influences differ by a few units."""
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from often import some
 from rich.console import Console
 from scipy import stats
 from torch import nn
@@ -114,7 +115,7 @@ def from_scratch(given: Course, seed: int, step: int, factor: float) -> float:
     return given.score(model)
 
 
-@pytest.mark.parametrize("optimizer", ["momentum-bc", "adam", "sgd"])
+@pytest.mark.parametrize("optimizer", some(["momentum-bc", "adam", "sgd"], 1))
 @pytest.mark.parametrize("batch", [pytest.param(ROWS, marks=pytest.mark.slow), 2.0])
 def test_branches_are_trainings_from_the_start_to_the_last_bit(batch: float, optimizer: str) -> None:
     """Moving plan, falling rate, dropout, the global generator anywhere; with batches of 2 of 12 some are empty."""
@@ -227,6 +228,7 @@ def closed_form(plan: Plan, momentum: float, curvature: float = CURVATURE) -> np
     return curvature / 2 * SIZE * (plan.clip_norm / COUNT) ** 2 * left**2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.6])  # 0: the next test too
 def test_on_a_quadratic_the_influence_is_the_closed_form(momentum: float) -> None:
     """A z-test at each step; a curvature 10 % off, or noise 3 % off, would be seen."""
@@ -244,6 +246,7 @@ def test_on_a_quadratic_the_influence_is_the_closed_form(momentum: float) -> Non
     assert np.any(np.abs(found.mean - other) > 5 * found.error)
 
 
+@pytest.mark.slow
 def test_the_rate_of_a_quadratic_is_in_its_interval_and_others_are_not() -> None:
     given = quadratic(0.0)
     found = Influence.of(STEPS, [measure(given, (1, 5, 9, 12, 14, 16), seed=seed) for seed in range(6)])
@@ -255,7 +258,6 @@ def test_the_rate_of_a_quadratic_is_in_its_interval_and_others_are_not() -> None
     assert fit.rho_mu() == pytest.approx(math.exp(fit.rate * STEPS / 4))
 
 
-@settings(max_examples=60)
 @given(
     rate=st.floats(-0.2, 0.3), last=st.floats(1e-9, 1e3), steps=st.integers(5, 150), points=st.integers(3, 8)
 )
@@ -398,6 +400,7 @@ def quadratic_plan(**options: Any) -> Allocation:
     return influence_plan(quadratic(0.0), accountant=Zcdp(), console=Console(file=io.StringIO()), **options)
 
 
+@pytest.mark.slow
 def test_the_plan_spends_the_same_budget_where_the_influence_says(tmp_path: Path) -> None:
     """On the quadratic, the known influence at the planned noise is less than at constant noise and near the least."""
     before, found = quadratic(0.0).plan, quadratic_plan(seeds=6, path=tmp_path / "seeds.json")
@@ -415,6 +418,7 @@ def test_the_plan_spends_the_same_budget_where_the_influence_says(tmp_path: Path
     np.testing.assert_allclose(relative, relative[0])
 
 
+@pytest.mark.slow
 def test_a_plan_is_resumed_from_its_file_and_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

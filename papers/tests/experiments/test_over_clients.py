@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from often import some
 
 from decrescendo.accounting.budget import Unit
 from decrescendo.errors import InvalidValue
@@ -35,7 +36,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("opened")
-@pytest.mark.parametrize("changes", [{}, {"lr_decay": "linear"}, {"averaging": 0.9, "momentum": 0.5}])
+@pytest.mark.parametrize(
+    "changes", some([{}, {"lr_decay": "linear"}, {"averaging": 0.9, "momentum": 0.5}], 1)
+)
 def test_clients_of_one_row_are_rows(changes: dict[str, float]) -> None:
     over_clients = perform(dataclasses.replace(SPEC, **changes, trace=3))
     over_rows = perform(dataclasses.replace(SPEC, **changes, trace=3, records=0))
@@ -87,6 +90,7 @@ def test_table_4_counts_rounds_delta_and_epochs_in_clients() -> None:
         assert plain.records == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("records", "most"), [pytest.param(1, 5, marks=pytest.mark.slow), (10, 5)])
 def test_a_persons_guarantee_is_that_of_all_clients_behind(records: int, most: int, tmp_path: Path) -> None:
     key = "dynamic" if records == 1 else f"dynamic-{records}"

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from noisy_problems import Logistic, Quadratic, Wavy, schedule
 from scipy.optimize import minimize_scalar
@@ -72,7 +72,6 @@ def test_assumptions_that_do_not_hold_are_named(change: dict[str, float], words:
 # Closed forms against searching.
 
 
-@settings(max_examples=40)
 @given(problems, st.integers(0, 60))
 def test_uniform_and_dynamic_are_the_general_bound_at_their_noise(problem: Problem, steps: int) -> None:
     even = np.full(steps, math.sqrt(steps / problem.total))
@@ -87,7 +86,6 @@ def test_uniform_and_dynamic_are_the_general_bound_at_their_noise(problem: Probl
         assert bounds.dynamic(problem, steps) <= bounds.uniform(problem, steps) * ROUNDING
 
 
-@settings(max_examples=40)
 @given(problems)
 def test_the_best_numbers_of_steps_are_the_best_of_all(problem: Problem) -> None:
     # Beyond gamma^T = 1e-26 more steps only add noise.
@@ -103,7 +101,6 @@ def test_the_best_numbers_of_steps_are_the_best_of_all(problem: Problem) -> None
         assert best.bound == pytest.approx(min(1.0, float(all_bounds.min())), rel=1e-6)
 
 
-@settings(max_examples=40)
 @given(problems)
 def test_real_valued_optima_are_what_a_numerical_optimiser_finds(problem: Problem) -> None:
     if problem.kappa < 1.01:
@@ -129,7 +126,6 @@ def test_real_valued_optima_are_what_a_numerical_optimiser_finds(problem: Proble
     assert bounds.best_dynamic(problem).bound >= bounds.dynamic_real_minimum(problem) / ROUNDING
 
 
-@settings(max_examples=40)
 @given(problems)
 def test_the_surrogate_of_eq_23_is_minimal_where_it_says(problem: Problem) -> None:
     weight = problem.alpha * problem.kappa
@@ -160,7 +156,6 @@ def test_one_step_is_all_there_is_to_do_when_kappa_is_one() -> None:
 # Momentum.
 
 
-@settings(max_examples=40)
 @given(st.floats(0, 4).map(lambda power: 10.0**power), st.floats(0, 0.98))
 def test_the_largest_eta_0_is_where_zeta_ends(kappa: float, beta: float) -> None:
     problem = Problem(1 / kappa, 1.0, 1.0, 1, 1, 0.5, total=1.0)
@@ -177,7 +172,6 @@ def test_the_largest_eta_0_is_where_zeta_ends(kappa: float, beta: float) -> None
             Momentum(problem, beta=beta, eta_0=eta_0 * (1 + 1e-6))
 
 
-@settings(max_examples=40)
 @given(problems, st.floats(0.0, 0.7), st.integers(1, 40))
 def test_momentum_s_uniform_and_dynamic_are_its_general_bound(
     problem: Problem, beta: float, steps: int
@@ -192,7 +186,6 @@ def test_momentum_s_uniform_and_dynamic_are_its_general_bound(
     assert momentum.uniform(0) == momentum.dynamic(0) == momentum.bound([]) == 1
 
 
-@settings(max_examples=40)
 @given(
     st.floats(-8, 1).map(lambda power: 10.0**power),
     st.floats(1.0, 20.0),

@@ -176,7 +176,6 @@ def test_the_turning_point_is_the_largest_t(gamma: float, share: float) -> None:
     assert np.all(over[found:] < 1e-12)
 
 
-@settings(max_examples=300)
 @given(st.integers(1, 400), st.floats(0.5, 0.9999), st.floats(0, 1, exclude_max=True))
 def test_exact_influence_is_never_worse_than_the_papers_or_uniform(
     steps: int, gamma: float, share: float

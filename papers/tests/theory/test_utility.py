@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -98,7 +98,6 @@ def test_theorem_1_holds_with_clipping_and_sampling() -> None:
     assert terms.total == terms.progress + terms.gradient + terms.bias + terms.noise
 
 
-@settings(max_examples=40)
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.01, 10))
 def test_theorem_1_is_theorem_2_with_one_curvature(noise: list[float], smoothness: float) -> None:
     def both(curvature: object) -> tuple[UtilityTerms, UtilityTerms]:
@@ -134,7 +133,6 @@ def test_the_curvature_curve_minimises_the_noise_term_at_a_small_mu_budget(seed:
     assert cost(np.log(curve)) <= least * (1 + 1e-12)
 
 
-@settings(max_examples=40)
 @given(st.floats(0.02, 0.25), st.floats(0.5, 2), st.floats(0.5, 2))
 def test_corollary_2_stays_below_the_clt_total_it_aims_at(
     total_mu: float, rho_w: float, rho_c: float
