@@ -297,7 +297,7 @@ WRONG: list[tuple[str, Any, dict[str, Any], type[DecrescendoError], str]] = [
     ("a text", "digits", {}, InvalidType, "got str"),
     ("a set", {1, 2}, {}, InvalidType, "must have items by number|got set"),
     ("texts", ["a", "b"] * 20, {}, InvalidType, "got a str in it. Give a collate_fn"),
-    ("dicts of texts", [{"text": "a"}] * ROWS, {}, InvalidType, "got a str in text. Give a collate_fn"),
+    ("dicts of texts", [{"text": "a"} for _ in range(ROWS)], {}, InvalidType, "got a str in text. Give a collate_fn"),
     ("too few", [{"x": 1.0}] * 3, {}, InvalidValue, "must have the plan's 40 rows, got 3"),
     ("no workers", [1.0] * ROWS, {"num_workers": -1}, InvalidValue, "num_workers must be >= 0"),
     (

@@ -138,8 +138,8 @@ def test_a_run_that_did_not_begin_is_reserved_once(tmp_path: Path) -> None:
     """Each life asks for the same run, also when the last one ended before its first step."""
     store = Store.create(tmp_path / "s.db", Budget(60.0, 1e-4), dataset="d", rows=ROWS)
     for _ in range(3):
-        model, optimizer, _ = parts()
-        kept = Checkpoints(tmp_path / "run", resume=True)
+        model, optimizer, scheduler = parts()
+        kept = Checkpoints(tmp_path / "run", resume=True, also={"scheduler": scheduler})
         Trainer(model, loss, the_plan(), optimizer, seed=Secure(), store=store, checkpoints=kept)
     assert len(store.entries()) == 1
 

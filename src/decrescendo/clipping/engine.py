@@ -1,8 +1,9 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -142,6 +143,10 @@ class Engine:
         parts = self._in_parts(batch, held, lambda part, size: self._norms(part, size, held).to(dtype))
         norms = list(parts)
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
+
+    def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
+        """Refuse passes that use these tensors and arrays: they hold the data, of which a pass is given its batch."""
+        self._prover.memory.withhold(data)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

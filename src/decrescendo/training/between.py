@@ -105,10 +105,10 @@ class BetweenSteps:
             self._note()
             self._program.note()
 
-    def draw_from(self, data: object) -> None:
+    def draw_from(self, data: Held) -> None:
         """Batches are drawn from these data; from others before, if from any."""
         self.look_at_rows()
-        self._data = Held(data)
+        self._data = data
         self._rows, self._writes = self._data.look(), self._data.writes()
 
     def look_at_rows(self) -> None:
@@ -169,6 +169,11 @@ class BetweenSteps:
             inner(self._optimizer).register_step_pre_hook(before),
             inner(self._optimizer).register_step_post_hook(after),
         ]
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a noisy mean in every ``.grad`` by which nobody has moved the weights."""
+        return bool(self._handles) and self._weights == self._now()
 
     def read(self) -> None:
         """Private diagnostics of a step were looked at."""

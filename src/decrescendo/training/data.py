@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
 
 from decrescendo.clipping.batches import count_rows, leaves_of, select_rows
 from decrescendo.clipping.clipped import Batch
@@ -131,7 +131,7 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
         raise InvalidType(
             f"collate_fn must be a function from a list of examples to a batch, got {type(collate_fn).__name__}"
         )
-    if isinstance(data, TensorDataset):  # the same rows without a Python call for each
+    if type(data) is TensorDataset:  # the same rows without a Python call for each
         data = data.tensors
     if _are_columns(data, listed=collate_fn is None):
         count = count_rows(data)
@@ -141,6 +141,36 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
     if hasattr(data, "iloc"):
         data = FrameRows(data)
     return Examples(_items_of(data), collate_fn)
+
+
+def check_distinct(data: object) -> None:
+    """That no record of a known container is in it several times, as rows: each is drawn by itself.
+
+    Raises:
+        InvalidValue: a record that has several rows.
+    """
+    if isinstance(data, Subset):
+        part = cast("Subset[Any]", data)
+        _check_once([int(index) for index in part.indices], "Subset")
+        check_distinct(part.dataset)
+    elif isinstance(data, ConcatDataset):
+        parts = cast("ConcatDataset[Any]", data).datasets
+        _check_once([id(part) for part in parts], "ConcatDataset")
+        for part in parts:
+            check_distinct(part)
+    elif type(data) is list:
+        kinds = (Tensor, np.ndarray, dict, list)
+        _check_once([id(item) for item in cast("list[object]", data) if isinstance(item, kinds)], "list")
+
+
+def _check_once(marks: list[int], name: str) -> None:
+    again = len(marks) - len(set(marks))
+    if again:
+        raise InvalidValue(
+            f"a plan for examples must be given each record once, got a {name} with {again} rows that are there "
+            "already. Each row is drawn by itself, so that record would have more than one share of the budget: weigh "
+            "losses, or make a plan for people (examples_per_person=, people=), whose rows may be alike"
+        )
 
 
 def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:

@@ -20,7 +20,8 @@ from decrescendo.errors import InvalidType, InvalidValue
 from decrescendo.training.bits import checksum
 
 EXAMPLES_APART = (
-    "data[i] and collate_fn keep nothing of one example for another (compared: one of each batch, made twice)"
+    "data[i] and collate_fn make example i of record i alone, and keep nothing of one for another (compared: one of "
+    "each batch, made twice)"
 )
 
 # From a list of examples (always of one) to a batch of them, as torch's ``collate_fn``.
@@ -127,18 +128,29 @@ class ColumnRows:
         return map_rows(lambda column: column[index], self.columns)
 
 
-@dataclass(frozen=True, slots=True)
 class FrameRows:
-    """The rows of a data frame, as dicts."""
+    """The rows of a data frame, as dicts; each column keeps its dtype.
 
-    frame: Any
+    Raises:
+        InvalidValue: two columns of one name.
+    """
+
+    def __init__(self, frame: Any) -> None:
+        self.frame, names = frame, list(getattr(frame, "columns", ()))
+        if len(set(names)) < len(names):
+            raise InvalidValue(
+                f"columns of a data frame must have names of their own, got {names}. Of two with one name a row could "
+                "only have one: rename one, or give an array"
+            )
+        self._columns = {name: frame.iloc[:, place].array for place, name in enumerate(names)}
 
     def __len__(self) -> int:
         return len(self.frame)
 
     def __getitem__(self, index: int, /) -> Any:
-        row = self.frame.iloc[index]
-        return row.to_dict() if hasattr(row, "to_dict") else row
+        if not hasattr(self.frame, "columns"):
+            return self.frame.iloc[index]
+        return {name: column[index] for name, column in self._columns.items()}
 
 
 def _are_held(items: object) -> bool:

@@ -49,9 +49,29 @@ class Held:
                 rest.update(cast("Any", value))
         return rest.digest() + fingerprint(*tensors)
 
+    def memory(self) -> Iterator[Tensor | np.ndarray]:
+        """What holds them, but for Python's own numbers and texts."""
+        return _memory(self._data)
+
     def writes(self) -> list[int]:
         """How often each tensor was written to, as far as torch counts it."""
         return [0 if tensor.is_inference() else tensor._version for tensor in self._counted]
+
+
+def _memory(data: object) -> Iterator[Tensor | np.ndarray]:
+    if isinstance(data, (Tensor, np.ndarray)):
+        yield data
+    elif isinstance(data, Subset):
+        yield from _memory(cast("Subset[Any]", data).dataset)
+    elif isinstance(data, TensorDataset):
+        yield from data.tensors
+    elif isinstance(data, ColumnRows):
+        yield from _memory(data.columns)
+    elif isinstance(data, Mapping):
+        yield from _memory(list(cast("Mapping[object, object]", data).values()))
+    elif isinstance(data, (list, tuple)):
+        for item in cast("list[object]", data):
+            yield from _memory(item)
 
 
 def _values(data: object) -> Iterator[Tensor | bytes | memoryview]:

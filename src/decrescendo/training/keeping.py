@@ -93,6 +93,11 @@ class Keeper:
         life = self._life
         if not self.is_due:
             return
+        if any("initial_lr" in group for group in optimizer.param_groups) and not self._checkpoints.also:
+            raise InvalidValue(
+                "checkpoints must keep the scheduler that sets the optimizer's rate, got none: resumed, it would begin "
+                'anew. Give Checkpoints(folder, also={"scheduler": scheduler})'
+            )
         self._saved = life.taken
         # Where ranks hold parts, all of them take part in putting these together: none may be missing.
         assumptions = self._world.together(assumptions)

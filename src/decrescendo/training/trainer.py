@@ -6,11 +6,13 @@ is to be read in one place. Batches come from `drawing`, checkpoints from `keepi
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
 from itertools import count
 from typing import final
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -39,10 +41,11 @@ from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.data import Rows, assumption_of, held_by, table_of
+from decrescendo.training.data import Rows, assumption_of, check_distinct, held_by, table_of
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
+from decrescendo.training.held import Held
 from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
@@ -67,6 +70,14 @@ _NUMBERS = count()
 SAME_ORDER = (
     "data that were given anew in the midst of an epoch had each record in the row that it had before: else it may "
     "have taken part twice"
+)
+
+
+# Parameters that trainings of this process have moved by what they released, by id.
+_RELEASED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+BEGAN_TRAINED = (
+    "the weights that it began from, which an earlier run of this process trained, are paid for there: on the same "
+    "data both ledgers add up"
 )
 
 
@@ -219,6 +230,8 @@ class Trainer:
             gamma=0.0 if settings is None else settings.gamma or 0.0,
         )
         self._life.supposed = (assumed,) if assumed else ()
+        if any(_RELEASED.get(id(parameter)) is parameter for parameter in parameters.values()):
+            self._life.supposed += (BEGAN_TRAINED,)
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
@@ -243,6 +256,7 @@ class Trainer:
         self._number: int = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
         if self._keeper is not None:
             self._keeper.resume(model, optimizer, self._source.tracker)
+        self._moved_by = _described(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
         self._keep()
@@ -257,6 +271,7 @@ class Trainer:
                 self._account.give_back()
                 raise
         self._drawn: int | None = None
+        self._warned = set[str]()
         self._stepping, self._owner = threading.Lock(), os.getpid()
         self._data: object = None
         self._settings: Settings | None = None
@@ -326,6 +341,8 @@ class Trainer:
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
         whose = check_people(people, self._source.agreed.budget, table.count)
+        if self._source.agreed.budget.unit is Unit.EXAMPLE and isinstance(table, Examples):
+            check_distinct(data)
         supposed = {*self._life.supposed, assumption_of(table)}
 
         def facts() -> dict[str, str]:
@@ -338,7 +355,10 @@ class Trainer:
         if data is not self._data and isinstance(sampling, RandomAllocation):
             supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
         self._data = data
-        self._between.draw_from(held_by(table))
+        held = Held(held_by(table))
+        self._between.draw_from(held)
+        if isinstance(self._engine, Engine):
+            self._engine.withhold(held.memory())
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
@@ -419,6 +439,11 @@ class Trainer:
         The release is recorded by then, so whatever the loop makes of ``.grad`` alone is post-processing. A loop that
         changes it before its optimiser steps, or the weights otherwise than by that one step, has the run say so.
         """
+        if self._between.waiting:
+            self._warn(
+                "a noisy mean was not used: the optimizer took no step after the last fill_gradients, and its release "
+                "is paid for. To accumulate gradients, plan larger batches (microbatch_size bounds memory)"
+            )
         noisy, diagnostics = self._release(batch)
         fill_gradients(noisy, self._model, self._optimizer)
         self._between.filled()
@@ -443,7 +468,20 @@ class Trainer:
             self._drawn = None
         finally:
             self._stepping.release()
+        if noisy.release.noise_multiplier:
+            _RELEASED.update({id(parameter): parameter for parameter in trainable(self._model).values()})
+        if diagnostics.examples and diagnostics.nonfinite == diagnostics.examples:
+            self._warn(
+                "no example of a batch had a finite gradient, so noise alone was released: look for NaN in the data, "
+                "or for a loss that overflows"
+            )
         return noisy, diagnostics
+
+    def _warn(self, why: str) -> None:
+        """Once a run, to whoever holds the data."""
+        if why not in self._warned:
+            self._warned.add(why)
+            warnings.warn(why, UserWarning, stacklevel=4)
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
@@ -560,15 +598,12 @@ class Trainer:
         )
 
     def _provenance(self, assumptions: tuple[str, ...]) -> Provenance:
-        optimizer = self._optimizer
-        numbers = {key: value for key, value in optimizer.defaults.items() if isinstance(value, int | float)}
-        shown = ", ".join(f"{key}={value:g}" for key, value in numbers.items() if value)
         count = sum(parameter.numel() for parameter in trainable(self._model).values())
         return Provenance(
             random=SECURE if isinstance(self._streams.sampling, SecureStream) else SEEDED,
             resumed=self._life.resumed,
             model=f"{type(self._model).__name__}, {count} trained parameters",
-            optimizer=f"{type(optimizer).__name__}({shown})",
+            optimizer=self._moved_by,
             device=f"{self._device}, {self._world.size} processes"
             if self._world.size > 1
             else str(self._device),
@@ -625,6 +660,17 @@ class Trainer:
 def _of_its_own(seed: int | Secure, place: int) -> int | Secure:
     """The seed of a run with so many before it in its store: what a store adds up is drawn independently."""
     return seed if isinstance(seed, Secure) or not place else Streams(seed).child(place).seed
+
+
+def _described(optimizer: torch.optim.Optimizer) -> str:
+    """Its settings as a run begins or goes on, of its groups where they have several; rates are those before any
+    scheduler's."""
+    shown: list[str] = []
+    for key in optimizer.defaults:
+        values = [group.get(f"initial_{key}", group.get(key)) for group in optimizer.param_groups]
+        if all(isinstance(value, int | float) for value in values) and any(values):
+            shown.append(f"{key}=" + "/".join(dict.fromkeys(f"{value:g}" for value in values)))
+    return f"{type(optimizer).__name__}({', '.join(shown)})"
 
 
 def _check_unit(budget: Budget) -> None:

@@ -152,7 +152,8 @@ class Looks:
 
     def check_read(self, name: str, tensors: Sequence[Tensor], expose: Callable[[Tensor], None]) -> None:
         """Refuse a read of the data that the dispatcher does not see; ``expose``: of constants, note it."""
-        if any(is_data(self.label(tensor)) for tensor in tensors) and not self.natural:
+        read = any(is_data(self.label(tensor)) or self.memory.withholds(tensor) for tensor in tensors)
+        if read and not self.natural:
             if self.vouched():
                 return
             where = line()

@@ -3,12 +3,14 @@
 Longer than most files: what a write, a view and an end of life do to labels hangs together.
 """
 
+import bisect
 import sys
 import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +42,9 @@ from decrescendo.clipping.proof.storage import (
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, Place]
 Mark: TypeAlias = Public | Mixed | Span
-_STALE = Mixed("a tensor that an earlier pass made from its examples, or was given, is used again")
+STALE = Mixed(
+    "a tensor is used that holds the data beside the batch, or that an earlier pass made from its examples or was given"
+)
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
 _SOME = replace(_PARTS, counted=True)
 # Storages that one operation writes, at most, so that each has a number of its own.
@@ -61,6 +65,35 @@ class Memory:
         self.assumed: set[str] = set()
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
+        # What holds the data, and by its first byte where it lies.
+        self._data: list[Tensor | np.ndarray] = []
+        self._ends: dict[int, int] = {}
+        self._starts: list[int] = []
+
+    def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
+        """No pass may use these, of which it is given its batch."""
+        for value in data:
+            self._data.append(value)
+            if isinstance(value, np.ndarray):
+                start, length = int(value.ctypes.data), value.nbytes
+            elif value.layout is torch.strided and not value.is_meta:
+                storage, key = cast("Any", value.untyped_storage()), storage_key(value)
+                start, length = storage.data_ptr(), storage.nbytes()
+                if key not in self.stale:
+                    storage._weak_ref()
+                    self.stale.add(key)
+            else:
+                continue
+            self._ends[start] = max(start + length, self._ends.get(start, 0))
+        self._starts = sorted(self._ends)
+
+    def withholds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in memory that holds the data, by whatever storage."""
+        if not self._starts or tensor.layout is not torch.strided or not tensor.numel():
+            return False
+        address = tensor.untyped_storage().data_ptr()
+        place = bisect.bisect_right(self._starts, address) - 1
+        return place >= 0 and address < self._ends[self._starts[place]]
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         if (
@@ -105,7 +138,7 @@ class Labels:
         entry = self.marks.get(key)
         if entry is None:
             stale = key in self.memory.stale and tensor.numel()
-            return _STALE if stale else self.sliced(key, tensor) or Public.ANY
+            return STALE if stale else self.sliced(key, tensor) or Public.ANY
         mark = entry[0]
         if self.slices and isinstance(mark, Public):
             return self.sliced(key, tensor) or mark
@@ -177,7 +210,7 @@ class Labels:
 
     def mark_of(self, key: int) -> tuple[Mark, int]:
         """The label of a piece of memory, and the number of what was written there last, or its key."""
-        return self.marks.get(key) or (_STALE if key in self.memory.stale else Public.ANY, key)
+        return self.marks.get(key) or (STALE if key in self.memory.stale else Public.ANY, key)
 
     def owners_of(self, tensor: Tensor) -> Owners | None:
         """Whose the rows of its memory are, where data selected them."""

@@ -32,7 +32,7 @@ from decrescendo.clipping.proof.labels import (
     is_data,
 )
 from decrescendo.clipping.proof.looks import Looks
-from decrescendo.clipping.proof.memory import Guess, Labels, Mark, Memory
+from decrescendo.clipping.proof.memory import STALE, Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span
 from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, as_before
@@ -249,6 +249,8 @@ class Watch(Pausable):
         for tensor in tensors:
             key = storage_key(tensor)
             mark, birth = self.labels.mark_of(key)
+            if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
+                mark = STALE
             if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
                 mark = Public.ANY  # one number in several places
             single = op.rule is pointwise and mark is Public.ANY and _is_one_number(tensor)

@@ -1,0 +1,176 @@
+"""What somebody who met the library for the first time ran into."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
+
+from decrescendo.errors import InvalidValue, UnsupportedModel
+from decrescendo.training import Checkpoints, Trainer, train
+from decrescendo.training.trainer import BEGAN_TRAINED
+
+from .conftest import ROWS, loss, make_model, make_plan, sgd
+
+Pair = tuple[Tensor, Tensor]
+
+
+def records() -> TensorDataset:
+    return TensorDataset(torch.randn(ROWS, 3), torch.arange(ROWS) % 2)
+
+
+class Halved(TensorDataset):
+    def __getitem__(self, index: Any) -> Any:
+        x, y = super().__getitem__(index)
+        return x / 2, y
+
+
+def test_a_tensor_data_sets_own_items_are_trained_on() -> None:
+    model, kept = make_model(), Halved(torch.ones(ROWS, 3), torch.zeros(ROWS).long())
+    trainer = Trainer(model, loss, make_plan(), sgd(model), seed=0)
+    batch = next(batch for batch in trainer.batches(kept) if batch is not None)
+    assert isinstance(batch, (list, tuple))
+    assert float(batch[0].max()) == 0.5
+
+
+def test_of_a_data_frame_each_column_keeps_its_dtype() -> None:
+    pandas = pytest.importorskip("pandas")
+    large = 2**53 + 1
+    frame = pandas.DataFrame({"x": np.ones(ROWS, "float32"), "id": np.full(ROWS, large)})
+    model = nn.Linear(1, 1)
+    trainer = Trainer(model, lambda m, b: m(b["x"][:, None])[:, 0], make_plan(), sgd(model), seed=0)
+    batch: Any = next(batch for batch in trainer.batches(frame) if batch is not None)
+    assert (batch["x"].dtype, batch["id"].dtype, int(batch["id"][0])) == (torch.float32, torch.int64, large)
+    twice = pandas.DataFrame(np.ones((ROWS, 2)), columns=["x", "x"])
+    with pytest.raises(InvalidValue, match="names of their own"):
+        trainer.batches(twice)
+
+
+def twice() -> list[tuple[str, Any]]:
+    row, half = {"x": torch.zeros(3), "y": 0}, Subset(records(), range(ROWS // 2))
+    return [
+        ("Subset", Subset(records(), [*range(ROWS - 1), 0])),
+        ("ConcatDataset", ConcatDataset([half, half])),
+        ("list", [row] * ROWS),
+        ("Subset", ConcatDataset([half, Subset(records(), [0] * (ROWS // 2))])),
+    ]
+
+
+@pytest.mark.parametrize(("name", "data"), twice())
+def test_a_record_with_several_rows_is_refused(name: str, data: Dataset[Any] | list[Any]) -> None:
+    model = make_model()
+    with pytest.raises(InvalidValue, match=f"each record once, got a {name} with"):
+        Trainer(model, loss, make_plan(), sgd(model), seed=0).batches(data)
+
+
+def test_records_that_are_equal_are_several_and_columns_may_be_one() -> None:
+    def itself(m: nn.Module, batch: Any) -> Tensor:
+        return (m(batch[0]) - batch[1][:, :2]).square().sum(1)
+
+    x, model = torch.zeros(ROWS, 3), make_model()
+    assert train(model, itself, (x, x), make_plan(), sgd(model), seed=0).steps == 3
+    model = make_model()
+    assert train(model, loss, [(torch.zeros(3), 0)] * ROWS, make_plan(), sgd(model), seed=0).steps == 3
+
+
+OUTSIDE = {
+    "the tensor": lambda x: x[0],
+    "a view made before": lambda x, view=None: x.view(-1, 3)[:1].sum(0),
+    "the array that it was made of": lambda x: torch.from_numpy(x.numpy())[0],
+    "a number of it": lambda x: torch.ones(3) * x[0, 0].item(),
+    "a list of it": lambda x: torch.tensor(x[0].tolist()),
+}
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_loss_that_reads_the_data_beside_its_batch_is_refused(name: str) -> None:
+    x, y, model = torch.randn(ROWS, 3), torch.arange(ROWS) % 2, make_model()
+
+    def centred(m: nn.Module, batch: Pair) -> Tensor:
+        return nn.functional.cross_entropy(m(batch[0] - OUTSIDE[name](x)), batch[1], reduction="none")
+
+    with pytest.raises(UnsupportedModel, match="data"):
+        train(model, centred, (x, y), make_plan(), sgd(model), seed=0)
+
+
+def test_so_is_one_that_reads_an_array_that_is_the_data() -> None:
+    array, model = np.random.default_rng(0).normal(size=(ROWS, 3)).astype("float32"), nn.Linear(3, 1)
+
+    def centred(m: nn.Module, batch: Tensor) -> Tensor:
+        return m(batch - torch.from_numpy(array[3:4])).square().sum(1)
+
+    with pytest.raises(UnsupportedModel, match="holds the data beside the batch"):
+        train(model, centred, array, make_plan(), sgd(model), seed=0)
+
+
+def test_public_tensors_are_used_as_before() -> None:
+    x, y, model, public = torch.randn(ROWS, 3), torch.arange(ROWS) % 2, make_model(), torch.randn(9, 3)
+
+    def centred(m: nn.Module, batch: Pair) -> Tensor:
+        return nn.functional.cross_entropy(m(batch[0] - public.mean(0)), batch[1], reduction="none")
+
+    assert train(model, centred, (x, y), make_plan(), sgd(model), seed=0).proven
+
+
+def test_weights_of_an_earlier_run_are_said_to_be_paid_for_there(data: Pair) -> None:
+    model = make_model()
+    first = train(model, loss, data, make_plan(), sgd(model), seed=0)
+    again = train(model, loss, data, make_plan(), sgd(model), seed=1)
+    assert (first.assumptions, again.assumptions) == ((), (BEGAN_TRAINED,))
+    other = make_model()
+    assert train(other, loss, data, make_plan(), sgd(other), seed=0).proven
+
+
+def test_the_statement_says_the_rates_that_were_used(data: Pair, tmp_path: Path) -> None:
+    model = make_model()
+    groups = [{"params": [p], "lr": 0.1 + at % 2} for at, p in enumerate(model.parameters())]
+    run = train(model, loss, data, make_plan(), torch.optim.SGD(groups, lr=9.0), seed=0)
+    assert run.provenance.optimizer == "SGD(lr=0.1/1.1)"
+    for rate, until in ((0.25, 2), (0.75, 3)):  # the optimiser's settings are those of the checkpoint
+        model = make_model()
+        kept = Checkpoints(tmp_path / "run", every=1, resume=until == 3)
+        trainer = Trainer(model, loss, make_plan(), sgd(model, rate), seed=0, checkpoints=kept)
+        for taken, batch in enumerate(trainer.batches(data), start=until - 1):
+            trainer.step(batch)
+            if taken == until:
+                break
+        assert "lr=0.25" in trainer.finish().provenance.optimizer
+
+
+def test_a_scheduler_that_no_checkpoint_would_keep_is_refused(data: Pair, tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = sgd(model)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    with pytest.raises(InvalidValue, match="also="):
+        Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=Checkpoints(tmp_path / "a"))
+    kept = Checkpoints(tmp_path / "b", also={"scheduler": scheduler})
+    Trainer(model, loss, make_plan(), optimizer, seed=0, checkpoints=kept)
+
+
+def test_a_release_that_nothing_used_is_said(data: Pair) -> None:
+    model = make_model()
+    optimizer = sgd(model)
+    trainer = Trainer(model, loss, make_plan(), optimizer, seed=0)
+    batches = trainer.batches(data)
+    trainer.fill_gradients(next(batches))
+    optimizer.step()
+    trainer.fill_gradients(next(batches))
+    with pytest.warns(UserWarning, match="a noisy mean was not used"):
+        trainer.fill_gradients(next(batches))
+
+
+def test_batches_without_a_finite_gradient_are_said() -> None:
+    model, plan = make_model(), make_plan(batch=30)
+    with pytest.warns(UserWarning, match="noise alone was released") as said:
+        train(
+            model,
+            loss,
+            (torch.full((ROWS, 3), torch.nan), torch.zeros(ROWS).long()),
+            plan,
+            sgd(model),
+            seed=0,
+        )
+    assert len(said) == 1
