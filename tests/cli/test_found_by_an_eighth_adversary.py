@@ -186,22 +186,46 @@ def test_a_folder_of_checkpoints_that_is_taken_is_called_by_its_option(
 def test_weights_lost_after_the_last_step_are_made_again(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A score that fails, or a full disk, once the store called the run finished: its whole epsilon was gone."""
+    """A full disk, once the store called the run finished: its whole epsilon was gone."""
     options = ["--epsilon", 1, "--steps", 2, "--store", "s.db", "--checkpoints", "kept", "--out", "run"]
     assert (
         invoke("ledger", "s.db", "--create", "--epsilon", 1, "--delta", 1e-3, "--rows", 1438).exit_code == 0
     )
 
-    def fails(*_: object) -> float:
+    def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(digits, "accuracy", fails)
+        patched.setattr(Run, "save", fails)
         assert "No space left" in invoke("train", "digits", *options).stderr
     assert "finished" in invoke("ledger", "s.db").stdout
     result = invoke("train", "digits", *options, "--resume")
     assert result.exit_code == 0, result.output
     assert Run.load(tmp_path / "run").steps == 2
+
+
+def test_a_score_that_fails_costs_no_budget_and_later_no_weights(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[object] = []
+
+    def second(*_: object) -> float:
+        calls.append(0)
+        if len(calls) > 1:
+            raise KeyError("typo")
+        return 0.5
+
+    options = ["--epsilon", 1, "--steps", 2, "--store", "s.db"]
+    invoke("ledger", "s.db", "--create", "--epsilon", 2, "--delta", 1e-3, "--rows", 1438)
+    with monkeypatch.context() as patched:
+        patched.setattr(digits, "accuracy", lambda *_: {}["typo"])
+        assert isinstance(invoke("train", "digits", *options, "--out", "none").exception, KeyError)
+    assert "reserved (0, 0)" in invoke("ledger", "s.db").stdout
+    with monkeypatch.context() as patched:
+        patched.setattr(digits, "accuracy", second)
+        with pytest.warns(UserWarning, match="score failed.*KeyError"):
+            invoke("train", "digits", *options, "--out", "run")
+    assert dict(Run.load(tmp_path / "run").metrics) == {}
 
 
 def test_an_audit_that_would_count_nothing_is_refused_before_it_trains(

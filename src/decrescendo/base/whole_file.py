@@ -23,7 +23,11 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
     """
     raw = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:
+        error.filename = str(path)  # the one that was asked for
+        raise
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(raw)

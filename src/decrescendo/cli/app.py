@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn, ParamSpec
 
 import typer
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 from typer.models import OptionInfo
 
-from decrescendo.errors import DecrescendoError
+from decrescendo.errors import DecrescendoError, InvalidValue
 
 P = ParamSpec("P")
 
@@ -137,6 +138,22 @@ def as_typed(words: str, command: Callable[..., None]) -> str:
                         words = re.sub(rf"^{said}(?= must)|\b{said}(?==)", option, words)
                 words = re.sub(rf"\b{name}=True\b", option, words)
     return words
+
+
+def check_out(path: Path | None) -> None:
+    """That a file can be written there: before the work, not after it.
+
+    Raises:
+        InvalidValue: its folder is not there.
+        OSError: nobody may write into it.
+    """
+    from decrescendo.base.sealed import check_writable
+
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
+        raise InvalidValue(f"--out must name a file in a folder that exists, got {str(path)!r}")
+    check_writable(path.absolute().parent)
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.cli import options
-from decrescendo.cli.app import one_line_errors, print_json, say, working
+from decrescendo.cli.app import check_out, one_line_errors, print_json, say, working
 from decrescendo.cli.asked import Asked, agreed_plan
 from decrescendo.errors import InvalidValue
 
@@ -75,8 +75,7 @@ def audit_command(
     from decrescendo.base.rng import Secure
     from decrescendo.training import Store, find_task
 
-    if out is not None and not out.absolute().parent.is_dir():
-        raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
+    check_out(out)
     known = None if plan is not None and task is None else find_task(task or "digits")
     if store is not None and (known is None or attack is not options.AttackName.CANARIES):
         raise InvalidValue(

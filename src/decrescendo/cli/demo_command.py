@@ -22,7 +22,9 @@ def demo_command(
     """
     import torch
 
+    from decrescendo.base.sealed import check_writable
     from decrescendo.cli.demo import demonstrate
 
+    check_writable(folder)
     torch.set_num_threads(threads or 1)
     demonstrate(folder, out, seeds=range(seeds), steps=steps)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.cli import options
-from decrescendo.cli.app import err, one_line_errors, say
+from decrescendo.cli.app import check_out, err, one_line_errors, say
 from decrescendo.cli.asked import judge_of
 from decrescendo.errors import InvalidValue
 
@@ -80,8 +80,7 @@ def tune_command(
     from decrescendo.training import default_space, tune
     from decrescendo.training.tuning import Trial
 
-    if not out.absolute().parent.is_dir():
-        raise InvalidValue(f"--out must name a file in a folder that exists, got {str(out)!r}")
+    check_out(out)
 
     def tell(trial: Trial) -> None:
         score = "no score" if trial.score is None else f"{trial.score:.4f}"

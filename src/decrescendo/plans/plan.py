@@ -302,6 +302,7 @@ class Plan:
                 if self.private
                 else "none: there is NO PRIVACY without noise",
             ),
+            *self._large_delta(),
             ("Certified", str(self.guarantee)),
             ("Sampling", f"each of {sampling.dataset_size} {unit}s {self._drawn()}"),
             *self._cut(),
@@ -320,6 +321,13 @@ class Plan:
         if isinstance(self.sampling, RandomAllocation):
             return f"once an epoch of {self.sampling.steps_per_epoch} steps, in one drawn evenly {size}"
         return f"with probability {_span(self.sampling.rates(self.steps), 6)} a step {size}"
+
+    def _large_delta(self) -> list[tuple[str, str]]:
+        """A mechanism that lays a record open with probability delta keeps the promise."""
+        times = self.budget.delta * self.sampling.dataset_size
+        many = f"times the {self.sampling.dataset_size} {row_of(self.budget)}s is {rounded(times, 'up', 3)}"
+        told = f"{many}: some may be laid open, and it should be well below 1"
+        return [("Delta", told)] if self.private and times >= 1 else []
 
     def _cut(self) -> list[tuple[str, str]]:
         cap, delta = self.sampling.max_batch_size, self.guarantee.delta

@@ -1,6 +1,7 @@
 """Trainings by names: an optimiser, a learning rate that falls, an average of the weights."""
 
 import secrets
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,9 +115,10 @@ def train_task(
     """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has the task's scores.
 
     Args as in `fit`. Optimiser and learning rate are the task's by default; where there is an average, it is what is
-    kept and scored.
+    kept and scored. A score that fails does so before the budget is spent, or costs the scores and not the run.
     """
     data, model = task.load(), task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed)
+    task.scores(model)
     run, tested = fit(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
@@ -125,8 +127,12 @@ def train_task(
     )  # fmt: skip
     if averaging:
         run = replace(run, weights=cpu_weights(tested))
-    found = task.scores(tested)
-    return run.with_metrics(found) if found else run
+    try:
+        return run.with_metrics(task.scores(tested))
+    except Exception as error:
+        why = f"the task's score failed, and the run has none: {type(error).__name__}: {error}"
+        warnings.warn(why, UserWarning, stacklevel=2)
+        return run
 
 
 def fit(

@@ -111,7 +111,12 @@ class Task:
 
     def scores(self, model: nn.Module) -> dict[str, float]:
         """Scores on public data; none if the task says none."""
-        return {} if self.score is None else {name: float(value) for name, value in self.score(model).items()}
+        found: Any = {} if self.score is None else self.score(model)
+        if not isinstance(found, Mapping):
+            raise InvalidType(
+                f'a task\'s score must return scores by name, {{"accuracy": 0.9}}, got {found!r}'
+            )
+        return {str(name): float(value) for name, value in cast("Mapping[Any, Any]", found).items()}
 
 
 def find_task(name: str) -> Task:

@@ -29,6 +29,7 @@ from decrescendo.errors import (
     FileRefused,
     InvalidValue,
     check_array,
+    check_instance,
     check_real,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
@@ -139,7 +140,12 @@ class Run:
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
         """The same run with more ``metrics`` (they must come from public data); a new value replaces an old
         one."""
-        return replace(self, metrics={**self.metrics, **metrics})
+        for name, value in metrics.items():
+            check_instance("a name in metrics", name, str)
+            check_real(f"metrics[{name!r}]", value)
+        return replace(
+            self, metrics={**self.metrics, **{name: float(value) for name, value in metrics.items()}}
+        )
 
     def describe(self) -> str:
         """A few lines: what was promised, what happened, the scores."""
