@@ -14,6 +14,7 @@ they are first touched: the accounting half never loads torch.
 True
 """
 
+from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -68,7 +69,17 @@ def __getattr__(name: str) -> object:
         return import_module("decrescendo.integrations.hf")
     if not name.startswith("_") and find_spec(f"decrescendo.{name}") is not None:
         return import_module(f"decrescendo.{name}")  # a room: whatever lies in this folder
-    raise AttributeError(f"module 'decrescendo' has no attribute {name!r}")
+    raise AttributeError(f"module 'decrescendo' has no attribute {name!r}{_elsewhere(name)}")
+
+
+def _elsewhere(name: str) -> str:
+    """Where a name is that lies in a room, and not at the top."""
+    for room in () if name.startswith("_") else _ROOMS:
+        place = "decrescendo.integrations.hf" if room == "hf" else f"decrescendo.{room}"
+        with suppress(ImportError):
+            if name in getattr(import_module(place), "__all__", ()):
+                return f". It is dc.{room}.{name}"
+    return ""
 
 
 def __dir__() -> list[str]:

@@ -177,6 +177,8 @@ def check_array(
     if at_least is not None:
         wrong |= ~(array >= at_least)
         wanted = f">= {at_least:g}"
+    if not np.isfinite(array).all() and wanted != "finite":
+        wanted += " and finite"
     if wrong.any():
         first = int(np.argmax(wrong))
         raise InvalidValue(f"{name} must be {wanted} at every step, got {name}[{first}]={array[first]}{tail}")

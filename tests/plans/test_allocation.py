@@ -377,7 +377,7 @@ def test_noise_cost_is_the_sum_it_says(influence: np.ndarray) -> None:
     ("changes", "error", "words"),
     [
         ({"accountant": Rdp()}, InvalidType, "Take the shape from Pld"),
-        ({"influence": [1.0, 0.0]}, InvalidValue, r"must be > 0 at every step, got values\[1\]=0.0"),
+        ({"influence": [1.0, 0.0]}, InvalidValue, r"must be > 0 at every step, got influence\[1\]=0.0"),
         ({"influence": [1.0, math.inf]}, InvalidValue, "must be > 0"),
         ({"influence": [1.0]}, InvalidValue, "one value a step"),
         ({"clip": [1.0, -1.0]}, InvalidValue, "must be > 0"),

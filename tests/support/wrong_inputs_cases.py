@@ -351,7 +351,8 @@ CASES: dict[str, Case] = {
     # training
     "train: a plan file's name": ("InvalidType", "plan must be a Plan", lambda w: w.training(plan="plan.json")),
     "train: seed negative": ("InvalidValue", "seed must be >= 0", lambda w: w.training(seed=-1)),
-    "train: seed None": ("InvalidType", "seed must be a whole number", lambda w: w.training(seed=None)),
+    "train: seed None": ("InvalidType", "seed must be Secure()", lambda w: w.training(seed=None)),
+    "train: seed a class": ("InvalidType", "seed must be Secure()", lambda w: w.training(seed=dc.Secure)),
     "train: seed a fraction": ("InvalidType", "seed must be a whole number", lambda w: w.training(seed=0.5)),
     "train: data a text": ("InvalidType", "data must be", lambda w: w.training(data="train.csv")),
     "train: data of another length": (

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
-from decrescendo.errors import InvalidValue, UnsupportedModel
-from decrescendo.training import Checkpoints, Trainer, train
+from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
+from decrescendo.training import Checkpoints, Run, Task, Trainer, train
 from decrescendo.training.trainer import BEGAN_TRAINED
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
@@ -174,3 +174,43 @@ def test_batches_without_a_finite_gradient_are_said() -> None:
             seed=0,
         )
     assert len(said) == 1
+
+
+def test_columns_may_be_arrays_and_many_tensors_in_a_list_must_say_what_they_are() -> None:
+    x, y = np.random.default_rng(0).normal(size=(ROWS, 3)).astype("float32"), np.arange(ROWS) % 2
+    x.flags.writeable = False
+    for data in ((x, y), {"x": x, "y": y}):
+
+        def of(m: nn.Module, batch: Any) -> Tensor:
+            return loss(m, tuple(batch.values()) if isinstance(batch, dict) else batch)
+
+        found, wanted = (make_model() for _ in range(2))
+        train(found, of, data, make_plan(), sgd(found), seed=0)
+        train(wanted, loss, (torch.tensor(x), torch.tensor(y)), make_plan(), sgd(wanted), seed=0)
+        for one, other in zip(found.parameters(), wanted.parameters(), strict=True):
+            assert torch.equal(one, other)
+    model = make_model()
+    with pytest.raises(InvalidValue, match=r"torch\.stack"):
+        train(model, loss, [torch.randn(3) for _ in range(ROWS)], make_plan(), sgd(model), seed=0)
+
+
+def test_errors_of_the_loss_say_how_it_is_called(data: Pair) -> None:
+    model = make_model()
+    with pytest.raises(TypeError) as caught:
+        train(model, nn.functional.cross_entropy, data, make_plan(), sgd(model), seed=0)
+    assert "loss(model, batch)" in caught.value.__notes__[0]
+
+
+def test_a_training_in_inference_mode_is_refused() -> None:
+    model = make_model()
+    with torch.inference_mode(), pytest.raises(InvalidValue, match="inference_mode"):
+        Trainer(model, loss, make_plan(), sgd(model), seed=0)
+
+
+def test_scores_have_names_and_are_numbers(data: Pair, tmp_path: Path) -> None:
+    model = make_model()
+    run = train(model, loss, data, make_plan(), sgd(model), seed=0)
+    run.with_metrics({"accuracy": np.float64(0.5)}).save(tmp_path / "run")  # type: ignore[dict-item]
+    assert Run.load(tmp_path / "run").metrics == {"accuracy": 0.5}
+    with pytest.raises(InvalidType, match="scores by name"):
+        Task(model=model, loss=loss, data=data, score=lambda m: 0.5).scores(model)  # type: ignore[arg-type,return-value]

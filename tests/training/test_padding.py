@@ -152,7 +152,8 @@ def test_a_shape_that_mixes_is_refused_after_others_that_do_not() -> None:
 def test_more_shapes_than_are_remembered_are_proven_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("decrescendo.clipping.prover._SHAPES", 4)
     engine, data = Engine(Reader(), loss), rows(Texts(tuple(range(1, 8)) * 2))
-    engine.clipped_sum(data.take(np.arange(14)), 1.0)
+    with pytest.warns(UserWarning, match="more than 4 shapes"):
+        engine.clipped_sum(data.take(np.arange(14)), 1.0)
     assert len(engine._prover._scripts) == 4
     assert engine.assumptions == ()
 

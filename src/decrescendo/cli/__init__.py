@@ -3,6 +3,11 @@
 Commands import what they need when they are called: `--help`, `plan`, `account` and `verify` start without torch.
 """
 
+from typing import Annotated
+
+import typer
+
+from decrescendo import __version__
 from decrescendo.cli import options
 from decrescendo.cli.app import app, err, listen, make_app, one_line_errors, out, print_json, say
 from decrescendo.cli.asked import judge_of
@@ -35,6 +40,25 @@ COMMANDS = {
     "audit": audit_command,
     "statement": statement_command,
 }
+
+
+def _tell_version(asked: bool) -> bool:
+    if asked:
+        typer.echo(f"decrescendo {__version__}")
+        raise typer.Exit
+    return asked
+
+
+@app.callback()
+def _about(
+    _: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and end."),
+    ] = False,
+) -> None:
+    pass
+
+
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
 

@@ -11,6 +11,7 @@ import functools
 import math
 import random
 import threading
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
@@ -43,13 +44,18 @@ _SMALL = (2, 3)
 # Constants that are as long as a batch by coincidence alone that are found one by one, before all are at once.
 _COINCIDENCES = 16
 # Shapes of an example whose last accepted passes are remembered.
-_SHAPES = 32
+_SHAPES = 128
 # Numbers of examples whose last passes are remembered, of each shape.
 _COUNTS = 64
 # How often data and weights are moved by their roundings where something cancels.
 _SHAKES = 3
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
+
+_CALLED = (
+    "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
+    "data's dtypes, a dimension of rows first), and wants one loss an example"
+)
 
 # What numpy's global generator draws from inside of a pass.
 _NUMPYS, _NUMPY = np.random.MT19937(0), cast("Any", np.random)
@@ -73,6 +79,7 @@ class Prover:
         # What Python kept when a pass was new last, and what has become another since the first one.
         self._noted: Numbers | None = None
         self._changed: set[str] = set()
+        self._many = False
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
         """A first pass over ``rows`` rows, or a few of them, if there was none over examples of their shape."""
@@ -105,6 +112,14 @@ class Prover:
         self._script = self._scripts[self._shape] = script
         if len(self._scripts) > _SHAPES:
             del self._scripts[next(iter(self._scripts))]
+            if not self._many:
+                self._many = True
+                warnings.warn(
+                    f"examples come in more than {_SHAPES} shapes, and those before are proven anew when they come "
+                    "again, which takes longer than a step: pad them to multiples of some length "
+                    "(pad_to_multiple_of=16)",
+                    UserWarning, stacklevel=2,
+                )  # fmt: skip
 
     def _proven(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
         count, again, resolved = max(rows, 2), True, 0
@@ -239,6 +254,8 @@ class Prover:
                         return UnsupportedModel(watch.refusal), watch
                     if watch.counts.handed:
                         return UnsupportedModel(not_seen(type(error).__name__)), watch
+                    if not self._scripts:
+                        error.add_note(_CALLED)
                     raise
                 last = watch.looks.asked[-1]
                 self.memory.answers[last] = not self.memory.answers[last]

@@ -19,7 +19,7 @@ noise decays (Yu et al.)         ``*_noise_decay(...)``         ``constant(clip_
 
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -32,6 +32,11 @@ __all__ = [
     "piecewise_constant", "polynomial_noise_decay", "progress", "sensitivity_decay", "step_noise_decay",
     "time_noise_decay",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
 
 Curve = Callable[[Float[np.ndarray, " steps"]], Float[np.ndarray, " steps"]]
 CurveOrValues = Curve | Sequence[float] | Float[np.ndarray, " steps"]
@@ -57,19 +62,24 @@ def evaluate(name: str, curve: CurveOrValues, steps: int) -> Float[np.ndarray, "
     array([0.75, 0.5 ])
     """
     found = as_curve(name, curve)(progress(steps))
-    return check_array(name, found, above=0, length=steps, hint="Did the curve reach its end early?")
+    hint = "Did the curve reach its end early?"
+    if np.ndim(found) != 1:
+        hint = "A curve gives one value for each entry of an array of progress"
+    return check_array(name, found, above=0, length=steps, hint=hint)
 
 
 def as_curve(name: str, curve: object) -> Curve:
     """A curve from itself or from an array of values."""
     if callable(curve):
         return cast(Curve, curve)
+    if hasattr(curve, "detach"):  # a tensor of torch's, which is not loaded for this
+        curve = np.asarray(cast("Any", curve).detach().cpu())
     if isinstance(curve, (str, bytes)) or not isinstance(curve, (Sequence, np.ndarray)):
         raise InvalidType(
             f"{name} must be a curve (a function of progress) or an array, got {type(curve).__name__}. "
             "For a constant write curves.constant(value)"
         )
-    return from_array(cast(Sequence[float], curve))
+    return _as_they_are(name, cast(Sequence[float], curve))
 
 
 def constant(value: float) -> Curve:
@@ -158,11 +168,15 @@ def from_array(array: Sequence[float] | Float[np.ndarray, " steps"]) -> Curve:
     >>> from_array([3.0, 2.0, 1.0])(progress(3))
     array([3., 2., 1.])
     """
-    given = check_array("values", array, above=0)
+    return _as_they_are("values", array)
+
+
+def _as_they_are(name: str, array: Sequence[float] | Float[np.ndarray, " steps"]) -> Curve:
+    given = check_array(name, array, above=0)
 
     def as_they_are(u: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
         if u.size != given.size:
-            raise InvalidValue(f"values must have one value a step ({u.size}), got {given.size} values")
+            raise InvalidValue(f"{name} must have one value a step ({u.size}), got {given.size} values")
         return given.copy()
 
     return as_they_are

@@ -133,6 +133,7 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
         )
     if type(data) is TensorDataset:  # the same rows without a Python call for each
         data = data.tensors
+    data = _with_tensors(data)
     if _are_columns(data, listed=collate_fn is None):
         count = count_rows(data)
         if collate_fn is None:
@@ -175,6 +176,21 @@ def _check_once(marks: list[int], name: str) -> None:
 
 def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:
     return select_rows(columns, torch.from_numpy(indices))
+
+
+def _with_tensors(data: object) -> object:
+    """Columns of numbers in arrays as tensors of the same memory."""
+    if type(data) is tuple:
+        return tuple(map(_column, cast("tuple[object, ...]", data)))
+    if type(data) is dict:
+        return {name: _column(value) for name, value in cast("dict[Any, object]", data).items()}
+    return data
+
+
+def _column(value: object) -> object:
+    if type(value) is np.ndarray and value.dtype.kind in "fiub" and value.ndim:
+        return torch.from_numpy(value if value.flags.writeable else value.copy())
+    return _with_tensors(value)
 
 
 def _are_columns(data: object, *, listed: bool) -> bool:

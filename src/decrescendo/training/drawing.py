@@ -5,7 +5,7 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, cast, final
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from jaxtyping import Int
 from decrescendo.base.rng import Keystream, Secure, SecureStream, Seeds, sampling_and_noise
 from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import Batch
+from decrescendo.errors import InvalidType
 from decrescendo.plans.sampling import RandomAllocation
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.data import Rows
@@ -35,6 +36,10 @@ class RunStreams:
     @classmethod
     def of(cls, seed: int | Secure) -> "RunStreams":
         """Of a seed, or with keys that nobody chooses."""
+        if seed in cast("Any", (Secure, None)):
+            raise InvalidType(
+                f"seed must be Secure(), which nobody knows, or a whole number, got seed={seed!r}"
+            )
         return cls(*sampling_and_noise(seed), Seeds.of(seed), Seeds.of(seed, "data"))
 
     def place(self) -> dict[str, Any]:

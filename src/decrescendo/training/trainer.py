@@ -201,6 +201,8 @@ class Trainer:
             )
         if checkpoints is not None:
             check_instance("checkpoints", checkpoints, Checkpoints, "Checkpoints(folder) is one")
+        if torch.is_inference_mode_enabled():
+            raise InvalidValue("training must be outside of torch.inference_mode(), which keeps no gradients")
         self._source: Source = source_of(plan, model)
         agreed = self._source.agreed
         assumed = self._source.assumption
@@ -335,6 +337,11 @@ class Trainer:
     ) -> Rows | Examples:
         table = table_of(data, collate_fn)
         size = self._source.sampling.dataset_size
+        if isinstance(data, list) and isinstance(table, Rows) and len(data) == size > 1:
+            raise InvalidValue(
+                f"columns must be in a tuple where they are as many as there are rows, got a list of {size} tensors, "
+                "which may be rows. Give torch.stack(rows), or tuple(columns)"
+            )
         if table.count != size:
             raise InvalidValue(
                 f"data must have the plan's {size} rows, got {table.count}. "

@@ -16,6 +16,28 @@ _LEFT = "spent"
 _AGAIN = "Edited, or of another version: decrescendo statement FOLDER writes both files again"
 
 
+def said_beside(folder: Path) -> tuple[Declaration | None, Mapping[str, Any] | None]:
+    """What the owner declared in the statement that lies there, and the facts of an audit; ``None`` where there are
+    none.
+
+    Raises:
+        FileRefused: the file is damaged, or says something else.
+    """
+    if not (folder / JSON).exists():
+        return None, None
+    facts = sealed.opened(read_whole(folder / JSON), folder / JSON, FORMAT, VERSION, spaced=True)
+    try:
+        return _declared(facts), facts["audit"]
+    except (KeyError, AttributeError, TypeError, InvalidValue) as error:
+        raise FileRefused(f"{folder / JSON} must be a statement, got something else: {error}") from None
+
+
+def _declared(facts: Mapping[str, Any]) -> Declaration:
+    return Declaration.of(
+        {name: "" if text == NOT_STATED else text for name, text in facts["declared"].items()}
+    )
+
+
 def check_beside(
     folder: Path, made: Callable[[Declaration, Mapping[str, Any] | None], Statement]
 ) -> str | None:
@@ -38,8 +60,7 @@ def check_beside(
     facts = sealed.opened(read_whole(folder / JSON), folder / JSON, FORMAT, VERSION, spaced=True)
     del facts["format"], facts["version"]
     try:
-        stated = {name: "" if text == NOT_STATED else text for name, text in facts["declared"].items()}
-        own = dict(made(Declaration.of(stated), facts["audit"]).facts) | {_LEFT: facts[_LEFT]}
+        own = dict(made(_declared(facts), facts["audit"]).facts) | {_LEFT: facts[_LEFT]}
     except (KeyError, AttributeError, TypeError, ValueError, InvalidValue) as error:
         raise FileRefused(
             f"{folder / JSON} must be a statement, got something else: {error}. {_AGAIN}"

@@ -54,7 +54,10 @@ NOT_COVERED = (
     "whoever has access to the machine, the raw data, checkpoints or seeds",
 )
 
-AUDITED = "the audit: a training of its own, which spent its certified epsilon again on the rows it used, "
+AUDITED = (
+    "the audit: a training of its own, which spent its certified epsilon again on the rows it used, if they were not "
+    "made up, "
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,12 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    """To write; or, where nobody may write and no log lies beside it, to read what is there."""
     connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+        connection.close()
+        name = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        connection = sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, uri=True)
     try:
         # Each release is on the disk before anything of it can be seen: also through a power cut.
         connection.execute("PRAGMA synchronous = FULL")
