@@ -228,6 +228,7 @@ def test_different_rates_against_an_independent_library_step_by_step(
         assert lower * (1 - 1e-4) <= converged <= upper * (1 + 1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=3)
 @given(
     seed=st.integers(0, 2**31),
@@ -346,6 +347,7 @@ class TestManyRates:
         total = sum(float(part.mixtures.counts.sum()) for part in steps.above)
         assert total == self.STEPS
 
+    @pytest.mark.slow
     def test_batches_may_grow_until_everybody_is_in_them(self) -> None:
         rate, noise = np.linspace(0.5, 1.0, 60), np.full(60, 30.0)
         lower, upper = Pld().bracket(run_of(rate, noise), DELTA)

@@ -190,6 +190,7 @@ def test_a_function_of_ones_own_is_trained_and_audited(
     assert audited.exit_code == 0, audited.output
 
 
+@pytest.mark.slow
 def test_the_accountant_of_a_plan_can_be_chosen(invoke: Invoke) -> None:
     found = {
         name: facts(invoke("plan", *SMALL, "--accountant", name, "--json")) for name in ("pld", "rdp", "clt")

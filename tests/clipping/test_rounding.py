@@ -198,7 +198,6 @@ DTYPES = {
 NARROW = ("float32", "bfloat16", "float16")
 QUICK = {
     ("float32", "plain"),
-    ("autocast", "plain"),
 }
 # Complex numbers of half precision are not there; two operations do not run alone under autocast.
 MISSING = {

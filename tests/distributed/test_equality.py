@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from often import some
 from rank_life import ROWS
 from ranks import run_ranks
 
@@ -44,7 +45,7 @@ def check(
             assert error <= (1e-10 if wide else 1e-5) * max(largest, 1.0), (weight, error)
 
 
-@pytest.mark.parametrize(("size", "kind"), [(4, "dynamic"), (2, "adaptive"), (2, "quantile")])
+@pytest.mark.parametrize(("size", "kind"), some([(4, "dynamic"), (2, "adaptive"), (2, "quantile")], 1))
 def test_a_cnn_in_several_processes_is_the_cnn_in_one(size: int, kind: str) -> None:
     check(size, "CNN", kind)
 
@@ -57,6 +58,7 @@ def test_batches_that_are_cut() -> None:
     check(2, "CNN", "cut")
 
 
+@pytest.mark.slow
 def test_each_row_once_an_epoch() -> None:
     """Rank 0 draws the bins of the epoch; every row is in one share of one of its steps."""
     expected = alone("CNN", "once", True)
@@ -66,6 +68,7 @@ def test_each_row_once_an_epoch() -> None:
     check(2, "CNN", "once")
 
 
+@pytest.mark.slow
 def test_in_float32_too() -> None:
     check(2, "CNN", "dynamic", wide=False)
 
@@ -83,7 +86,8 @@ def test_empty_shares_and_empty_batches_are_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "items"), [pytest.param("CNN", False, marks=pytest.mark.slow), ("CNN", True), ("ragged", False)]
+    ("name", "items"),
+    some([pytest.param("CNN", False, marks=pytest.mark.slow), ("CNN", True), ("ragged", False)], 0),
 )
 def test_batches_that_others_make_ahead(name: str, items: bool) -> None:
     """By two processes a rank; of columns, of examples, and of examples in several shapes. Without them, too."""

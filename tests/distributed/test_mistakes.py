@@ -108,6 +108,7 @@ def test_a_rank_that_never_comes_is_not_waited_for_longer_than_said() -> None:
     assert seconds < SECONDS
 
 
+@pytest.mark.slow
 def test_an_outcome_that_hangs_would_be_seen() -> None:
     outcomes, _ = run_ranks("waits", 1, within=3.0)
     assert outcomes == [Outcome(error="hangs")]

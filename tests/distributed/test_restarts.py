@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from often import some
 from ranks import Life, run_ranks
 
 
@@ -32,7 +33,7 @@ def same_bits(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return same and one["ledger"] == other["ledger"] and one["examples"] == other["examples"]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", some([0, 1], 1))
 def test_a_rank_is_killed_and_all_start_again(rank: int, shared: Path, tmp_path: Path) -> None:
     """After step 3; the checkpoint is of step 2, so one step is done again."""
     outcomes, _ = run_ranks("trained", 2, folder=str(tmp_path), kill=(rank, 3, False))
@@ -46,6 +47,7 @@ def test_a_rank_is_killed_and_all_start_again(rank: int, shared: Path, tmp_path:
         assert same_bits(outcome.value, undisturbed(shared, 2))
 
 
+@pytest.mark.slow
 def test_parts_are_kept_and_gone_on_with(tmp_path: Path) -> None:
     """With as many ranks to the same bits; from a checkpoint with nothing after it by another number, and by one."""
     calm, _ = run_ranks("trained", 2, folder=str(tmp_path / "calm"), shard="all")

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from often import some
 from ranks import run_ranks
 
 from .test_equality import alone, check
@@ -11,13 +12,16 @@ from .test_equality import alone, check
 
 @pytest.mark.parametrize(
     ("size", "kind", "shard"),
-    [
-        pytest.param(1, "dynamic", "all", marks=pytest.mark.slow),
-        (2, "adaptive", "all"),
-        (2, "quantile", "all"),
-        pytest.param(4, "dynamic", "all", marks=pytest.mark.slow),
-        (4, "dynamic", "copies"),
-    ],
+    some(
+        [
+            pytest.param(1, "dynamic", "all", marks=pytest.mark.slow),
+            (2, "adaptive", "all"),
+            (2, "quantile", "all"),
+            pytest.param(4, "dynamic", "all", marks=pytest.mark.slow),
+            (4, "dynamic", "copies"),
+        ],
+        1,
+    ),
 )
 def test_a_cnn_in_parts_is_the_cnn(size: int, kind: str, shard: str) -> None:
     """Also where there are more ranks than rows of a weight; "copies" are two of each part."""
@@ -49,6 +53,7 @@ def test_a_method_that_gathers_as_forward_does_may_be_called() -> None:
             np.testing.assert_allclose(outcome.value["weights"][weight], value, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_one_world_has_two_trainings_at_once() -> None:
     """One in parts, one whole."""
     (alone,), _ = run_ranks("two_at_once", 0)
@@ -104,7 +109,7 @@ def test_every_kind_of_model(name: str, kind: str, shard: str, wide: bool, size:
     check(size, name, kind, wide=wide, shard=shard, within=600)
 
 
-@pytest.mark.parametrize("what", [pytest.param("base", marks=pytest.mark.slow), "all"])
+@pytest.mark.parametrize("what", some([pytest.param("base", marks=pytest.mark.slow), "all"], 0))
 def test_memory_falls_as_the_number_of_ranks_grows(what: str) -> None:
     """Of 32 equal blocks two are whole at once; with "all" one sum is, and all sums are in parts."""
     peaks = {}

@@ -61,6 +61,9 @@ class _Loose:
     def assumptions(self) -> tuple[str, ...]:
         return self._engine.assumptions
 
+    def withhold(self, data: Any) -> None:
+        self._engine.withhold(data)
+
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         found = self._engine.clipped_sum(batch, 2 * clip_norm)
         return ClippedSum(found.gradients, clip_norm, found.diagnostics)

@@ -541,6 +541,7 @@ class TestData:
         assert trainer.finish().proven
 
 
+@pytest.mark.slow
 def test_curves_stay_in_step_over_restarts(
     data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

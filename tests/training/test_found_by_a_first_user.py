@@ -106,6 +106,26 @@ def test_so_is_one_that_reads_an_array_that_is_the_data() -> None:
         train(model, centred, array, make_plan(), sgd(model), seed=0)
 
 
+def test_rows_of_the_same_tensor_that_are_not_trained_on_are_used_as_before() -> None:
+    both, y = torch.randn(ROWS + 9, 3), torch.arange(ROWS) % 2
+
+    def centred(part: Tensor) -> Any:
+        def loss_of(m: nn.Module, batch: Pair) -> Tensor:
+            return nn.functional.cross_entropy(m(batch[0] - part.mean(0)), batch[1], reduction="none")
+
+        return loss_of
+
+    def run(part: Tensor) -> Run:
+        model = make_model()
+        return train(model, centred(part), (both[:ROWS], y), make_plan(), sgd(model), seed=0)
+
+    for public in (both[ROWS:], both.t()[:, ROWS:].t(), both[ROWS + 9 :].new_zeros(1, 3)):
+        assert run(public).proven
+    for private in (both, both[ROWS - 1 :], both.flatten()[3 * ROWS - 1 :].view(-1, 1)):
+        with pytest.raises(UnsupportedModel, match="holds the data beside the batch"):
+            run(private)
+
+
 def test_public_tensors_are_used_as_before() -> None:
     x, y, model, public = torch.randn(ROWS, 3), torch.arange(ROWS) % 2, make_model(), torch.randn(9, 3)
 

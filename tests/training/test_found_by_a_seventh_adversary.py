@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from often import some
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import Subset
@@ -65,7 +66,7 @@ def all_batches(trainer: Trainer, data: Any) -> Iterator[Any]:
 class TestLostBatches:
     """Drawn, and never seen by the loop: no memory on the device, an interruption."""
 
-    @pytest.mark.parametrize("number", [0, 1, 2, 3])
+    @pytest.mark.parametrize("number", some([0, 1, 2, 3], 1))
     def test_each_record_is_still_in_one_batch_of_an_epoch(self, losing: list[int], number: int) -> None:
         """The last batch of an epoch came from another epoch: of 40 records 9 took part twice, under a guarantee for
         those that take part once."""

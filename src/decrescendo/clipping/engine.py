@@ -146,7 +146,7 @@ class Engine:
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """Refuse passes that use these tensors and arrays: they hold the data, of which a pass is given its batch."""
-        self._prover.memory.withhold(data)
+        self._prover.withhold(data)
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import math
 import random
 import threading
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -80,6 +80,13 @@ class Prover:
         self._noted: Numbers | None = None
         self._changed: set[str] = set()
         self._many = False
+
+    def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
+        """No pass may use these: what was accepted before is looked at anew."""
+        with self._one_at_a_time:
+            self.memory.withhold(data)
+            self._scripts.clear()
+            self._script, self._shape = None, ()
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
         """A first pass over ``rows`` rows, or a few of them, if there was none over examples of their shape."""

@@ -65,35 +65,28 @@ class Memory:
         self.assumed: set[str] = set()
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
-        # What holds the data, and by its first byte where it lies.
+        # What holds the data, and which bytes: where each stretch of them begins, and where it ends.
         self._data: list[Tensor | np.ndarray] = []
-        self._ends: dict[int, int] = {}
-        self._starts: list[int] = []
+        self._starts, self._ends = list[int](), list[int]()
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """No pass may use these, of which it is given its batch."""
-        for value in data:
-            self._data.append(value)
-            if isinstance(value, np.ndarray):
-                start, length = int(value.ctypes.data), value.nbytes
-            elif value.layout is torch.strided and not value.is_meta:
-                storage, key = cast("Any", value.untyped_storage()), storage_key(value)
-                start, length = storage.data_ptr(), storage.nbytes()
-                if key not in self.stale:
-                    storage._weak_ref()
-                    self.stale.add(key)
+        self._data += data
+        self._starts, self._ends = [], []
+        for start, end in sorted(filter(None, map(_bytes_of, self._data))):
+            if self._ends and start <= self._ends[-1]:
+                self._ends[-1] = max(end, self._ends[-1])
             else:
-                continue
-            self._ends[start] = max(start + length, self._ends.get(start, 0))
-        self._starts = sorted(self._ends)
+                self._starts.append(start)
+                self._ends.append(end)
 
     def withholds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies in memory that holds the data, by whatever storage."""
-        if not self._starts or tensor.layout is not torch.strided or not tensor.numel():
+        """Whether a tensor lies, with a part at least, in memory that holds the data."""
+        found = _bytes_of(tensor) if self._starts else None
+        if found is None:
             return False
-        address = tensor.untyped_storage().data_ptr()
-        place = bisect.bisect_right(self._starts, address) - 1
-        return place >= 0 and address < self._ends[self._starts[place]]
+        place = bisect.bisect_right(self._ends, found[0])
+        return place < len(self._starts) and self._starts[place] < found[1]
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         if (
@@ -102,6 +95,27 @@ class Memory:
             for key in self.stale:
                 if key > 0:
                     _STORAGE._free_weak_ref(key)
+
+
+def _bytes_of(value: Tensor | np.ndarray) -> tuple[int, int] | None:
+    """The first byte of what is in memory, and the one after the last; of a view with gaps these too."""
+    if isinstance(value, np.ndarray):
+        if not value.size:
+            return None
+        jumps = [(size - 1) * step for size, step in zip(value.shape, value.strides, strict=True)]
+        first = int(value.ctypes.data)
+        return first + sum(min(0, jump) for jump in jumps), first + sum(
+            max(0, jump) for jump in jumps
+        ) + value.itemsize
+    if value.layout is not torch.strided or value.is_meta or not value.numel():
+        return None
+    try:
+        with FUNCTIONS_OFF():
+            first, width = value.data_ptr(), value.element_size()
+            jumps = [(size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)]
+    except (NotImplementedError, RuntimeError):  # a tensor without memory of its own
+        return None
+    return first, first + (sum(jumps) + 1) * width
 
 
 @dataclass(eq=False)
@@ -137,7 +151,7 @@ class Labels:
         key = key_of(tensor)
         entry = self.marks.get(key)
         if entry is None:
-            stale = key in self.memory.stale and tensor.numel()
+            stale = (key in self.memory.stale and tensor.numel()) or self.memory.withholds(tensor)
             return STALE if stale else self.sliced(key, tensor) or Public.ANY
         mark = entry[0]
         if self.slices and isinstance(mark, Public):
