@@ -36,7 +36,7 @@ def described(label: Label | None) -> object:
 @pytest.mark.parametrize(
     "program",
     [
-        pytest.param(p, marks=[pytest.mark.slow] * (i % 6 > 0), id=f"{p.family}: {p.name}")
+        pytest.param(p, marks=[pytest.mark.slow] * (i % 12 > 0), id=f"{p.family}: {p.name}")
         for i, p in enumerate(PROGRAMS)
     ],
 )
