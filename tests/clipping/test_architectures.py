@@ -31,7 +31,7 @@ def test_an_architecture_equals_the_reference(name: str, dtype: torch.dtype) -> 
 def test_an_architecture_of_published_size_equals_the_reference(name: str) -> None:
     architecture = ARCHITECTURES[name]
     model, batch = architecture.make(torch.float32, 2, full=True)
-    check_equal(model, batch, torch.float32, EngineSettings(), architecture.loss)
+    check_equal(model, batch, torch.float32, EngineSettings(), architecture.loss, widened=True)
 
 
 @pytest.mark.parametrize("name", some(ARCHITECTURES, 4))

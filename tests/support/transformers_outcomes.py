@@ -183,7 +183,8 @@ def page(table: dict[str, Any]) -> str:
         "- **proven after** `batched_mm`: the class is refused as it comes (its mixture of experts gathers rows by",
         '  their values) and exact after `model.set_experts_implementation("batched_mm")`, as the refusal says.',
         "- **checked after** a file's name: a line of that file reads the data in Python; it was declared, as the",
-        "  refusal says (`EngineSettings(declared=(..))`).", "",
+        "  refusal says (`EngineSettings(declared=(..))`).",
+        "- **checked** alone: nothing is declared, but the run lists an assumption (a function of its own).", "",
         "## Accepted", "", "| task | outcome | classes |", "| --- | --- | --- |",
     ]  # fmt: skip
     groups: dict[tuple[str, str], list[str]] = {}

@@ -371,7 +371,12 @@ class Watch(Pausable):
         found: list[Label | None] = [*self._compared(made)]
         if op.name == "unique_consecutive" and type(found[0]) is Mixed:
             self.looks.merge(tensors_of((output,)))
-        elif op.grows and any(type(label) is Mixed and label.numbers is None for label in found):
+        # (In a pass for comparison, in which Python sees the data anyway, there is none to tell constants by.)
+        elif (
+            op.grows
+            and not self.looks.natural
+            and any(type(label) is Mixed and label.numbers is None for label in found)
+        ):
             self.refuse(
                 f"the data must not steer the pass, but the shape of what {op.name} returns at {line()} depends on "
                 "several examples. Use operations whose shapes do not depend on values (a mask, torch.where)"
