@@ -8,8 +8,9 @@
 
 #include "kernels.h"
 
-#define ROWS 4    /* outputs of a tile */
-#define VECTORS 4 /* of features of a tile, at most */
+/* Outputs of a tile, at most, and vectors of its features: as many sums as registers hold. */
+#define ROWS 6
+#define VECTORS 4
 #define PLACES 128
 #define OUTPUTS 128 /* of a block */
 
@@ -22,21 +23,21 @@ struct sizes {
     int64_t a_example, a_place, d_example, d_place, d_output;
 };
 
-/* g of a tile, ROWS outputs and `count` vectors of features, added to what is there if there is `more`: of `rows` and
+/* g of a tile, `most` outputs and `count` vectors of features, added to what is there if there is `more`: of `rows` and
    `width` only. Where it is the `last`, the sums of its squares: at most 64 are added in float. */
 #define TILE(NAME, VECTOR, LANES)                                                                                      \
     INLINE double NAME(const float *a, const float *d, float *g, int64_t places, int64_t features, int64_t rows,       \
-                       int64_t width, int more, int last, const int count)                                             \
+                       int64_t width, int more, int last, const int most, const int count)                             \
     {                                                                                                                  \
         VECTOR sums[ROWS][VECTORS] = {0}, squares = {0};                                                               \
-        for (int64_t place = 0; place < places; place++, a += count * LANES, d += ROWS) {                              \
+        for (int64_t place = 0; place < places; place++, a += count * LANES, d += most) {                              \
             VECTOR seen[VECTORS];                                                                                      \
             UNROLL for (int j = 0; j < count; j++) seen[j] = *(const VECTOR *)(a + j * LANES);                         \
-            UNROLL for (int i = 0; i < ROWS; i++)                                                                      \
+            UNROLL for (int i = 0; i < most; i++)                                                                      \
                 UNROLL for (int j = 0; j < count; j++) sums[i][j] += d[i] * seen[j];                                   \
         }                                                                                                              \
-        if (rows == ROWS && width == count * LANES) {                                                                  \
-            UNROLL for (int i = 0; i < ROWS; i++)                                                                      \
+        if (rows == most && width == count * LANES) {                                                                  \
+            UNROLL for (int i = 0; i < most; i++)                                                                      \
                 UNROLL for (int j = 0; j < count; j++) {                                                               \
                     VECTOR *to = (VECTOR *)(g + i * features + j * LANES);                                             \
                     VECTOR sum = sums[i][j];                                                                           \
@@ -45,16 +46,23 @@ struct sizes {
                     *to = sum;                                                                                         \
                     squares += sum * sum;                                                                              \
                 }                                                                                                      \
-        } else                                                                                                         \
+        } else {                                                                                                       \
+            /* Side by side, so that only constants index the sums: these stay in registers. */                        \
+            float lines[ROWS * VECTORS * LANES];                                                                       \
+            UNROLL for (int i = 0; i < most; i++)                                                                      \
+                UNROLL for (int j = 0; j < count; j++)                                                                 \
+                    *(VECTOR *)(lines + (i * count + j) * LANES) = sums[i][j];                                         \
             for (int i = 0; i < rows; i++) {                                                                           \
-                float line[VECTORS * LANES] = {0};                                                                     \
-                for (int64_t f = 0; f < width; f++)                                                                    \
-                    g[i * features + f] = line[f] = sums[i][f / LANES][f % LANES] + (more ? g[i * features + f] : 0);  \
+                float *line = lines + i * count * LANES;                                                               \
+                for (int64_t f = 0; f < count * LANES; f++)                                                            \
+                    line[f] = f >= width ? 0 : more ? line[f] + g[i * features + f] : line[f];                         \
+                __builtin_memcpy(g + i * features, line, sizeof(float) * (size_t)width);                               \
                 UNROLL for (int j = 0; j < count; j++) {                                                               \
                     VECTOR sum = *(const VECTOR *)(line + j * LANES);                                                  \
                     squares += sum * sum;                                                                              \
                 }                                                                                                      \
             }                                                                                                          \
+        }                                                                                                              \
         double found = 0;                                                                                              \
         if (last)                                                                                                      \
             for (int lane = 0; lane < LANES; lane++)                                                                   \
@@ -66,11 +74,18 @@ TILE(narrow_tile, narrow, 8)
 TILE(wide_tile, wide, 16)
 _Static_assert(ROWS * VECTORS <= BLOCK, "more squares are added in float than the bound on their rounding allows");
 
-/* One block of outputs of one example; the sum of its squares. */
-INLINE double block(
-    float *g, const float *a, const float *d, const struct sizes *s, int64_t first, const int lanes, const int most)
+/* Outputs of the next tile of so many that are left: 6 where registers hold them, and 4 where these leave none over. */
+INLINE int64_t height(int64_t left, const int tall)
 {
-    float left[PLACES * OUTPUTS], right[PLACES * VECTORS * 16];
+    return tall == 4 || left < 6 || left % 6 == 2 || left % 6 == 4 ? 4 : 6;
+}
+
+/* One block of outputs of one example; the sum of its squares. `most` vectors and `tall` outputs are a tile. */
+INLINE double block(
+    float *g, const float *a, const float *d, const struct sizes *s, int64_t first, const int lanes, const int most,
+    const int tall)
+{
+    float left[PLACES * (OUTPUTS + ROWS)], right[PLACES * VECTORS * 16];
     const int64_t outputs = s->outputs - first < OUTPUTS ? s->outputs - first : OUTPUTS;
     double squares = 0;
     g += first * s->features;
@@ -78,38 +93,54 @@ INLINE double block(
     for (int64_t start = 0; start < s->places; start += PLACES) {
         const int64_t places = s->places - start < PLACES ? s->places - start : PLACES;
         const int more = start > 0, last = start + places == s->places;
-        for (int64_t o = 0; o < outputs; o += ROWS)
-            for (int64_t t = 0; t < places; t++)
-                for (int64_t i = 0; i < ROWS; i++)
-                    left[o * places + t * ROWS + i] =
-                        o + i < outputs ? d[(start + t) * s->d_place + (o + i) * s->d_output] : 0;
+        for (int64_t o = 0; o < outputs; o += height(outputs - o, tall)) {
+            const int64_t rows = height(outputs - o, tall);
+            const float *from = d + start * s->d_place + o * s->d_output;
+            float *to = left + o * places;
+            for (int64_t t = 0; t < places; t++, from += s->d_place, to += rows) {
+                if (s->d_output == 1 && o + rows <= outputs && rows == 6)
+                    __builtin_memcpy(to, from, 6 * sizeof(float));
+                else if (s->d_output == 1 && o + rows <= outputs)
+                    __builtin_memcpy(to, from, 4 * sizeof(float));
+                else
+                    for (int64_t i = 0; i < rows; i++)
+                        to[i] = o + i < outputs ? from[i * s->d_output] : 0;
+            }
+        }
         for (int64_t f = 0; f < s->features;) {
             const int64_t left_over = s->features - f, vectors = (left_over + lanes - 1) / lanes;
             const int count = vectors < most ? (int)vectors : most;
             const int64_t run = count * lanes, width = left_over < run ? left_over : run;
             for (int64_t t = 0; t < places; t++) {
                 const float *from = a + (start + t) * s->a_place + f;
-                if (width == run)
+                if (width == run && count == most)
+                    __builtin_memcpy(right + t * run, from, sizeof(float) * (size_t)(most * lanes));
+                else if (width == run)
                     __builtin_memcpy(right + t * run, from, sizeof(float) * (size_t)run);
                 else
                     for (int64_t k = 0; k < run; k++)
                         right[t * run + k] = k < width ? from[k] : 0;
             }
-            for (int64_t o = 0; o < outputs; o += ROWS) {
-                const int64_t rows = outputs - o < ROWS ? outputs - o : ROWS;
+            for (int64_t o = 0; o < outputs; o += height(outputs - o, tall)) {
+                const int64_t high = height(outputs - o, tall), rows = outputs - o < high ? outputs - o : high;
                 float *to = g + o * s->features + f;
                 const float *part = left + o * places;
-#define OF(COUNT)                                                                                                      \
-    squares += lanes == 16 ? wide_tile(right, part, to, places, s->features, rows, width, more, last, COUNT)           \
-                           : narrow_tile(right, part, to, places, s->features, rows, width, more, last, COUNT)
+#define OF(HIGH, COUNT)                                                                                                \
+    squares += lanes == 16                                                                                             \
+                   ? wide_tile(right, part, to, places, s->features, rows, width, more, last, HIGH, COUNT)             \
+                   : narrow_tile(right, part, to, places, s->features, rows, width, more, last, HIGH, COUNT)
                 if (most == 4 && count == 4)
-                    OF(4);
+                    OF(4, 4);
                 else if (most == 4 && count == 3)
-                    OF(3);
+                    OF(4, 3);
+                else if (tall == 6 && high == 6 && count == 2)
+                    OF(6, 2);
+                else if (tall == 6 && high == 6)
+                    OF(6, 1);
                 else if (count == 2)
-                    OF(2);
+                    OF(4, 2);
                 else
-                    OF(1);
+                    OF(4, 1);
 #undef OF
             }
             f += run;
@@ -125,19 +156,19 @@ typedef double version(float *, const float *, const float *, const struct sizes
 AVX512 static double with_avx512(
     float *g, const float *a, const float *d, const struct sizes *s, int64_t first)
 {
-    return block(g, a, d, s, first, 16, 4);
+    return block(g, a, d, s, first, 16, 4, 4);
 }
 
 AVX2 static double with_avx2(
     float *g, const float *a, const float *d, const struct sizes *s, int64_t first)
 {
-    return block(g, a, d, s, first, 8, 2);
+    return block(g, a, d, s, first, 8, 2, 6);
 }
 #endif
 
 static double with_any(float *g, const float *a, const float *d, const struct sizes *s, int64_t first)
 {
-    return block(g, a, d, s, first, 8, 2);
+    return block(g, a, d, s, first, 8, 2, 4);
 }
 
 struct call {
