@@ -145,8 +145,13 @@ class Engine:
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
-        """Refuse passes that use these tensors and arrays: they hold the data, of which a pass is given its batch."""
+        """Refuse passes that use these tensors and arrays: they hold the data, of which a pass is given its batch.
+
+        Raises:
+            UnsupportedModel: a parameter or a buffer of the model that lies in their memory.
+        """
         self._prover.withhold(data)
+        self.memory.check_apart(Inventory.of(self._model).tensors())
 
     @property
     def assumptions(self) -> tuple[str, ...]:

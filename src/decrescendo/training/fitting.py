@@ -117,7 +117,8 @@ def train_task(
     Args as in `fit`. Optimiser and learning rate are the task's by default; where there is an average, it is what is
     kept and scored. A score that fails does so before the budget is spent, or costs the scores and not the run.
     """
-    data, model = task.load(), task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed)
+    data = task.load()
+    model = task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed, data)
     task.scores(model)
     run, tested = fit(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,

@@ -7,9 +7,10 @@ from typing import Any, cast, final
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import Subset, TensorDataset
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
+from decrescendo.clipping.proof.memory import Memory
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.examples import ColumnRows, FrameRows
 
@@ -58,20 +59,62 @@ class Held:
         return [0 if tensor.is_inference() else tensor._version for tensor in self._counted]
 
 
+def check_model_apart(model: nn.Module, data: object) -> None:
+    """That a model of which a copy is trained holds no data: the copy would hold them elsewhere.
+
+    Raises:
+        UnsupportedModel: a parameter or a buffer in the memory of the data.
+    """
+    memory = Memory()
+    memory.withhold(Held(data).memory())
+    memory.check_apart([*model.named_parameters(), *model.named_buffers()])
+
+
 def _memory(data: object) -> Iterator[Tensor | np.ndarray]:
     if isinstance(data, (Tensor, np.ndarray)):
         yield data
     elif isinstance(data, Subset):
-        yield from _memory(cast("Subset[Any]", data).dataset)
+        yield from _part(cast("Subset[Any]", data))
+    elif isinstance(data, ConcatDataset):
+        yield from _memory(cast("ConcatDataset[Any]", data).datasets)
     elif isinstance(data, TensorDataset):
         yield from data.tensors
     elif isinstance(data, ColumnRows):
         yield from _memory(data.columns)
+    elif isinstance(data, FrameRows):
+        yield from _memory(data.frame)
+    elif hasattr(data, "iloc") and type(data).__module__.partition(".")[0] == "pandas":
+        yield from _frame(data)
     elif isinstance(data, Mapping):
         yield from _memory(list(cast("Mapping[object, object]", data).values()))
     elif isinstance(data, (list, tuple)):
         for item in cast("list[object]", data):
             yield from _memory(item)
+
+
+def _part(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
+    """Of tensors its rows alone, a run of them after another: the others may be public."""
+    whole = cast("object", data.dataset)
+    if not isinstance(whole, TensorDataset) or not len(data.indices):
+        yield from _memory(whole)
+        return
+    chosen = np.unique(np.asarray(data.indices))
+    for run in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):
+        for tensor in whole.tensors:
+            yield tensor[int(run[0]) : int(run[-1]) + 1]
+
+
+def _frame(frame: Any) -> Iterator[np.ndarray]:
+    """Of a data frame, or a series, in memory of NumPy's: views, where pandas gives them."""
+    columns = (
+        [frame.iloc[:, place] for place in range(len(frame.columns))]
+        if hasattr(frame, "columns")
+        else [frame]
+    )
+    for column in columns:
+        found = column.to_numpy()
+        if not found.dtype.hasobject:
+            yield found
 
 
 def _values(data: object) -> Iterator[Tensor | bytes | memoryview]:

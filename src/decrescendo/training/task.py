@@ -19,6 +19,7 @@ from torch import nn
 from decrescendo.clipping import Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
 from decrescendo.training.data import rows
+from decrescendo.training.held import check_model_apart
 
 KNOWN = {"digits": "decrescendo.training.digits:task"}
 
@@ -103,9 +104,14 @@ class Task:
         """Whose row each is; ``None`` if the task does not say."""
         return self.people() if callable(self.people) else self.people
 
-    def fresh(self, seed: int) -> nn.Module:
-        """A model of its own to train; of a module that was given, a copy."""
+    def fresh(self, seed: int, data: object = None) -> nn.Module:
+        """A model of its own to train on ``data``; of a module that was given, a copy.
+
+        Raises:
+            UnsupportedModel: a module that holds some of the data in their own memory.
+        """
         if isinstance(self.model, nn.Module):
+            check_model_apart(self.model, data)
             return copy.deepcopy(self.model)
         return self.model(seed)
 

@@ -365,13 +365,13 @@ class Trainer:
         held = Held(held_by(table))
         self._between.draw_from(held)
         if isinstance(self._engine, Engine):
-            self._engine.withhold(held.memory())
+            self._engine.withhold([*held.memory(), *Held(data).memory()])  # copies, and what they are of
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
     def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
         drawn = self._drawing.batches(table, workers, self._life.taken)
-        self._iterator = drawn
+        self._iterator, moved = drawn, True
         with closing(drawn):
             while self._iterator is drawn:
                 with self._world.watched():
@@ -379,6 +379,9 @@ class Trainer:
                         return
                     batch, self._drawn, self._drawing.place = next(drawn)
                     self._between.hand_out(batch)
+                    if workers and moved and isinstance(self._engine, Engine):
+                        self._engine.withhold(())  # to hand them to a process may move them
+                        moved = False
                 yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "

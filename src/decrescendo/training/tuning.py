@@ -216,7 +216,7 @@ def plan_of(task: Task, settings: Settings, budget: Budget, accountant: Accounta
 def train_with(task: Task, settings: Settings, plan: Plan, data: object) -> tuple[Run, nn.Module]:
     """Train a fresh model of ``task`` on ``data``: the run, and the model to score."""
     return fit(
-        task.fresh(settings.seed), task.loss, data, plan, seed=settings.seed, optimizer=settings.optimizer,
+        task.fresh(settings.seed, data), task.loss, data, plan, seed=settings.seed, optimizer=settings.optimizer,
         learning_rate=settings.learning_rate, momentum=settings.momentum, lr_decay=settings.lr_decay,
         averaging=settings.averaging,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """Code of the program's that torch's own code calls while a function of it runs: no mode for functions is on there."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
@@ -16,6 +16,23 @@ _C = cast("Any", torch)._C
 _TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 _OVERLOADS = frozenset({OpOverload, OpOverloadPacket})
 _DEPTH, _AT = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at
+INDICES = frozenset({Tensor.__getitem__, Tensor.__setitem__})
+# Functions that make a tensor, or an index, of numbers in lists. Tensors among these torch reads by itself.
+LISTS: frozenset[Callable[..., Any]] = INDICES | frozenset(
+    cast("Callable[..., Any]", method)
+    for place, names in (
+        (
+            torch,
+            "tensor as_tensor asarray sparse_coo_tensor sparse_csr_tensor sparse_csc_tensor sparse_bsr_tensor "
+            "sparse_bsc_tensor sparse_compressed_tensor _sparse_coo_tensor_unsafe _sparse_csr_tensor_unsafe "
+            "_sparse_csc_tensor_unsafe _sparse_bsr_tensor_unsafe _sparse_bsc_tensor_unsafe "
+            "_sparse_compressed_tensor_unsafe",
+        ),
+        (Tensor, "new_tensor new"),
+    )
+    for name in names.split()
+    if (method := getattr(place, name, None)) is not None
+)
 _ORDINARY = frozenset(
     {Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 )
@@ -48,6 +65,8 @@ def called(
 
 def _strange(value: object) -> Iterator[str]:
     if isinstance(value, (list, tuple)):
+        if type(value) not in (list, tuple) and _answers(type(value)):
+            yield type(value).__name__
         for item in cast("list[object]", value):
             if type(item) not in _ORDINARY:
                 yield from _strange(item)

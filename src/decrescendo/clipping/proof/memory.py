@@ -38,6 +38,7 @@ from decrescendo.clipping.proof.storage import (
     storage_key,
     tensors_of,
 )
+from decrescendo.errors import UnsupportedModel
 
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, Place]
@@ -65,15 +66,18 @@ class Memory:
         self.assumed: set[str] = set()
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
-        # What holds the data, and which bytes: where each stretch of them begins, and where it ends.
-        self._data: list[Tensor | np.ndarray] = []
+        # What holds the data, by its bytes; where each stretch of these begins, and where it ends.
+        self._data: dict[tuple[int, int], Tensor | np.ndarray] = {}
         self._starts, self._ends = list[int](), list[int]()
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """No pass may use these, of which it is given its batch."""
-        self._data += data
+        given = [part for value in data for part in parts_of(value)]
+        # (Anew each time: what is handed to other processes may be moved to memory that they share.)
+        found = {_bytes_of(value): value for value in [*self._data.values(), *given]}
+        self._data = {place: value for place, value in found.items() if place is not None}
         self._starts, self._ends = [], []
-        for start, end in sorted(filter(None, map(_bytes_of, self._data))):
+        for start, end in sorted(self._data):
             if self._ends and start <= self._ends[-1]:
                 self._ends[-1] = max(end, self._ends[-1])
             else:
@@ -82,9 +86,20 @@ class Memory:
 
     def withholds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies, with a part at least, in memory that holds the data."""
-        found = _bytes_of(tensor) if self._starts else None
-        if found is None:
+        if not self._starts:
             return False
+        return any(map(self._overlaps, filter(None, map(_bytes_of, parts_of(tensor)))))
+
+    def check_apart(self, held: Iterable[tuple[str, Tensor]]) -> None:
+        """Refuse a model of which a part lies in the data's memory: it would be released with the weights."""
+        for name, tensor in held:
+            if self.withholds(tensor):
+                raise UnsupportedModel(
+                    f"no part of a model may hold the data, got {name} in memory that batches are drawn from. It would "
+                    "be released with the weights, without noise: leave it out of the model, or make it of public data"
+                )
+
+    def _overlaps(self, found: tuple[int, int]) -> bool:
         place = bisect.bisect_right(self._ends, found[0])
         return place < len(self._starts) and self._starts[place] < found[1]
 
@@ -95,6 +110,20 @@ class Memory:
             for key in self.stale:
                 if key > 0:
                     _STORAGE._free_weak_ref(key)
+
+
+def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
+    """What has memory of its own: of a sparse tensor those that it is made of."""
+    if isinstance(value, np.ndarray) or value.layout is torch.strided:
+        return (value,)
+    with FUNCTIONS_OFF():
+        if value.layout is torch.sparse_coo:
+            return [value._indices(), value._values()]
+        if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            return [value.crow_indices(), value.col_indices(), value.values()]
+        if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+            return [value.ccol_indices(), value.row_indices(), value.values()]
+    return ()
 
 
 def _bytes_of(value: Tensor | np.ndarray) -> tuple[int, int] | None:

@@ -49,7 +49,8 @@ def as_before(
         entry = marks.get(key)
         if entry is None:
             mark, birth = Public.ANY, key
-            if key in labels.memory.stale:
+            # (Another storage may have the key of one that an earlier pass used.)
+            if key in labels.memory.stale or labels.memory.withholds(value):
                 return None
         else:
             mark, birth = entry

@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _C = cast("Any", torch)._C
 # Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
 FUNCTIONS_OFF = _C.DisableTorchFunction
+_TEXTS = (str, bytes, bytearray, memoryview, range)
 HAS_FUNCTION_MODES = _C._is_torch_function_mode_enabled
 
 
@@ -96,6 +97,27 @@ def tensors_of(values: Iterable[Any]) -> list[Tensor]:
         elif isinstance(value, (list, tuple)):
             found += tensors_of(cast("list[Any]", value))
     return found
+
+
+def listed(values: Iterable[Any], *, is_index: bool = False) -> list[Tensor]:
+    """Tensors in lists, or in other sequences, among values; of what a tensor is indexed by, in lists in these.
+
+    >>> one = torch.ones(())
+    >>> len(listed([one, [one, (one,)], 1.0])), len(listed([one, [one, one]], is_index=True))
+    (2, 0)
+    """
+    sequences = [value for value in values if isinstance(value, Sequence) and not isinstance(value, _TEXTS)]
+    if is_index:
+        return listed(item for value in sequences for item in value)
+    return tensors_of([list(_flat(value)) for value in sequences])
+
+
+def _flat(value: Sequence[Any]) -> Iterator[Any]:
+    for item in value:
+        if isinstance(item, Sequence) and not isinstance(item, _TEXTS):
+            yield from _flat(cast("Sequence[Any]", item))
+        else:
+            yield item
 
 
 def slots_of(output: Any) -> list[Tensor | None]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
-from decrescendo.clipping.proof.called import called
+from decrescendo.clipping.proof.called import INDICES, LISTS, called
 from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import (
     LAID_ALONG,
@@ -46,6 +46,7 @@ from decrescendo.clipping.proof.storage import (
     is_whole,
     key_of,
     kind_of,
+    listed,
     slots_of,
     state_of,
     storage_key,
@@ -162,6 +163,10 @@ class Watch(Pausable):
         self.looks.check_profiler(self.labels.counting)
         for name in called(self, func, types, args, kwargs):
             self.memory.assumed.add(f"{name}, whose code torch calls, keeps nothing of the data")
+        if func in LISTS and (
+            tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
+        ):  # it reads them where no dispatch mode is on
+            self.looks.check_read(str(func.__name__), tensors, lambda _: None)
 
     supports_higher_order_operators = True
 
