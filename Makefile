@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 # Of 18,000 modules that come along a few thousand are ever imported: these are compiled when they are, and kept,
-# whatever the surroundings say (a minute and a half of an installation).
+# whatever the surroundings say (a minute and a half of an installation). What is large comes first, in two that have
+# nothing in common at once: pip uses one core. (Whatever fails there is tried again, and said, by the last.)
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -17,6 +18,7 @@ help:  ## what can be made
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(wildcard src/decrescendo/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) torch & $(PIP) basedpyright matplotlib pandas pyarrow scikit-learn; wait
 	$(PIP) -e '.[plots,federated,studio,dev]' -e ./papers
 	touch $(STAMP)
 
