@@ -209,6 +209,12 @@ class TestDataBesideTheBatch:
             with pytest.raises(UnsupportedModel, match="beside"):
                 _train(part, _beside(lambda own=own: own))
 
+    def test_a_subset_s_rows_that_are_counted_from_the_end(self) -> None:
+        x = torch.rand(20, 3)
+        part = Subset(TensorDataset(x), [*range(11), -1])
+        with pytest.raises(UnsupportedModel, match="beside"):
+            _train(part, _beside(lambda: x[19:]))
+
     def test_a_constant_that_becomes_the_data_after_a_pass_was_accepted(self) -> None:
         model, x = nn.Linear(3, 2), torch.rand(12, 3)
         held = {"constant": torch.ones(12, 3)}

@@ -98,7 +98,7 @@ def _part(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
     if not isinstance(whole, TensorDataset) or not len(data.indices):
         yield from _memory(whole)
         return
-    chosen = np.unique(np.asarray(data.indices))
+    chosen = np.unique(np.asarray(data.indices) % len(whole))  # counted from the end, too
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):
         for tensor in whole.tensors:
             yield tensor[int(run[0]) : int(run[-1]) + 1]

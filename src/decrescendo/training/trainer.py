@@ -362,10 +362,12 @@ class Trainer:
         if data is not self._data and isinstance(sampling, RandomAllocation):
             supposed.add(SAME_ORDER if taken % sampling.steps_per_epoch else "")
         self._data = data
-        held = Held(held_by(table))
+        kept = held_by(table)
+        held = Held(kept)
         self._between.draw_from(held)
         if isinstance(self._engine, Engine):
-            self._engine.withhold([*held.memory(), *Held(data).memory()])  # copies, and what they are of
+            copied = () if kept is data else Held(data).memory()
+            self._engine.withhold([*held.memory(), *copied])
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
