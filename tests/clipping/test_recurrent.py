@@ -200,6 +200,7 @@ def cells(kind: type[nn.Module], **options: Any) -> nn.Module:
 @pytest.mark.parametrize(
     ("kind", "options"),
     some([(nn.LSTMCell, {}), (nn.GRUCell, {}), (nn.RNNCell, {}), (nn.RNNCell, {"nonlinearity": "relu"})], 2),
+    ids=["lstm", "gru", "tanh", "relu"],
 )
 def test_an_unrolled_cell_equals_the_reference(kind: type[nn.Module], options: Any, bias: bool) -> None:
     for dtype in (torch.float32, torch.float64):

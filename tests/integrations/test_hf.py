@@ -230,6 +230,7 @@ def test_an_empty_batch_is_a_step_of_the_trainer_too(tmp_path: Path, seed: Any) 
 @pytest.mark.parametrize(
     "change",
     some([{"bf16": True}, pytest.param({"gradient_checkpointing": True}, marks=pytest.mark.slow)], 0),
+    ids=["bf16", "gradient_checkpointing"],
 )
 def test_half_precision_and_recomputed_activations(tmp_path: Path, change: dict[str, Any]) -> None:
     model = bert(dropout=0.0)

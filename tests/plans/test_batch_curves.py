@@ -257,6 +257,7 @@ class TestTraining:
         ],
         1,
     ),
+    ids=["rising", "wave"],
 )
 def test_three_moving_curves_meet_their_budget_with_two_certificates(
     batch: curves.Curve, monkeypatch: pytest.MonkeyPatch
