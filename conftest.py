@@ -7,7 +7,6 @@ import gc
 import os
 from importlib.util import find_spec
 
-import pytest
 from hypothesis import settings
 
 # Read by torch and by NumPy's OpenBLAS when they are loaded, in the test processes that begin after this one (`-n 2`).
@@ -20,14 +19,6 @@ settings.register_profile("decrescendo", deadline=None, max_examples=10)
 settings.load_profile("decrescendo")
 
 collect_ignore_glob = [] if find_spec("flwr") else ["src/decrescendo/federated/flower/*"]
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Say before anything is collected that slow tests are not asked for (tests/support/often.py reads it)."""
-    if "not slow" in config.option.markexpr:
-        os.environ["DECRESCENDO_SLOW_TESTS_LEFT_OUT"] = "1"
-    else:
-        os.environ.pop("DECRESCENDO_SLOW_TESTS_LEFT_OUT", None)
 
 
 def pytest_collection_finish() -> None:

@@ -1,14 +1,10 @@
 """Which of many like tests run every time: `make test` has ten minutes, `make test-slow` runs them all."""
 
-import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from _pytest.mark import ParameterSet
-
-# Set by the root's conftest.py: no slow test is asked for, so that four thousand need not be collected to be left out.
-LEFT_OUT = "DECRESCENDO_SLOW_TESTS_LEFT_OUT"
 
 
 def some(values: Iterable[Any], number: int) -> list[Any]:
@@ -16,8 +12,6 @@ def some(values: Iterable[Any], number: int) -> list[Any]:
     are several arguments."""
     given = [value if isinstance(value, ParameterSet) else _one(value) for value in values]
     kept = {at * len(given) // number for at in range(number)}
-    if os.environ.get(LEFT_OUT):
-        return [given[at] for at in sorted(kept)]
     return [
         one if at in kept else one._replace(marks=(*one.marks, pytest.mark.slow))
         for at, one in enumerate(given)
