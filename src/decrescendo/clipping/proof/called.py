@@ -33,6 +33,11 @@ LISTS: frozenset[Callable[..., Any]] = INDICES | frozenset(
     for name in names.split()
     if (method := getattr(place, name, None)) is not None
 )
+# By these Python asks a tensor for its number, and so do constructors of old (torch.FloatTensor).
+ASKS: frozenset[Callable[..., Any]] = frozenset(
+    cast("Callable[..., Any]", getattr(Tensor, name))
+    for name in ("__index__", "__int__", "__float__", "__complex__", "__bool__", "item")
+)
 _ORDINARY = frozenset(
     {Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 )
@@ -40,6 +45,11 @@ _ASKED = (
     "__index__", "__int__", "__float__", "__complex__", "__bool__", "__len__", "__getitem__", "__iter__", "__array__",
     "__torch_function__", "__dlpack__",
 )  # fmt: skip
+
+
+def is_unseen() -> bool:
+    """Whether what runs now reaches no dispatch mode."""
+    return _C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Python)
 
 
 def called(

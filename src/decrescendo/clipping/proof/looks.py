@@ -15,6 +15,7 @@ from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.proof.refusals import ALL_EXPERTS
 from decrescendo.clipping.proof.script import NOTHING, Event, Script
+from decrescendo.clipping.proof.storage import bare
 from decrescendo.clipping.proof.whose import asks_for_a_hook, code_of, is_librarys, line
 
 _CHECKPOINT = cast("Any", checkpoint)
@@ -152,6 +153,7 @@ class Looks:
 
     def check_read(self, name: str, tensors: Sequence[Tensor], expose: Callable[[Tensor], None]) -> None:
         """Refuse a read of the data that the dispatcher does not see; ``expose``: of constants, note it."""
+        tensors = [bare(tensor) for tensor in tensors]
         read = any(is_data(self.label(tensor)) or self.memory.withholds(tensor) for tensor in tensors)
         if read and not self.natural:
             if self.vouched():

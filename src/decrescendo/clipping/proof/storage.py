@@ -99,6 +99,13 @@ def tensors_of(values: Iterable[Any]) -> list[Tensor]:
     return found
 
 
+def bare(tensor: Tensor) -> Tensor:
+    """What a function transform (torch.func) has wrapped, which has the memory."""
+    while _C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = _C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
 def listed(values: Iterable[Any], *, is_index: bool = False) -> list[Tensor]:
     """Tensors in lists, or in other sequences, among values; of what a tensor is indexed by, in lists in these.
 

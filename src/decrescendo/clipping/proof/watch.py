@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
-from decrescendo.clipping.proof.called import INDICES, LISTS, called
+from decrescendo.clipping.proof.called import ASKS, INDICES, LISTS, called, is_unseen
 from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import (
     LAID_ALONG,
@@ -167,6 +167,8 @@ class Watch(Pausable):
             tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
         ):  # it reads them where no dispatch mode is on
             self.looks.check_read(str(func.__name__), tensors, lambda _: None)
+        if func in ASKS and is_unseen():
+            self.looks.check_read(str(func.__name__), tensors_of(args), lambda _: None)
 
     supports_higher_order_operators = True
 
