@@ -135,6 +135,27 @@ def _frame() -> pd.DataFrame:
     return pd.DataFrame(np.random.default_rng(0).normal(size=(12, 3)).astype("float32"), columns=list("abc"))
 
 
+def _other_memory(x: Tensor) -> Tensor:
+    before = x.detach()
+    x.data = torch.zeros(6, 3)
+    return before
+
+
+def _read_anew(x: Tensor) -> Tensor:
+    x.data = x.clone()
+    return torch.from_numpy(x.numpy())
+
+
+# What a program makes of its data between two passes, and then uses.
+MOVES: dict[str, Callable[[Tensor], Tensor]] = {
+    "shared": lambda x: x.share_memory_(),
+    "shared, as an array's": lambda x: torch.from_numpy(x.share_memory_().numpy()),
+    "shared, as another tensor": lambda x: x.detach().share_memory_(),
+    "the memory before": _other_memory,
+    "the memory after": _read_anew,
+}
+
+
 class TestDataBesideTheBatch:
     def test_an_array_that_nobody_can_write_to(self) -> None:
         array, labels = _frame().to_numpy().copy(), torch.zeros(12)
@@ -191,6 +212,35 @@ class TestDataBesideTheBatch:
         with pytest.raises(UnsupportedModel, match="bank in memory that batches are drawn from"):
             _train((x, torch.zeros(12)), loss, model)
 
+    def test_an_optimizer_that_holds_the_data_releases_nothing(self) -> None:
+        x = torch.rand(12, 3)
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=x[0, 0])
+        with pytest.raises(
+            UnsupportedModel, match="lr of the optimizer in memory that batches are drawn from"
+        ):
+            dc.train(
+                model, lambda m, b: m(b[0]).square().sum(1), (x, torch.zeros(12)), _plan(12),
+                optimizer=optimizer, seed=1,
+            )  # fmt: skip
+
+    @pytest.mark.parametrize("ranged", [False, True])
+    def test_records_of_clients(self, ranged: bool) -> None:
+        x = torch.rand(12, 3)
+        clients = (
+            dc.federated.Clients.ranges(x, np.arange(13)) if ranged else dc.federated.Clients.equal(x, 1)
+        )
+        model = nn.Linear(3, 2)
+        plan = dc.calibrate(
+            dc.Budget(3.0, 1e-3, unit=dc.Unit.CLIENT), dc.PoissonSampling(12, 4), steps=2,
+            privacy=dc.curves.constant(1.0), clip=dc.curves.constant(1.0),
+        )  # fmt: skip
+        with pytest.raises(UnsupportedModel, match="beside"):
+            dc.federated.simulate(
+                model, lambda m, b: (m(b) - x.mean(0)[:2]).square().sum(1), clients, plan,
+                torch.optim.SGD(model.parameters(), 0.1), seed=1, placement=dc.federated.Placement.CENTRAL,
+            )  # fmt: skip
+
     def test_a_model_of_which_a_task_trains_a_copy(self) -> None:
         x = torch.rand(12, 3)
         model = nn.Linear(3, 2)
@@ -231,8 +281,67 @@ class TestDataBesideTheBatch:
         with pytest.raises(UnsupportedModel):
             engine.per_example_norms(x[:4].clone())
 
+    @pytest.mark.parametrize("name", MOVES)
+    @pytest.mark.parametrize("after", [0, 1])
+    def test_data_that_are_moved_are_withheld_where_they_were_and_where_they_are(
+        self, name: str, after: int
+    ) -> None:
+        x = torch.rand(6, 3)
+        held = {"constant": torch.ones(6, 3)}
+        engine = Engine(nn.Linear(3, 2), lambda m, b: (m(b) - held["constant"].mean(0)[:2]).square().sum(1))
+        engine.withhold([x])
+        for _ in range(after):
+            engine.per_example_norms(torch.rand(4, 3))
+        held["constant"] = MOVES[name](x)
+        with pytest.raises(UnsupportedModel):
+            engine.per_example_norms(torch.rand(4, 3))
+
+    def test_data_that_a_pass_moves(self) -> None:
+        x = torch.rand(6, 3)
+
+        def loss(model: nn.Module, b: Tensor) -> Tensor:
+            return (model(b) - x.share_memory_().mean(0)[:2]).square().sum(1)
+
+        engine = Engine(nn.Linear(3, 2), loss)
+        engine.withhold([x])
+        with pytest.raises(UnsupportedModel):
+            engine.per_example_norms(torch.rand(4, 3))
+
+    @pytest.mark.parametrize("many", [False, True])
+    def test_many_rows_that_are_moved_one_by_one(self, many: bool) -> None:
+        rows = [torch.rand(3) for _ in range(100 if many else 5)]
+        held = {"constant": torch.ones(3)}
+        engine = Engine(nn.Linear(3, 2), lambda m, b: (m(b) - held["constant"][:2]).square().sum(1))
+        engine.withhold(rows)
+        engine.per_example_norms(torch.rand(4, 3))
+        for row in rows:
+            row.data = row.clone()
+        held["constant"] = rows[-1]
+        with pytest.raises(UnsupportedModel, match="beside"):
+            engine.per_example_norms(torch.rand(4, 3))
+
     def test_what_is_withheld_again_is_held_once(self) -> None:
         engine, x = Engine(nn.Linear(3, 2), lambda m, b: m(b).square().sum(1)), torch.rand(6, 3)
         for _ in range(3):
             engine.withhold([x[:2], x[4:]])
-        assert len(engine.memory._data) == 2
+        assert len(engine.memory._data._given) == len(engine.memory._data._kept) == 2
+
+
+class TestHonestData:
+    @pytest.mark.parametrize("make", [lambda a: a[::-1], lambda a: a[:, ::-1], lambda a: a.astype(">f4")])
+    def test_arrays_that_torch_cannot_share_are_copied(
+        self, make: Callable[[np.ndarray], np.ndarray]
+    ) -> None:
+        array = make(np.random.default_rng(0).normal(size=(12, 3)).astype("float32"))
+        found = _train((array, torch.zeros(12)), lambda m, b: m(b[0]).square().sum(1))
+        plain = torch.from_numpy(np.array(array, dtype="float32"))
+        assert found.ledger == _train((plain, torch.zeros(12)), lambda m, b: m(b[0]).square().sum(1)).ledger
+
+    def test_a_sparse_buffer_that_stays(self) -> None:
+        model = nn.Linear(3, 2)
+        model.register_buffer("mixing", torch.eye(3).to_sparse())
+
+        def loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+            return model(batch[0]).square().sum(1)
+
+        assert _train((torch.rand(12, 3), torch.zeros(12)), loss, model).guarantee.epsilon <= 3

@@ -85,8 +85,7 @@ class Prover:
         """No pass may use these: what was accepted before is looked at anew."""
         with self._one_at_a_time:
             self.memory.withhold(data)
-            self._scripts.clear()
-            self._script, self._shape = None, ()
+            self._forget()
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
         """A first pass over ``rows`` rows, or a few of them, if there was none over examples of their shape."""
@@ -107,12 +106,18 @@ class Prover:
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
+        if self.memory.follow():
+            self._forget()
         self._held, shape = held, signature(held, batch)
         if shape == self._shape:
             return
         self._shape, self._script = shape, self._scripts.pop(shape, None)
         if self._script is not None:
             self._scripts[shape] = self._script  # the one used last is last
+
+    def _forget(self) -> None:
+        self._scripts.clear()
+        self._script, self._shape = None, ()
 
     def _accept(self, script: Script, small: list[Script]) -> None:
         script.smaller = small

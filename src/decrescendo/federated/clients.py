@@ -1,7 +1,7 @@
 """Who has which records: a number of clients, and how to get the records of some of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Int
@@ -9,7 +9,7 @@ from jaxtyping import Int
 from decrescendo.clipping import Batch
 from decrescendo.clipping.batches import count_rows
 from decrescendo.errors import InvalidValue, check_integer
-from decrescendo.training.data import ROWS_APART, assumption_of, rows, table_of
+from decrescendo.training.data import ROWS_APART, assumption_of, held_by, rows, table_of
 
 CLIENTS_APART = (
     "what gives a client its records keeps nothing of one client for another (compared: how many clients)"
@@ -49,6 +49,7 @@ class Clients:
         take: from ascending client numbers (never none) to their `Records`. It may compute them, as
             a data set that makes its rows does, so that memory does not depend on the number of clients.
         assumption: what is supposed of code of a user's in it; empty where there is none. `simulate` says it.
+        held: what has the records in memory, which no loss may read beside its batch; ``None`` where nothing does.
 
     >>> import torch
     >>> clients = Clients.equal(torch.arange(6.0).reshape(6, 1), records=2)
@@ -59,6 +60,7 @@ class Clients:
     count: int
     take: Callable[[Int[np.ndarray, " clients"]], Records]
     assumption: str = CLIENTS_APART
+    held: object = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_integer("count", self.count, at_least=1)
@@ -94,7 +96,7 @@ class Clients:
             indices = (clients[:, None] * each + np.arange(each)).reshape(-1)
             return Records(table.take(indices), np.full(len(clients), each))
 
-        return cls(table.count // each, take, table.assumption)
+        return cls(table.count // each, take, table.assumption, table.held)
 
     @classmethod
     def ranges(cls, data: object, offsets: Int[np.ndarray, " bounds"]) -> "Clients":
@@ -118,13 +120,15 @@ class Clients:
             indices = np.repeat(starts, counts) + within
             return Records(table.take(indices) if len(indices) else None, counts)
 
-        return cls(len(offsets) - 1, take, table.assumption)
+        return cls(len(offsets) - 1, take, table.assumption, table.held)
 
 
 class _Table:
     """Rows of data, and what is supposed of the code that makes them."""
 
     def __init__(self, data: object) -> None:
-        table, found = rows(data), assumption_of(table_of(data))
+        table, drawn = rows(data), table_of(data)
+        found = assumption_of(drawn)
         self.count, self.take = table.count, table.take
+        self.held = (data, held_by(drawn))
         self.assumption = CLIENTS_APART if found == ROWS_APART else found  # no row is compared here

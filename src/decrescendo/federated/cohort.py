@@ -16,6 +16,7 @@ from decrescendo.clipping.clipped import accumulator, check_loss, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated.clients import Records
 from decrescendo.federated.update import CLIENT_MARGIN, LocalSteps
+from decrescendo.training.held import memory_of
 
 LOCAL_STEPS = (
     "the local steps of a client are computed from its own records alone (torch.func.vmap, not the engine)"
@@ -101,6 +102,11 @@ class CohortSum:
         """What was not proven of clients being apart, in sentences; see `Engine.assumptions`."""
         local = () if self._local is None else (LOCAL_STEPS,)
         return tuple(sorted({*self._single.assumptions, *self._many.assumptions, *local}))
+
+    def withhold(self, held: object) -> None:
+        """Refuse losses that read the records in memory beside their batch; see `Engine.withhold`."""
+        for engine in (self._single, self._many):
+            engine.withhold(memory_of(held))
 
     def clipped_sum(self, records: Records | None, clip_norm: float) -> ClippedSum:
         """The sum of the clients' updates, each clipped to ``clip_norm``; ``None`` is an empty cohort."""

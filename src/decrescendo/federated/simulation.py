@@ -115,6 +115,7 @@ def simulate(
     members = SecureStream.fresh() if isinstance(seed, Secure) else seed
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
+    cohorts.withhold(clients.held)
     server = Server(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:

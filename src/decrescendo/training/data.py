@@ -179,7 +179,7 @@ def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:
 
 
 def _with_tensors(data: object) -> object:
-    """Columns of numbers in arrays as tensors of the same memory."""
+    """Columns of numbers in arrays as tensors of the same memory, where torch can have them so."""
     if type(data) is tuple:
         return tuple(map(_column, cast("tuple[object, ...]", data)))
     if type(data) is dict:
@@ -189,7 +189,8 @@ def _with_tensors(data: object) -> object:
 
 def _column(value: object) -> object:
     if type(value) is np.ndarray and value.dtype.kind in "fiub" and value.ndim:
-        return torch.from_numpy(value if value.flags.writeable else value.copy())
+        plain = value.flags.writeable and value.dtype.isnative and min(value.strides) >= 0
+        return torch.from_numpy(value if plain else value.astype(value.dtype.newbyteorder("=")))
     return _with_tensors(value)
 
 

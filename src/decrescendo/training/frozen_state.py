@@ -1,10 +1,12 @@
 """What only the optimiser, or nobody, may write to: there raw data would stay without noise."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import cast
 
 import torch
 from torch import nn
 
+from decrescendo.clipping.proof.memory import parts_of
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training.bits import fingerprint
 
@@ -40,7 +42,7 @@ class FrozenStateGuard:
         """
         for name, buffer in self._model.named_buffers():
             before = self._buffers.get(name)
-            if before is None or before.shape != buffer.shape or not torch.equal(before, buffer):
+            if before is None or not _equal(before, buffer):
                 raise UnsupportedModel(
                     f"buffers must not change in training, got a change of {name}. It holds statistics of "
                     "the raw data without noise: freeze it (eval mode), or use GroupNorm or LayerNorm"
@@ -61,3 +63,11 @@ class FrozenStateGuard:
 
 def _frozen(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [(name, value) for name, value in model.named_parameters() if not value.requires_grad]
+
+
+def _equal(before: torch.Tensor, after: torch.Tensor) -> bool:
+    """A sparse tensor is not compared by torch; what it is made of is."""
+    if (before.layout, before.shape) != (after.layout, after.shape):
+        return False
+    parts = (cast("Sequence[torch.Tensor]", parts_of(value)) for value in (before, after))
+    return all(map(torch.equal, *parts))

@@ -50,10 +50,6 @@ class Held:
                 rest.update(cast("Any", value))
         return rest.digest() + fingerprint(*tensors)
 
-    def memory(self) -> Iterator[Tensor | np.ndarray]:
-        """What holds them, but for Python's own numbers and texts."""
-        return _memory(self._data)
-
     def writes(self) -> list[int]:
         """How often each tensor was written to, as far as torch counts it."""
         return [0 if tensor.is_inference() else tensor._version for tensor in self._counted]
@@ -66,37 +62,46 @@ def check_model_apart(model: nn.Module, data: object) -> None:
         UnsupportedModel: a parameter or a buffer in the memory of the data.
     """
     memory = Memory()
-    memory.withhold(Held(data).memory())
+    memory.withhold(memory_of(data))
     memory.check_apart([*model.named_parameters(), *model.named_buffers()])
 
 
-def _memory(data: object) -> Iterator[Tensor | np.ndarray]:
+def kept_by(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """Tensors that an optimiser has beside parameters, with their names for an error: of its settings and state."""
+    for group in [*optimizer.param_groups, *optimizer.state.values()]:
+        for name, value in group.items():
+            if isinstance(value, Tensor):
+                yield f"{name} of the optimizer", value
+
+
+def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:
+    """What holds data, but for Python's own numbers and texts."""
     if isinstance(data, (Tensor, np.ndarray)):
         yield data
     elif isinstance(data, Subset):
         yield from _part(cast("Subset[Any]", data))
     elif isinstance(data, ConcatDataset):
-        yield from _memory(cast("ConcatDataset[Any]", data).datasets)
+        yield from memory_of(cast("ConcatDataset[Any]", data).datasets)
     elif isinstance(data, TensorDataset):
         yield from data.tensors
     elif isinstance(data, ColumnRows):
-        yield from _memory(data.columns)
+        yield from memory_of(data.columns)
     elif isinstance(data, FrameRows):
-        yield from _memory(data.frame)
+        yield from memory_of(data.frame)
     elif hasattr(data, "iloc") and type(data).__module__.partition(".")[0] == "pandas":
         yield from _frame(data)
     elif isinstance(data, Mapping):
-        yield from _memory(list(cast("Mapping[object, object]", data).values()))
+        yield from memory_of(list(cast("Mapping[object, object]", data).values()))
     elif isinstance(data, (list, tuple)):
         for item in cast("list[object]", data):
-            yield from _memory(item)
+            yield from memory_of(item)
 
 
 def _part(data: "Subset[Any]") -> Iterator[Tensor | np.ndarray]:
     """Of tensors its rows alone, a run of them after another: the others may be public."""
     whole = cast("object", data.dataset)
     if not isinstance(whole, TensorDataset) or not len(data.indices):
-        yield from _memory(whole)
+        yield from memory_of(whole)
         return
     chosen = np.unique(np.asarray(data.indices) % len(whole))  # counted from the end, too
     for run in np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1):

@@ -45,7 +45,7 @@ from decrescendo.training.data import Rows, assumption_of, check_distinct, held_
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
-from decrescendo.training.held import Held
+from decrescendo.training.held import Held, kept_by, memory_of
 from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
@@ -366,14 +366,14 @@ class Trainer:
         held = Held(kept)
         self._between.draw_from(held)
         if isinstance(self._engine, Engine):
-            copied = () if kept is data else Held(data).memory()
-            self._engine.withhold([*held.memory(), *copied])
+            self._engine.withhold(memory_of((kept, data)))
+            self._engine.memory.check_apart(kept_by(self._optimizer))
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
     def _draw(self, table: Rows | Examples, workers: int) -> Iterator[Batch | None]:
         drawn = self._drawing.batches(table, workers, self._life.taken)
-        self._iterator, moved = drawn, True
+        self._iterator = drawn
         with closing(drawn):
             while self._iterator is drawn:
                 with self._world.watched():
@@ -381,9 +381,6 @@ class Trainer:
                         return
                     batch, self._drawn, self._drawing.place = next(drawn)
                     self._between.hand_out(batch)
-                    if workers and moved and isinstance(self._engine, Engine):
-                        self._engine.withhold(())  # to hand them to a process may move them
-                        moved = False
                 yield batch
         raise PlanViolation(
             "batches must come from one iterator at a time, got a later call of batches(data) before this one ended. "

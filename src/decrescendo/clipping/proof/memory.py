@@ -4,9 +4,10 @@ Longer than most files: what a write, a view and an end of life do to labels han
 """
 
 import bisect
+import itertools
 import sys
 import weakref
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
@@ -42,12 +43,15 @@ from decrescendo.errors import UnsupportedModel
 
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, Place]
+_Bytes: TypeAlias = tuple[int, int]
 Mark: TypeAlias = Public | Mixed | Span
 STALE = Mixed(
     "a tensor is used that holds the data beside the batch, or that an earlier pass made from its examples or was given"
 )
 _PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
 _SOME = replace(_PARTS, counted=True)
+# Tensors and arrays of the data that are asked, at most, at each step whether they are where they were.
+_ASKED = 32
 # Storages that one operation writes, at most, so that each has a number of its own.
 _MANY = 2**20
 _STORAGE = cast("Any", torch.UntypedStorage)
@@ -66,42 +70,28 @@ class Memory:
         self.assumed: set[str] = set()
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
-        # What holds the data, by its bytes; where each stretch of these begins, and where it ends.
-        self._data: dict[tuple[int, int], Tensor | np.ndarray] = {}
-        self._starts, self._ends = list[int](), list[int]()
+        self._data = _Withheld()
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """No pass may use these, of which it is given its batch."""
-        given = [part for value in data for part in parts_of(value)]
-        # (Anew each time: what is handed to other processes may be moved to memory that they share.)
-        found = {_bytes_of(value): value for value in [*self._data.values(), *given]}
-        self._data = {place: value for place, value in found.items() if place is not None}
-        self._starts, self._ends = [], []
-        for start, end in sorted(self._data):
-            if self._ends and start <= self._ends[-1]:
-                self._ends[-1] = max(end, self._ends[-1])
-            else:
-                self._starts.append(start)
-                self._ends.append(end)
+        self._data.add(part for value in data for part in parts_of(value))
+
+    def follow(self) -> bool:
+        """Whether data that are withheld were moved in memory; they are withheld where they are now, too."""
+        return self._data.follow()
 
     def withholds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies, with a part at least, in memory that holds the data."""
-        if not self._starts:
-            return False
-        return any(map(self._overlaps, filter(None, map(_bytes_of, parts_of(tensor)))))
+        return bool(self._data) and any(map(self._data.overlaps, parts_of(tensor)))
 
     def check_apart(self, held: Iterable[tuple[str, Tensor]]) -> None:
-        """Refuse a model of which a part lies in the data's memory: it would be released with the weights."""
+        """Refuse what lies in the data's memory and is trained, or trains: it would be released with the weights."""
         for name, tensor in held:
             if self.withholds(tensor):
                 raise UnsupportedModel(
-                    f"no part of a model may hold the data, got {name} in memory that batches are drawn from. It would "
-                    "be released with the weights, without noise: leave it out of the model, or make it of public data"
+                    f"no part of a model or optimizer may hold the data, got {name} in memory that batches are drawn "
+                    "from. It would be released with the weights, without noise: leave it out, or use public data"
                 )
-
-    def _overlaps(self, found: tuple[int, int]) -> bool:
-        place = bisect.bisect_right(self._ends, found[0])
-        return place < len(self._starts) and self._starts[place] < found[1]
 
     def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
         if (
@@ -110,6 +100,74 @@ class Memory:
             for key in self.stale:
                 if key > 0:
                     _STORAGE._free_weak_ref(key)
+
+
+class _Withheld:
+    """Stretches of memory: by address, and by their place in a storage, whose address may become another."""
+
+    def __init__(self) -> None:
+        # By the address of the first byte and of the one after the last; torch's of a tensor are also kept as a tensor
+        # of our own: a program may exchange the memory of its own, and what it had then still holds data.
+        self._given: dict[_Bytes, Tensor | np.ndarray] = {}
+        self._kept: dict[_Bytes, Tensor] = {}
+        # Of each storage (0: of all memory) where the stretches begin, and where they end.
+        self._stretches: dict[int, tuple[list[int], list[int]]] = {}
+        self._turns: Iterator[tuple[_Bytes, Tensor | np.ndarray]] = iter(())
+
+    def __bool__(self) -> bool:
+        return bool(self._given)
+
+    def add(self, values: Iterable[Tensor | np.ndarray]) -> None:
+        given, kept = [*self._given.values(), *values], list(self._kept.values())
+        self._given = _placed(given)
+        with FUNCTIONS_OFF():
+            kept += [value.detach() for value in self._given.values() if isinstance(value, Tensor)]
+        self._kept = cast("dict[_Bytes, Tensor]", _placed(kept))
+        places = [(0, start, end) for start, end in (*self._given, *self._kept)]
+        for value in self._kept.values():
+            start, end = cast("_Bytes", _bytes_of(value))
+            base = value.untyped_storage().data_ptr()
+            places.append((storage_key(value), start - base, end - base))
+        self._stretches = {}
+        for space, start, end in sorted(places):
+            starts, ends = self._stretches.setdefault(space, ([], []))
+            if ends and start <= ends[-1]:
+                ends[-1] = max(end, ends[-1])
+            else:
+                starts.append(start)
+                ends.append(end)
+        self._turns = itertools.cycle(self._given.items())
+
+    def follow(self) -> bool:
+        """Of many some are asked, in turn: what moves one usually moves them all."""
+        few = itertools.islice(self._turns, min(len(self._given), _ASKED))
+        moved = [place for place, value in few if _bytes_of(value) != place]
+        if moved:
+            self.add(())
+        return bool(moved)
+
+    def overlaps(self, value: Tensor | np.ndarray) -> bool:
+        found = _bytes_of(value)
+        if found is None:
+            return False
+        if self._in(0, *found):
+            return True
+        key = key_of(value) if isinstance(value, Tensor) else 0
+        if key not in self._stretches:
+            return False
+        with FUNCTIONS_OFF():
+            base = cast("Tensor", value).untyped_storage().data_ptr()
+        return self._in(key, found[0] - base, found[1] - base)
+
+    def _in(self, space: int, start: int, end: int) -> bool:
+        starts, ends = self._stretches.get(space, ([], []))
+        place = bisect.bisect_right(ends, start)
+        return place < len(starts) and starts[place] < end
+
+
+def _placed(values: Iterable[Tensor | np.ndarray]) -> "dict[_Bytes, Tensor | np.ndarray]":
+    found = {_bytes_of(value): value for value in values}
+    return {place: value for place, value in found.items() if place is not None}
 
 
 def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
@@ -126,7 +184,7 @@ def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
     return ()
 
 
-def _bytes_of(value: Tensor | np.ndarray) -> tuple[int, int] | None:
+def _bytes_of(value: Tensor | np.ndarray) -> _Bytes | None:
     """The first byte of what is in memory, and the one after the last; of a view with gaps these too."""
     if isinstance(value, np.ndarray):
         if not value.size:
