@@ -1,6 +1,7 @@
 """Hugging Face's models and trainers, privately: the same run as the plain `Trainer`'s on the same rows."""
 
 import json
+import multiprocessing
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -175,7 +176,11 @@ def test_a_vision_model_with_augmentation_and_two_workers_is_the_plain_trainers_
         data_collator=transformers.default_data_collator,
     )
     trainer.follow(PLAN, seed=3)
+    before = set(multiprocessing.active_children())
     trainer.train()
+    assert before.issuperset(
+        multiprocessing.active_children()
+    )  # what is left is waited for, five seconds each
     for workers in (0, 2):
         model = vit()
         run = plain(model, Augmented(), num_workers=workers)

@@ -1,7 +1,8 @@
 """`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself."""
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -78,6 +79,7 @@ class PrivateMixin(_Base):
             return Trainer(self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store)
 
         self._begin, self._private, self._run, self._people = begin, None, None, people
+        self._ended = ExitStack()
 
     @property
     def run(self) -> Run:
@@ -103,7 +105,8 @@ class PrivateMixin(_Base):
             )
         check_arguments(self, self._steps)  # they may have been changed since
         try:
-            done = super().train(None, trial, ignore_keys_for_eval)
+            with self._ended:
+                done = super().train(None, trial, ignore_keys_for_eval)
             self._run = self._finished()
         except BaseException:
             if self._private is not None:
@@ -145,7 +148,10 @@ class PrivateMixin(_Base):
 
         def batches() -> Iterator[Batch | None]:
             self._private = begin()
-            return self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)
+            drawn = self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)
+            # Whenever the trainer stops asking: workers that are left to the garbage collector are waited for.
+            self._ended.callback(cast("Generator[Batch | None]", drawn).close)
+            return drawn
 
         def end() -> None:
             self.control.should_training_stop = True
