@@ -1,7 +1,7 @@
 """Kill a real training again and again, and see that nothing is lost, repeated or hidden.
 
-    python -m benchmarks.kill [--kills 200] [--steps 2000]      # writes results/engine/kill.json
-    python -m benchmarks.kill --ranks 2 --kills 100 --steps 800 # writes results/engine/kill-2-ranks.json
+    python -m benchmarks.kill [--kills 200] [--steps 2000]      # into results/engine/kill.json
+    python -m benchmarks.kill --ranks 2 --kills 100 --steps 800 # too
 
 One private training of the paper's CNN on MNIST, with a store and checkpoints, is killed (SIGKILL) at random moments
 and resumed each time: a random number of steps after its life began, and a random part of a step later. After each
@@ -197,8 +197,9 @@ def main() -> None:
         live(arguments.live, arguments.steps)
         return
     found = measure(arguments.kills, arguments.steps, arguments.ranks)
-    name = "kill.json" if arguments.ranks == 1 else f"kill-{arguments.ranks}-ranks.json"
-    (RESULTS / name).write_text(json.dumps(found, indent=1) + "\n")
+    target = RESULTS / "kill.json"
+    before = json.loads(target.read_text()) if target.exists() else {}
+    target.write_text(json.dumps(before | {f"{arguments.ranks} ranks": found}, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
 

@@ -3,7 +3,6 @@ shows where time goes."""
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -12,6 +11,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import measured_at
+from benchmarks.engine import keep, read
 from benchmarks.engine.contenders import CONTENDERS, Setting
 from benchmarks.engine.machine import machine, versions
 from benchmarks.engine.memory import environment, memory_apart, memory_here
@@ -60,16 +60,16 @@ def run(
 ) -> None:
     """Each workload in a fresh process; what has a result is left alone."""
     threads = arguments.threads or torch.get_num_threads()
+    done = read(arguments.results, device.type)
     for name in chosen:
-        target = arguments.results / device.type / f"{name}.json"
-        if target.exists() and not arguments.force and not arguments.print_only:
+        if name in done and not arguments.force and not arguments.print_only:
             print(f"{name}: has a result; --force measures again")
             continue
         command = [sys.executable, "-m", "benchmarks.engine", "one", name, "--device", str(device)]
         command += ["--contenders", *contenders, "--rounds", str(arguments.rounds)]
         command += ["--seconds", str(arguments.seconds), "--threads", str(threads)]
         command += ["--no-memory"] * arguments.no_memory
-        command += [] if arguments.print_only else ["--out", str(target)]
+        command += [] if arguments.print_only else ["--out", str(arguments.results)]
         subprocess.run(command, check=True, cwd=ROOT, env=environment(threads))
 
 
@@ -113,11 +113,7 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
     }
     _print(report)
     if arguments.out:
-        target = Path(arguments.out)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        beside = target.with_suffix(".part")
-        beside.write_text(json.dumps(report, indent=1) + "\n")
-        os.replace(beside, target)
+        keep(Path(arguments.out), device.type, report)
 
 
 def _print(report: dict) -> None:
@@ -155,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--print-only", action="store_true", help="write no result")
         else:
             command.add_argument("workload")
-            command.add_argument("--out")
+            command.add_argument("--out", help="a folder of results")
         command.add_argument("--contenders", nargs="+", help="names; all without it")
         command.add_argument("--device", default="auto", help="cpu, cuda, or auto: cuda where there is one")
         command.add_argument("--rounds", type=int, default=21)

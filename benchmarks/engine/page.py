@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks import words
+from benchmarks.engine import read
 from benchmarks.engine.checking import TOLERANCE
 from benchmarks.engine.contenders import CONTENDERS
 from benchmarks.engine.figure import draw
@@ -54,7 +55,7 @@ def write(results: Path, docs: Path) -> None:
     """The page and one figure a device."""
     lines = _opening()
     for device, title in _DEVICES.items():
-        reports = _read(results / device, device)
+        reports = _read(results, device)
         if not reports:
             continue
         stem = "engine-speed" if device == "cpu" else f"engine-speed-{device}"
@@ -64,10 +65,10 @@ def write(results: Path, docs: Path) -> None:
     (docs / "engine-speed.md").write_text("\n".join(lines) + "\n")
 
 
-def _read(folder: Path, device: str) -> dict[str, Report]:
+def _read(results: Path, device: str) -> dict[str, Report]:
     """Results in the order of the workloads; what is not measured yet is left out."""
-    paths = {name: folder / f"{name}.json" for name in workloads(torch.device(device))}
-    return {name: json.loads(path.read_text()) for name, path in paths.items() if path.exists()}
+    found = read(results, device)
+    return {name: found[name] for name in workloads(torch.device(device)) if name in found}
 
 
 def _opening() -> list[str]:
