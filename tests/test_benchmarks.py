@@ -117,6 +117,7 @@ def test_the_page_of_the_engine_is_that_of_its_results(tmp_path: Path) -> None:
     assert (tmp_path / "engine-speed.md").read_text() == (ROOT / "docs/reference/engine-speed.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_gpu_command_says_where_there_is_no_device() -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")

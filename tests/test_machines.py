@@ -28,6 +28,7 @@ def play(leg: str, seen: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("leg", "seen"),
     some(

@@ -252,6 +252,7 @@ def test_the_accounting_half_loads_no_torch(code: str) -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
+@pytest.mark.slow
 def test_training_does_load_torch() -> None:
     """The probe of the test above sees torch where it is."""
     done = subprocess.run(

@@ -35,6 +35,7 @@ def two_bins(z: float, epsilon: float) -> tuple[float, float]:
 
 
 class TestOneEpoch:
+    @pytest.mark.slow
     @given(st.floats(0.8, 5.0), st.floats(0.0, 2.0))
     def test_two_steps_are_an_integral(self, z: float, epsilon: float) -> None:
         remove, add = two_bins(z, epsilon)

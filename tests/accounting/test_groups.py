@@ -72,6 +72,7 @@ class TestOneStep:
                 exact = delta - max(0, 1 - y)
                 assert abs(value / exact - 1) < group.error
 
+    @pytest.mark.slow
     @given(st.integers(2, 6), st.floats(0.01, 0.6), st.floats(0.5, 4.0), st.floats(0.0, 3.0))
     def test_one_release_is_the_integral_of_the_mixture(
         self, size: int, p: float, z: float, epsilon: float
@@ -122,7 +123,7 @@ class TestRuns:
         ("ledger", "size"),
         [
             (Ledger([Release(0.02, 1.0, 50)]), 3),
-            (Ledger([Release(0.02, 1.0, 50)]), 10),
+            pytest.param(Ledger([Release(0.02, 1.0, 50)]), 10, marks=pytest.mark.slow),
             (Ledger([Release(0.01, 4.0, 300), Release(0.02, 3.0, 100)]), 5),
             pytest.param(
                 Ledger.of(np.linspace(1.4, 1.1, 5), np.linspace(0.01, 0.02, 5)), 2, marks=pytest.mark.slow

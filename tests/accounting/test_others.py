@@ -53,6 +53,7 @@ def test_the_clt_is_below_a_certified_lower_end_so_it_is_no_bound() -> None:
     assert Pld().bracket(ledger, 1e-5)[0] > 1.54
 
 
+@pytest.mark.slow
 def test_rdp_is_above_the_certified_lower_end_and_rounds_many_values_down() -> None:
     ledger = Ledger.of(np.linspace(1.2, 1.0, 500), 0.01)
     loose = Rdp().epsilon(ledger, 1e-6).value

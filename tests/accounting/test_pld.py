@@ -107,7 +107,7 @@ LONG = {(1e-4, 0.6, 20_000), (1e-3, 0.5, 1_000), (1e-3, 0.8, 100_000), (5e-4, 0.
 @pytest.mark.parametrize(
     ("rate", "noise", "steps"),
     [
-        *some([case for case in CONSTANT if case not in LONG], 6),
+        *some([case for case in CONSTANT if case not in LONG], 3),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG),
     ],
 )
@@ -293,6 +293,7 @@ class TestEdges:
             Pld().epsilon([1.0, 2.0], 1e-5)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delta", some([1e-9, 1e-5], 1))
 def test_the_order_of_accountants(delta: float) -> None:
     ledger = Ledger.of(np.linspace(1.3, 0.9, 300), 0.02)

@@ -56,6 +56,7 @@ def test_an_epsilon_whose_power_is_no_number_leaves_nothing() -> None:
     np.testing.assert_allclose(left[1:], [0.899, 0.4, 0.0], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_best_attacker_stays_above_it_and_comes_close() -> None:
     """40 sampled releases, 100,000 trials of the likelihood ratio: if the noise were 10 % less, it would go below."""
     rate, noise, steps, trials = 0.2, 2.0, 40, 100_000

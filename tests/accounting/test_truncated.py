@@ -209,6 +209,7 @@ def test_a_search_and_a_filter_refuse_batches_that_are_cut() -> None:
         RenyiFilter(Budget(1.0, 1e-5), 16).request(Release(0.1, 5.0, overflow=1e-9))
 
 
+@pytest.mark.slow
 def test_the_curve_of_a_run_and_its_trade_off_pay_too() -> None:
     cut = RUN.cut(60_000, 335)
     assert EpsilonCurve(cut, 1e-6).at_step(500) == Truncated().epsilon(cut, 1e-6).value

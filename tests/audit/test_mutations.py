@@ -140,6 +140,7 @@ CASES = [
 
 
 class TestManyRuns:
+    @pytest.mark.slow
     @pytest.mark.parametrize(("make", "epsilon", "runs", "build"), CASES)
     def test_the_broken_build_is_caught_and_the_healthy_one_is_not(
         self, make: Callable[[Budget], Attack], epsilon: float, runs: int, build: str

@@ -57,6 +57,7 @@ def test_an_attack_of_many_runs(invoke: Invoke) -> None:
     assert (facts(result)["method"], facts(result)["runs"]) == ("many runs", 20)
 
 
+@pytest.mark.slow
 def test_the_plan_that_is_shown_is_the_one_that_is_attacked(invoke: Invoke) -> None:
     few = ["--runs", 8, "--confidence", 0.5, *QUICK]
     made = attacks.batch_size(Budget(4.0, 1e-5)).plan

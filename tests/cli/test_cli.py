@@ -202,6 +202,7 @@ def test_the_accountant_of_a_plan_can_be_chosen(invoke: Invoke) -> None:
     assert first["clt"] < first["pld"] < first["rdp"]
 
 
+@pytest.mark.slow
 def test_a_moving_batch_is_trained_with(invoke: Invoke) -> None:
     asked = ["--epsilon", 2, "--batch", 50, "--batch-end", 150, "--steps", 4]
     result = invoke("train", "digits", *asked, "--seed", 1, "--json")
@@ -299,6 +300,7 @@ def test_a_clip_norm_that_follows_the_gradients_is_trained_with(invoke: Invoke, 
     assert "must have one clip norm, where C_t begins" in refused.stderr
 
 
+@pytest.mark.slow
 def test_account_says_what_batches_that_are_cut_cost(invoke: Invoke, tmp_path: Path) -> None:
     noise = tmp_path / "noise.json"
     noise.write_text("[1.0, 1.0, 1.0]")

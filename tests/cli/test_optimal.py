@@ -117,6 +117,7 @@ def test_a_sentence_says_what_it_rests_on(options: dict[str, Any], words: str) -
     assert words in sentence
 
 
+@pytest.mark.slow
 def test_the_noise_is_drawn_beside_uniform_noise_and_says_what_it_rests_on(
     invoke: Invoke, monkeypatch: pytest.MonkeyPatch
 ) -> None:

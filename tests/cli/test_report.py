@@ -21,6 +21,7 @@ def png_size(path: Path) -> tuple[int, int]:
     return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
 
 
+@pytest.mark.slow
 def test_schedules_are_drawn_and_drawn_the_same_again(plan_file: Path, tmp_path: Path) -> None:
     plan = Plan.load(plan_file)
     for name in ("one.png", "deep/two.png"):

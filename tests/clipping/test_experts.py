@@ -110,7 +110,7 @@ def check(model: nn.Module, seed: int) -> set[int]:
 @pytest.mark.parametrize("send", some(WAYS, 3), ids=lambda send: send.__name__.strip("_"))
 def test_a_switch_is_exact_whatever_an_expert_gets(send: Send) -> None:
     got = set[int]()
-    for seed in range(6):
+    for seed in range(3):
         torch.manual_seed(seed)
         got |= check(Switch(send), seed)
     assert {0, 1, 2} <= got

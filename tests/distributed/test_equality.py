@@ -50,6 +50,7 @@ def test_a_cnn_in_several_processes_is_the_cnn_in_one(size: int, kind: str) -> N
     check(size, "CNN", kind)
 
 
+@pytest.mark.slow
 def test_batches_that_are_cut() -> None:
     """Eight rows are expected, six are the most: rank 0 cuts, before the ranks share."""
     expected = alone("CNN", "cut", True)

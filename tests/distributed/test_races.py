@@ -60,6 +60,7 @@ def each(*races: str) -> list[Any]:
     return [race if race in QUICK else pytest.param(race, marks=pytest.mark.slow) for race in races]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("race", each(*RIGHT, *NEARLY))
 def test_what_does_no_harm(race: str) -> None:
     outcomes = found(race in QUICK)

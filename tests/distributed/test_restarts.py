@@ -65,6 +65,7 @@ def test_parts_are_kept_and_gone_on_with(tmp_path: Path) -> None:
         np.testing.assert_allclose(outcome.value["weights"][name], value, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_goes_on_from_a_checkpoint(shared: Path, tmp_path: Path) -> None:
     """Killed in the pass of step 3: all that was released is in the checkpoint."""
     run_ranks("trained", 2, folder=str(tmp_path), kill=(1, 2, True))

@@ -70,6 +70,7 @@ def test_empty_shares_and_empty_batches() -> None:
     check(4, "CNN", "constant", batch=1.0, shard="all")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [pytest.param({"microbatch": 1}, marks=pytest.mark.slow), {"name": "ragged"}], ids=str
 )

@@ -1,10 +1,9 @@
 """A full, read-only or failing disk: an error that says so, what was there untouched, nothing half written, and no
-release that is not written down.
+release that is not written down; and a file that is written is whole, with the rights asked for and nothing beside it.
 
 Permissions do not stop an administrator, and tests may run as one: so the disk itself fails here. Files are written up
 to a limit of the system (RLIMIT_FSIZE, in a process of its own), or the call that fails on a read-only or full disk
-is made to fail (the n-th one, for every n).
-"""
+is made to fail (the n-th one, for every n)."""
 
 import errno
 import json
@@ -12,6 +11,7 @@ import os
 import resource
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from fuzzing.seeds import ROWS, plan
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Release
 from decrescendo.base import sealed as kept
+from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import DecrescendoError, FileRefused
 from decrescendo.federated.journal import Journal
 from decrescendo.plans.plan import Plan
@@ -241,3 +242,49 @@ def test_what_a_killed_life_left_is_swept_up(tmp_path: Path) -> None:
     (tmp_path / ".step-000000001.4711" / "state.json").write_text("{")
     Checkpoints(tmp_path, 1, resume=True).save(Checkpoint(1, {"model": TENSORS}))
     assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
+
+
+@pytest.mark.parametrize(("content", "raw"), [("é\n", b"\xc3\xa9\n"), (b"\x00\xff", b"\x00\xff"), ("", b"")])
+def test_it_has_the_bytes_and_the_rights_that_were_asked_for(
+    tmp_path: Path, content: str | bytes, raw: bytes
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("what was there")
+    for mode in (0o644, 0o600):
+        write_whole(path, content, mode=mode)
+        assert path.read_bytes() == raw
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_what_was_there_stays_if_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    path = tmp_path / "file"
+    path.write_text("what was there")
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, "new")
+    assert path.read_text() == "what was there"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_who_keeps_files_to_himself_keeps_these_too(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        write_whole(tmp_path / "file", "new")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+
+
+def test_no_folder_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_whole(tmp_path / "nowhere" / "file", "new")
+    with pytest.raises(ValueError, match="null"):
+        write_whole(tmp_path / "a\0b", "new")

@@ -20,6 +20,7 @@ def context(node: int, node_config: dict[str, object], run_config: dict[str, obj
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_example_gives_what_its_simulation_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(EXAMPLE))
     import simulate_it

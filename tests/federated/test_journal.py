@@ -97,6 +97,7 @@ def run(
             server = start(folder, placement, build)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", some([sgd, momentum, adam, lambda m: AdamBC(m.parameters(), lr=0.05)], 1))
 def test_a_trusted_server_killed_anywhere_ends_with_the_same_weights(build: Build, tmp_path: Path) -> None:
     undisturbed, _ = run(tmp_path / "whole", Placement.CENTRAL, None, build)
@@ -108,7 +109,7 @@ def test_a_trusted_server_killed_anywhere_ends_with_the_same_weights(build: Buil
         assert len(seen) == len(set(seen)) >= 2
 
 
-@pytest.mark.parametrize("placement", [Placement.DISTRIBUTED, Placement.LOCAL])
+@pytest.mark.parametrize("placement", some([Placement.DISTRIBUTED, Placement.LOCAL], 1))
 def test_a_round_whose_replies_may_have_been_seen_is_spent(placement: Placement, tmp_path: Path) -> None:
     """It is lost: the ledger has it, the weights do not, and no client is asked for it again."""
     whole, _ = run(tmp_path / "whole", placement, None)

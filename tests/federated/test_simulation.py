@@ -1,4 +1,4 @@
-"""Whole cohorts at once are the same as replies one by one."""
+"""Whole cohorts at once are the same as replies one by one; a run says what was proven of its clients being apart."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from decrescendo.accounting.budget import Unit
-from decrescendo.clipping import EngineSettings
+from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.errors import InvalidValue, UnsupportedModel
 from decrescendo.federated import (
     Clients,
@@ -24,6 +24,8 @@ from decrescendo.federated import (
     prepare,
     simulate,
 )
+from decrescendo.federated.cohort import LOCAL_STEPS
+from decrescendo.federated.server import REPLIES
 from decrescendo.federated.simulation import Dropouts
 from decrescendo.training import train
 from decrescendo.training.data import Rows
@@ -250,3 +252,38 @@ def test_records_must_be_what_they_say() -> None:
         Clients.equal(torch.zeros(5, 1), records=2)
     with pytest.raises(InvalidValue, match="ascend"):
         Clients.ranges(torch.zeros(5, 1), np.array([0, 3, 2, 5]))
+
+
+def simulated(local: LocalSteps | None = None) -> Outcome:
+    model = make_model()
+    return simulate(
+        model, loss, Clients.equal(records(), records=1), make_plan(), torch.optim.SGD(model.parameters(), lr=0.5),
+        seed=0, placement=Placement.CENTRAL, local=local,
+    )  # fmt: skip
+
+
+def test_clients_of_whole_cohorts_are_proven_apart_by_the_engine() -> None:
+    run = simulated().to_run()
+    assert run.proven
+    assert "Clients were proven apart at every step." in run.statement().to_markdown()
+
+
+def test_what_was_declared_to_the_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "assumptions", property(lambda _: ("b", "a")))
+    outcome = simulated()
+    assert outcome.assumptions == ("a", "b")
+    assert outcome.to_run().assumptions == ("a", "b")
+
+
+def test_local_steps_are_not_the_engines() -> None:
+    assert simulated(LocalSteps(0.1)).to_run().assumptions == (LOCAL_STEPS,)
+
+
+def test_a_server_cannot_prove_what_clients_compute() -> None:
+    model = make_model()
+    server = Server(
+        model, make_plan(), torch.optim.SGD(model.parameters(), lr=0.5), seed=0, placement=Placement.CENTRAL
+    )
+    run = server.finish().to_run()
+    assert run.assumptions == (REPLIES,)
+    assert not run.proven

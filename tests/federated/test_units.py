@@ -71,6 +71,7 @@ def test_edges() -> None:
         group_epsilon(Ledger.of([0.5] * 2, 0.9), 1e-5, 40, replaced=True)
 
 
+@pytest.mark.slow
 def test_replaced_updates_are_two_halves_with_their_deltas() -> None:
     """Against dp-accounting's own mixture: (e, d) twice is (2 e, (1 + exp(e)) d)."""
     from dp_accounting.pld import privacy_loss_distribution as pld

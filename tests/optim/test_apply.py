@@ -91,6 +91,7 @@ def test_a_clipped_sum_is_refused_at_run_time() -> None:
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before, strict=True))
 
 
+@pytest.mark.slow
 def test_a_clipped_sum_is_refused_by_the_type_checker(tmp_path: Path) -> None:
     good = """
 import torch

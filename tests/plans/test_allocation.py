@@ -237,6 +237,7 @@ def test_one_step_has_nothing_to_divide() -> None:
     assert plan == dc.calibrate(BUDGET, sampling, steps=1, privacy=[1.0], clip=[2.0])
 
 
+@pytest.mark.slow
 def test_only_ratios_of_influences_matter() -> None:
     sampling, influence = dc.PoissonSampling(1000, 50), np.array([1.0, 5.0, 2.0])
     plans = [
@@ -306,7 +307,7 @@ def drawn(seed: int, most: int, rarest: float = 1e-3) -> tuple[dc.Plan, np.ndarr
 TOLERANCE = 5e-4
 
 
-@pytest.mark.parametrize(("rate", "epsilon"), [(1e-3, 0.2), (0.1, 0.2), (0.5, 1.0)])
+@pytest.mark.parametrize(("rate", "epsilon"), some([(1e-3, 0.2), (0.1, 0.2), (0.5, 1.0)], 1))
 def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float) -> None:
     """Tables may reach up to mu = 12 for runs whose mu is a hundredth of that; a warning would be an error here."""
     plan = dc.calibrate(
@@ -324,7 +325,7 @@ def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float)
     assert max(prices.log_deltas(np.full(20, math.log(11.0)))) == 0.0  # all is lost, and the table says so
 
 
-@pytest.mark.parametrize("seed", range(2))  # two hundred more: below, slow
+@pytest.mark.parametrize("seed", some(range(2), 1))  # two hundred more: below, slow
 def test_never_worse_than_the_usual_schedules(seed: int) -> None:
     plan, influence, rho = drawn(seed, most=8, rarest=0.02)  # accounting of rare records is slow
     assert 0.999 * plan.budget.epsilon < plan.guarantee.epsilon <= plan.budget.epsilon

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from often import some
 from scipy.optimize import minimize
 
 import decrescendo as dc
@@ -46,7 +47,7 @@ def by_force(a: np.ndarray, price: float, total: float) -> float:
 
 @pytest.mark.parametrize(
     ("steps", "price", "total"),
-    [(2, 0.5, 0.3), (3, 2.0, 1.2), (4, 8.0, 0.2), (5, 0.01, 3.0), (3, 30.0, 2.9), (4, 0.5, 3.9)],
+    some([(2, 0.5, 0.3), (3, 2.0, 1.2), (4, 8.0, 0.2), (5, 0.01, 3.0), (3, 30.0, 2.9), (4, 0.5, 3.9)], 2),
 )
 def test_no_optimiser_finds_better_batches_and_noise(steps: int, price: float, total: float) -> None:
     a = np.exp(np.random.default_rng(steps).normal(size=steps) * 1.5)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from often import some
 from scipy.stats import binom
 from tests.accounting import test_truncated as truncated
 from torch import nn
@@ -77,7 +78,7 @@ def trainer_of(plan: Plan, **more: object) -> tuple[Trainer, nn.Module]:
 
 
 class TestCalibration:
-    @pytest.mark.parametrize("moving", [False, True])
+    @pytest.mark.parametrize("moving", some([True, False], 1))
     def test_the_promise_is_delta_and_the_price_of_every_steps_own_rate(self, moving: bool) -> None:
         plan = cut(moving)
         rates = plan.batch_size / ROWS
@@ -129,6 +130,7 @@ class TestCalibration:
 
         assert noise(cap) >= noise(cap + more) * (1 - 1e-3)
 
+    @pytest.mark.slow
     def test_the_batch_sizes_for_a_number_of_examples_keep_the_cap(self) -> None:
         plan = allocate_compute(
             BUDGET,
@@ -238,6 +240,7 @@ class TestTraining:
             trainer.step(batch)
         return found
 
+    @pytest.mark.slow
     def test_a_trainers_batches_have_the_law_that_the_proof_is_about(self) -> None:
         """Every subset as often as in Poisson batches of which an even choice was kept; a trainer that ignores the cap
         is seen, and so would one that keeps the first rows, or whose rows come a sixth too seldom."""
@@ -338,6 +341,7 @@ class TestElsewhere:
         model = model_of()
         return Server(model, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, placement=placement)
 
+    @pytest.mark.slow
     def test_cohorts_are_cut_where_the_server_adds_the_noise(self) -> None:
         server = self.server(Placement.CENTRAL)
         while not server.done:

@@ -377,6 +377,7 @@ class TestFiles:
         with pytest.raises(InvalidValue, match="must promise what its releases spend"):
             trainer_of(lie)
 
+    @pytest.mark.slow
     def test_every_accountant_side_by_side(self) -> None:
         first, *others = verdicts(once().ledger, 1e-3)
         assert first.accountant == "Allocated"
@@ -490,7 +491,7 @@ class TestTraining:
                 break
         return found
 
-    @pytest.mark.parametrize(("every", "stop"), [(2, 3), (2, 6), (5, 10), (4, 7)])
+    @pytest.mark.parametrize(("every", "stop"), some([(2, 3), (2, 6), (5, 10), (4, 7)], 2))
     def test_killed_and_resumed_it_is_the_same_run(self, every: int, stop: int, tmp_path: Path) -> None:
         def life(folder: str, stop: int | None) -> tuple[nn.Module, Run | None]:
             trainer, model = trainer_of(
@@ -601,6 +602,7 @@ class TestElsewhere:
         with pytest.raises(AccountingError, match="people with several examples must have Poisson batches"):
             Truncated(Pld(group=2)).epsilon(plan.ledger, 1e-3)
 
+    @pytest.mark.slow
     def test_the_page_shows_it(self) -> None:
         subject = Subject.of("plan", once())
         assert any("8" in str(cell) for _, cell in outline(subject)["rows"])

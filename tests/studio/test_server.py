@@ -176,6 +176,7 @@ class TestPlans:
         assert found["curves"]["b"] == made.batch_size.tolist()
         assert "b" not in ask(opened(), "plan", {"form": FORM, "quick": True})["curves"]
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "batches",
         [{"shape": "constant"}, pytest.param({"shape": "linear", "end": 200}, marks=pytest.mark.slow)],
@@ -192,6 +193,7 @@ class TestPlans:
         by_hand = read(FORM | {"batches": batches, "cap": {"shape": "hand", "size": cap}})
         assert by_hand == auto
 
+    @pytest.mark.slow
     def test_people_with_several_examples(self, opened: Open) -> None:
         form = FORM | {"unit": "person", "examples_per_person": 3, "steps": 4}
         settings = read(form)

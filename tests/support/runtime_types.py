@@ -22,7 +22,7 @@ from beartype import BeartypeConf, beartype
 checker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 # In so many tests of one file at most: there are files of a thousand short tests, and then checks are a fifth of them.
-MOST = 20
+MOST = 6
 
 # Functions that were called since `next_test`, with the code that checks their next call and in how many tests of this
 # file it did; and those whose calls are no longer checked.

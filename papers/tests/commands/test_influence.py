@@ -56,6 +56,7 @@ def test_the_plan_has_the_noise_of_the_fit_and_the_budget_asked_for(invoke: Invo
     assert len(list((tmp_path / "kept").rglob("*.jsonl"))) == 1
 
 
+@pytest.mark.slow
 def test_a_second_call_measures_nothing_again_and_other_settings_do(invoke: Invoke, tmp_path: Path) -> None:
     first = invoke(*COMMAND)
     assert first.exit_code == 0, first.output

@@ -336,6 +336,7 @@ def toy_study(seed: int = 0) -> Study:
     return Study(spec, (1, 4, 6))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("toy")
 def test_a_study_that_is_killed_goes_on_with_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
