@@ -19,7 +19,7 @@ from decrescendo.errors import AccountingError, check_real
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 _ROOT_HALF_PI = math.sqrt(math.pi / 2)
-_NODES, _WEIGHTS = (np.asarray(part) for part in np.polynomial.legendre.leggauss(16))
+_MANY, _FEW = np.polynomial.legendre.leggauss(16), np.polynomial.legendre.leggauss(6)
 
 
 def mills(y: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
@@ -74,7 +74,7 @@ def log_delta(
         xs, ms = x[narrow], m[narrow]
         integral = np.zeros_like(xs)
         # 16 points are needed near mu = 1/2; below 1/8 six are already exact to the last bit.
-        nodes, weights = (_NODES, _WEIGHTS) if ms.max() > 0.125 else np.polynomial.legendre.leggauss(6)
+        nodes, weights = _MANY if ms.max() > 0.125 else _FEW
         for node, weight in zip(nodes, weights, strict=True):
             y = xs + ms * (node + 1) / 2
             integral += weight / 2 * _one_minus_y_mills(y)

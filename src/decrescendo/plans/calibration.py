@@ -3,6 +3,7 @@
 Longer than most files: what calibration refuses, how it searches and what it certifies are one argument.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -246,6 +247,7 @@ def _guess(
     """The scale at which the CLT estimate meets the budget."""
     clt = GdpClt()
 
+    @functools.cache
     def gap(log_scale: float) -> float:
         noise = 1 / (math.exp(log_scale) * relative)
         estimate = clt.epsilon(Ledger.of(noise, rates), budget.delta).value
@@ -260,6 +262,7 @@ def _guess(
 def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> float:
     """A scale at which ``spent`` is within a percent of the budget, or the refusal of an impossible one."""
 
+    @functools.cache
     def gap(log_scale: float) -> float:
         try:
             epsilon = spent(math.exp(log_scale))

@@ -3,6 +3,7 @@
 Longer than most files: both ends, both directions and both questions (epsilon, delta) go through one search.
 """
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -190,6 +191,7 @@ def _split(
 def _crossing(curve: Callable[[float], float], delta: float, near: float) -> float:
     """Where a falling curve passes ``delta``, searched from ``near``; 0 if it is below already at 0."""
 
+    @functools.cache
     def gap(epsilon: float) -> float:
         return math.log(max(curve(epsilon), 1e-320)) - math.log(delta)
 

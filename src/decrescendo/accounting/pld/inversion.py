@@ -21,6 +21,7 @@ are off by a relative x give a delta that is off by at most (1 +- x) to the powe
 Longer than most files: its three errors and their bounds are one proof.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -64,6 +65,7 @@ class Saddle:
 def saddle(cumulants: Cumulants, *, delta: float | None = None, epsilon: float | None = None) -> Saddle:
     """The point of the curve at ``delta``, or at ``epsilon``; both: at ``epsilon``, or where delta is negligible."""
 
+    @functools.cache
     def point(c: float) -> Saddle:
         log_m, first, second = cumulants.at(c)
         tilted = log_m - math.log(c) - math.log1p(c)

@@ -10,7 +10,7 @@ Longer than most files: a sum, its series and their errors are one argument.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Complex, Float, Int
@@ -323,18 +323,25 @@ class Cumulants:
 
     parts: Sequence[Part]
     direction: Direction
+    # Of each part: how many steps each mean mixture stands for, its masses, and the losses that have them.
+    means: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = field(init=False)
 
-    def at(self, c: float) -> tuple[float, float, float]:
-        """(log M, (log M)', (log M)'') at real c."""
-        sign = 1.0 if self.direction == "remove" else -1.0
-        totals = np.zeros(3)
+    def __post_init__(self) -> None:
+        found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         for part in self.parts:
             mixtures = part.mixtures
             occupied = mixtures.counts > 0
             counts = mixtures.counts[occupied]
             mean = mixtures.power_sums[occupied, 1] / counts
             masses = mixtures.base[occupied] + mean[:, None] * mixtures.difference[occupied]
-            losses = part.losses if part.spread is None else part.spread.typical
+            found.append((counts, masses, part.losses if part.spread is None else part.spread.typical))
+        object.__setattr__(self, "means", found)
+
+    def at(self, c: float) -> tuple[float, float, float]:
+        """(log M, (log M)', (log M)'') at real c."""
+        sign = 1.0 if self.direction == "remove" else -1.0
+        totals = np.zeros(3)
+        for counts, masses, losses in self.means:
             waves = Waves.of(losses, self.direction, c, np.zeros(1))
             loss = sign * waves.loss
             with np.errstate(
