@@ -1,6 +1,7 @@
 """The pages say what is there: tests that exist, links that lead somewhere, names that can be looked up."""
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -32,6 +33,7 @@ PUBLIC_ROOMS = (
 GENERATED = ("reference/api/", "reference/command-line")
 
 
+@functools.cache
 def names_in(path: Path) -> set[str]:
     """``::test_name``, ``::TestClass`` and ``::TestClass::test_name`` of a file, without importing it."""
     found: set[str] = set()

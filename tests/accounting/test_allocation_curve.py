@@ -65,6 +65,7 @@ class TestOneEpoch:
         assert np.abs(off(z)).max() < 5
         assert np.abs(off(z * 1.03)).max() > 5
 
+    @pytest.mark.slow
     @given(st.integers(2, 400), st.floats(0.8, 4.0))
     def test_it_is_one_mechanism_and_more_noise_or_steps_never_cost_more(self, t: int, z: float) -> None:
         epoch = Epoch.of(t, z, 1e-12)

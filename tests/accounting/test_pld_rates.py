@@ -156,6 +156,7 @@ def test_the_bump_bends_down_by_no_more_than_is_taken_off(log_m: float, x: float
     assert second - first >= -(1 / m**2 + 0.25) * points[1] * (1 + 1e-3) - 1e-3
 
 
+@pytest.mark.slow
 def test_a_bound_from_below_without_its_gap_would_be_too_high() -> None:
     """The gap is needed: chords alone are above the steps, by more than a narrow bracket."""
     rate = np.geomspace(0.01, 0.02, 60)
@@ -207,6 +208,7 @@ def test_two_rates_in_a_cell_against_the_exact_integral(
     assert upper - lower < 0.3 * exact
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rate", "noise"),
     [

@@ -20,6 +20,7 @@ def test_one_gaussian_release_has_the_closed_form(mu: float) -> None:
     assert (exact - found).max() < 0.03
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(
     st.lists(st.tuples(st.floats(0.3, 20), st.floats(0.001, 1)), min_size=0, max_size=2),

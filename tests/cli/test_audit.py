@@ -49,6 +49,7 @@ def test_a_broken_library_is_caught_with_exit_code_1(invoke: Invoke, plan_file: 
     assert "BROKEN" in result.output
 
 
+@pytest.mark.slow
 def test_an_attack_of_many_runs(invoke: Invoke) -> None:
     result = invoke(
         "audit", *SMALL, "--attack", "batch-size", "--runs", 20, "--confidence", 0.9, "--json", *QUICK

@@ -69,6 +69,7 @@ def test_epochs_and_the_default_delta(invoke: Invoke) -> None:
     assert found["budget"]["delta"] == pytest.approx(1e-4)
 
 
+@pytest.mark.slow
 def test_a_plan_for_clients_counts_clients_and_no_other_command_takes_it_for_examples(
     invoke: Invoke, tmp_path: Path
 ) -> None:
@@ -139,6 +140,7 @@ def test_training_by_a_plan_file_saves_a_run(invoke: Invoke, plan_file: Path, tm
     assert found["steps_taken"] == 4
 
 
+@pytest.mark.slow
 def test_the_seed_decides_and_without_one_nothing_repeats(
     invoke: Invoke, plan_file: Path, tmp_path: Path
 ) -> None:

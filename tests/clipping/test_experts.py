@@ -116,6 +116,7 @@ def test_a_switch_is_exact_whatever_an_expert_gets(send: Send) -> None:
     assert {0, 1, 2} <= got
 
 
+@pytest.mark.slow
 def test_positions_that_go_to_two_experts() -> None:
     for seed in range(6):
         torch.manual_seed(seed)

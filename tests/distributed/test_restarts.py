@@ -88,6 +88,7 @@ def test_steps_done_again_by_another_number_of_ranks_are_refused(tmp_path: Path)
     assert (tmp_path / "releases.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_secure_streams_go_on_where_they_were(tmp_path: Path) -> None:
     """Nobody can say what the noise must be; that steps done again are the releases they were is checked by the run."""
     run_ranks("trained", 2, folder=str(tmp_path), kill=(0, 3, False), secure=True)

@@ -33,6 +33,7 @@ def test_in_float32_too() -> None:
     check(2, "CNN", "dynamic", wide=False, shard="all")
 
 
+@pytest.mark.slow
 def test_an_lstm_in_parts() -> None:
     check(2, "LSTM of the tutorial", "dynamic", shard="all")
 
@@ -41,6 +42,7 @@ def test_two_modules_that_share_a_parameter_are_given_to_one_call() -> None:
     check(2, "tied", "dynamic", shard="all")
 
 
+@pytest.mark.slow
 def test_a_method_that_gathers_as_forward_does_may_be_called() -> None:
     """`register_fsdp_forward_method` puts torch's gathering, which needs ranks in step, around it: a
     loss that called it got an AttributeError of torch's."""

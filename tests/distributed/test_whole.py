@@ -69,6 +69,7 @@ def test_what_one_rank_supposes_the_runs_of_all_say(
 PAGE = Path(__file__).parents[2] / "docs/how-to/distribute.md"
 
 
+@pytest.mark.slow
 def test_the_pages_script_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, *_ = re.findall(
         r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE

@@ -180,6 +180,7 @@ for position in range(len(planned)):
 """
 
 
+@pytest.mark.slow
 def test_a_store_on_a_full_disk_says_so_and_lists_what_was_recorded(tmp_path: Path) -> None:
     """Files may grow to so many bytes, then every write fails: the release that did not fit is not there."""
     path = tmp_path / "ledger.db"

@@ -46,12 +46,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def _start(folder: Path, work: Path, *more: str) -> subprocess.Popen[str]:
-    command = [
-        sys.executable, str(LIFE), str(work), "train", "digits", "--plan", str(folder / "plan.json"), "--seed", "1",
-        "--store", str(work / "store.db"), "--checkpoints", str(work / "kept"), "--out", str(work / "run"),
-        "--threads", "1", *more,
+def _train(folder: Path, work: Path) -> list[str]:
+    return [
+        "train", "digits", "--plan", str(folder / "plan.json"), "--seed", "1", "--store", str(work / "store.db"),
+        "--checkpoints", str(work / "kept"), "--out", str(work / "run"), "--threads", "1",
     ]  # fmt: skip
+
+
+def _start(folder: Path, work: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, str(LIFE), str(work), *_train(folder, work)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -96,9 +99,8 @@ def test_a_training_that_is_stopped_goes_on(
     assert 3 <= _seen(tmp_path) <= store.entries()[0].released.steps < STEPS
     store.close()
     assert [path.name for path in tmp_path.rglob(".*")] == []
-    again = _start(folder, tmp_path, "--resume")
-    _, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
+    again = CliRunner().invoke(app, [*_train(folder, tmp_path), "--resume"])
+    assert again.exit_code == 0, again.output
     store = Store(tmp_path / "store.db")
     (entry,) = store.entries()
     assert (entry.released, entry.state) == (Plan.load(folder / "plan.json").ledger, "finished")

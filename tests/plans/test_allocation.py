@@ -108,6 +108,7 @@ def best_of_two(eps: float, delta: float, p: float, q: np.ndarray) -> tuple[floa
     return found.fun, cost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eps", "delta", "p", "q"),
     some(

@@ -113,6 +113,7 @@ class TestCalibration:
                 clip=curves.constant(1.0), batch=curves.linear(6, 61),
             )  # fmt: skip
 
+    @pytest.mark.slow
     def test_larger_batches_need_more_noise(self) -> None:
         def first_z(end: float) -> float:
             return float(
@@ -248,6 +249,7 @@ class TestTraining:
         assert "7.5 to 20 of 60 examples expected, one a step, which divides its sum" in statement
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "batch",
     some(

@@ -260,6 +260,7 @@ class TestTraining:
         assert {batch.size for batch in drawn} == {12}
         assert len({row for batch in drawn for row in batch.tolist()}) == ROWS
 
+    @pytest.mark.slow
     def test_killed_and_resumed_it_is_the_same_run(self, tmp_path: Path) -> None:
         plan, rows = cut(moving=True), data()
 

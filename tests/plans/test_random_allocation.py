@@ -513,6 +513,7 @@ class TestTraining:
         for one, other in zip(again.parameters(), straight.parameters(), strict=True):
             assert torch.equal(one, other)
 
+    @pytest.mark.slow
     def test_what_is_spent_within_an_epoch_is_the_whole_epochs(self) -> None:
         trainer, _ = trainer_of(once())
         ledger, spent = once().ledger, []

@@ -162,6 +162,7 @@ class TestPlans:
         made: Plan = eval(settings.code(), {"dc": dc})
         assert made == settings.plan()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("shape", some(["exponential", "linear"], 1))
     def test_batch_sizes_that_move_are_in_the_script_and_in_the_curves(
         self, opened: Open, shape: str

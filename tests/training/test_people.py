@@ -91,6 +91,7 @@ class TestPlans:
         with pytest.raises(FileRefused, match="no key 'examples_per_person'"):
             Plan.from_json(sealed.seal(content))
 
+    @pytest.mark.slow
     def test_a_plan_that_promises_a_person_what_an_example_has_is_contradicted(self) -> None:
         low = Pld().certify(PLAN.ledger, dc.Budget(3.0, 1e-3)).epsilon
         wrong = dc.Guarantee(low, 1e-3, Unit.PERSON, "Pld", "upper", None, MOST)

@@ -121,6 +121,7 @@ def test_the_count_has_all_of_the_noise(trials: int, share: float) -> None:
     assert counts(0.0, 3).var() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quantile", [0.3, pytest.param(0.8, marks=pytest.mark.slow)])
 def test_it_follows_the_quantile(data: Pair, quantile: float) -> None:
     """With little noise, C_t ends where the asked share of gradients is within it."""

@@ -245,6 +245,7 @@ trees = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(trees)
 def test_nested_state_comes_back_as_it_was(tree: object) -> None:
     tensors: dict[str, torch.Tensor] = {}

@@ -41,6 +41,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(stand_ins.STAND_INS, "gaussian-2", stand_in)
 
 
+@pytest.mark.slow
 def test_the_plan_has_the_noise_of_the_fit_and_the_budget_asked_for(invoke: Invoke, tmp_path: Path) -> None:
     result = invoke(*COMMAND, "--out", "plan.json", "--plot", "curve.png", "--json")
     assert result.exit_code == 0, result.output

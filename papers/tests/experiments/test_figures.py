@@ -43,6 +43,7 @@ def test_what_there_is_not_is_refused_with_what_there_is(name: str, cells: tuple
         requested([name], 1, cells=cells)
 
 
+@pytest.mark.slow
 def test_costs_are_what_the_accountants_say_of_the_first_steps(tmp_path: Path) -> None:
     found = costs.compute(SMALL, 2)
     assert found.steps == [2, 4]

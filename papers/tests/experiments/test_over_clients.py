@@ -35,6 +35,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(tasks.TASKS, "toy", toy_task(lambda: toy_data(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("opened")
 @pytest.mark.parametrize(
     "changes", some([{}, {"lr_decay": "linear"}, {"averaging": 0.9, "momentum": 0.5}], 1)
