@@ -91,13 +91,12 @@ class TestBetweenRounds:
         assert server.finish().assumptions == (REPLIES,)
 
     def test_a_callback_of_a_simulation_that_writes_is_said(self) -> None:
-        model, written = make_model(), []
-
         def write(_: object) -> None:
             if not written:
                 written.append(next(model.parameters()).data.neg_())
 
         for callback, said in ((None, ()), (write, (WRITTEN,))):
+            model, written = make_model(), []
             outcome = simulate(
                 model, loss, Clients.equal(records(), records=1), make_plan(), sgd(model), seed=0,
                 placement=Placement.CENTRAL, callback=callback,

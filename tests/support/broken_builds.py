@@ -61,8 +61,8 @@ class _Loose:
     def assumptions(self) -> tuple[str, ...]:
         return self._engine.assumptions
 
-    def withhold(self, data: Any) -> None:
-        self._engine.withhold(data)
+    def withhold(self, data: Any, beside: Any = ()) -> None:
+        self._engine.withhold(data, beside)
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         found = self._engine.clipped_sum(batch, 2 * clip_norm)

@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.training import Checkpoints, Run, Task, Trainer, train
-from decrescendo.training.trainer import BEGAN_TRAINED
+from decrescendo.training.between import BEGAN_TRAINED
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -73,7 +73,10 @@ def test_records_that_are_equal_are_several_and_columns_may_be_one() -> None:
     x, model = torch.zeros(ROWS, 3), make_model()
     assert train(model, itself, (x, x), make_plan(), sgd(model), seed=0).steps == 3
     model = make_model()
-    assert train(model, loss, [(torch.zeros(3), 0)] * ROWS, make_plan(), sgd(model), seed=0).steps == 3
+    assert (
+        train(model, loss, [(torch.zeros(3), 0) for _ in range(ROWS)], make_plan(), sgd(model), seed=0).steps
+        == 3
+    )
 
 
 OUTSIDE = {

@@ -144,14 +144,18 @@ class Engine:
         norms = list(parts)
         return torch.cat(norms) if norms else torch.zeros(0, dtype=dtype)
 
-    def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
+    def withhold(
+        self, data: Iterable[Tensor | np.ndarray], beside: Iterable[tuple[str, Tensor]] = ()
+    ) -> None:
         """Refuse passes that use these tensors and arrays: they hold the data, of which a pass is given its batch.
 
+        ``beside``: what is trained with the model (an optimiser's numbers), by name.
+
         Raises:
-            UnsupportedModel: a parameter or a buffer of the model that lies in their memory.
+            UnsupportedModel: one of these, a parameter or a buffer of the model, that lies in their memory.
         """
         self._prover.withhold(data)
-        self.memory.check_apart(Inventory.of(self._model).tensors())
+        self.memory.check_apart([*Inventory.of(self._model).tensors(), *beside])
 
     @property
     def assumptions(self) -> tuple[str, ...]:

@@ -170,6 +170,8 @@ class Server:
                 raise
         # What else is published than what noise moves, and by whom that is moved.
         self._frozen, self._between = FrozenStateGuard(model), BetweenSteps(model, optimizer)
+        if self.spent:
+            self._between.resumed()
 
     @property
     def opened(self) -> Opened | None:
@@ -210,7 +212,8 @@ class Server:
     def assumptions(self) -> tuple[str, ...]:
         """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
         self._between.look()
-        return tuple(sorted({*self._supposed, *self._between.supposed}))
+        ended = self._between.ended(early=self.spent < self.plan.steps, drawn=False)
+        return tuple(sorted({*self._supposed, *self._between.supposed, *ended}))
 
     def open(self) -> Opened:
         """Draw the next cohort: each client independently with the plan's sample rate. It may be empty.
@@ -324,6 +327,8 @@ class Server:
         self._opened = None
         # Recorded in memory and on disk before anything of it can be seen.
         self._write(noisy)
+        if noisy.release.noise_multiplier:
+            self._between.released()
         apply(noisy, self._model, self._optimizer)
         self._between.stepped()
         return self._report(opened, released=True)
@@ -336,6 +341,10 @@ class Server:
         self._opened = None
         self._write(None)
         return self._report(opened, released=False)
+
+    def read(self) -> None:
+        """Private diagnostics of a round were looked at; see `Progress.diagnostics`."""
+        self._between.read()
 
     def stop(self) -> None:
         """Let go of the journal, as the end of the process would: another server may go on, this one may not."""

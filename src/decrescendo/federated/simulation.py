@@ -21,6 +21,8 @@ from decrescendo.federated.placement import Placement
 from decrescendo.federated.server import REPLIES, Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
+from decrescendo.training.between import BetweenSteps
+from decrescendo.training.held import Held
 from decrescendo.training.progress import Callback, Progress
 
 # Who of a cohort does not answer, from the round's number and the cohort.
@@ -117,6 +119,9 @@ def simulate(
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     cohorts.withhold(clients.held)
     server = Server(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
+    between = BetweenSteps(model, optimizer, loss=loss)
+    between.draw_from(Held(clients.held))
+    between.begin()
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()
     try:
         while not server.done:
@@ -125,17 +130,21 @@ def simulate(
             away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
             present = [client for client in opened.cohort if client not in away]
             records = clients.records(np.array(present, dtype=np.int64)) if present else None
+            between.passing()
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
+            between.passed()
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
             if callback is not None:
                 seconds = time.monotonic() - start
-                if callback(Progress(server.spent, plan.steps, seconds, clipped.diagnostics, spent)):
+                seen = clipped.diagnostics
+                if callback(Progress(server.spent, plan.steps, seconds, seen, spent, server.read)):
                     break
     finally:
         server.stop()  # whatever ends this, the next call may go on
     outcome = server.finish()
-    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption}
+    between.look_at_rows()
+    supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption, *between.supposed}
     supposed -= {REPLIES, ""}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(supposed)))
 

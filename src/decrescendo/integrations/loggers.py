@@ -25,7 +25,7 @@ import torch
 
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.plans import Plan
-from decrescendo.training.progress import Progress, shown_of
+from decrescendo.training.progress import Progress
 
 Write = Callable[[Mapping[str, float], int], None]
 
@@ -91,7 +91,7 @@ class Log:
         if self._optimizer is not None:
             values["public/learning_rate"] = float(self._optimizer.param_groups[0]["lr"])
         if self._private:
-            seen = shown_of(progress)
+            seen = progress.diagnostics  # what writes may decide by it, too
             values["private/nonfinite"] = float(seen.nonfinite)
             if seen.examples:
                 values["private/clipped_share"] = seen.clipped / seen.examples

@@ -5,7 +5,7 @@ Longer than most files: the forms of sampling answer the same questions, and are
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import cast, final
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ from decrescendo.errors import InvalidType, InvalidValue, check_array, check_int
 LARGEST = 2**53
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
     """Each record is in each batch independently with probability ``sample_rate``.
@@ -45,6 +46,9 @@ class PoissonSampling:
     dataset_size: int
     expected_batch_size: float
     max_batch_size: int | None = None
+
+    def __init_subclass__(cls) -> None:
+        _refuse_subclass(cls, "PoissonSampling")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_size", _count(self.dataset_size))
@@ -180,6 +184,7 @@ class BatchSchedule:
         return hash((self.dataset_size, self.max_batch_size, self.expected_batch_size.tobytes()))
 
 
+@final
 @dataclass(frozen=True, slots=True)
 class RandomAllocation:
     """Each record is in exactly one batch of every epoch, in a uniformly random one, independently of the others.
@@ -203,6 +208,9 @@ class RandomAllocation:
     dataset_size: int
     steps_per_epoch: int
     max_batch_size: int | None = None
+
+    def __init_subclass__(cls) -> None:
+        _refuse_subclass(cls, "RandomAllocation")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_size", _count(self.dataset_size))
@@ -381,3 +389,10 @@ def only_constant(sampling: Sampling, what: str) -> PoissonSampling:
             f"{what} must have one expected batch size for all steps, got {low:g} to {high:g}. Calibrate without batch="
         )
     return cast("PoissonSampling", poisson(sampling, what))
+
+
+def _refuse_subclass(kind: type, name: str) -> None:
+    raise InvalidType(
+        f"{name} must be used as it is, got a class of its own, {kind.__name__}. What a plan promises is proven of "
+        "these very batches: move their size by a curve (batch=), or cut them by max_batch_size"
+    )

@@ -1,13 +1,16 @@
 """What code of a user's does between the steps of a training, as far as it can be seen, and what is supposed of it."""
 
 from collections.abc import Callable
-from typing import Any, final
+from itertools import count
+from typing import Any, NamedTuple, final
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
+from decrescendo.errors import UnsupportedModel
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.held import Held
 from decrescendo.training.moments import inner, remembered_by, supposed_of
@@ -50,6 +53,26 @@ READ_AND_ENDED = (
 )
 
 
+BEGAN_TRAINED = (
+    "the weights that it began from, which an earlier run of this process trained, are paid for there: on the same "
+    "data both ledgers add up"
+)
+# Parameters that runs of this process have moved by what they released, and which of these did last, by id.
+_RELEASED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
+_BY: dict[int, int] = {}
+_RUNS = count()
+
+
+class _State(NamedTuple):
+    """Of weights and their optimiser."""
+
+    weights: bytes
+    settings: Settings
+    memory: object
+    code: set[str]
+    parameters: list[int]
+
+
 @final
 class BetweenSteps:
     """Watches what a loop does to model, loss, optimiser, data and batch, from the first draw on.
@@ -85,7 +108,8 @@ class BetweenSteps:
         self._model, self._optimizer, self._settle = model, optimizer, settle
         self._program = Program(model, loss)
         self.supposed: set[str] = set()
-        self._read = False
+        self._read = self._begun = False
+        self._run = next(_RUNS)
         # As the step before left them.
         self._weights: bytes | None = None
         self._remembered: object = None
@@ -96,14 +120,35 @@ class BetweenSteps:
         # What batches are drawn from, and how it was.
         self._data = Held(None)
         self._rows, self._writes = self._data.look(), list[int]()
+        # As the pass found it.
+        self._entered: _State | None = None
         # Of a loop that steps its optimiser itself.
         self._handles: list[Any] = []
 
     def begin(self) -> None:
         """Before the first draw: what is there now was there before anything private was seen."""
-        if self._weights is None:
+        if not self._begun:
+            if self._weights is not None:
+                self._settings = settings_of(
+                    self._optimizer
+                )  # schedulers are made, and moved on, after a resumption
+                self.look()
+            for key, parameter in ((id(value), value) for value in trainable(self._model).values()):
+                if _RELEASED.get(key) is parameter and _BY[key] != self._run:
+                    self.supposed.add(BEGAN_TRAINED)
+            self._begun = True
             self._note()
             self._program.note()
+
+    def released(self) -> None:
+        """A release with noise moves the weights."""
+        found = {id(parameter): parameter for parameter in trainable(self._model).values()}
+        _RELEASED.update(found)
+        _BY.update(dict.fromkeys(found, self._run))
+
+    def resumed(self) -> None:
+        """Weights, and what the optimiser remembers, are those of a life before, which saw private data."""
+        self._weights, self._remembered = self._now(), remembered_by(self._optimizer)
 
     def draw_from(self, data: Held) -> None:
         """Batches are drawn from these data; from others before, if from any."""
@@ -141,9 +186,41 @@ class BetweenSteps:
 
     def look(self) -> None:
         """Whether weights and optimiser are as the step before left them, and by whose code the next moves them."""
+        self._look()
+
+    def enter(self) -> None:
+        """The pass begins: from here to `leave` nothing may move weights or change the optimiser."""
+        self._entered = self._look()
+
+    def leave(self) -> None:
+        """The weights are about to be moved.
+
+        Raises:
+            UnsupportedModel: weights or the optimiser are other than when the pass began: data in them have no noise.
+        """
+        entered, self._entered = self._entered, None
+        if entered is None:
+            return
+        for what, before, now in zip(_State._fields, entered, self._state(), strict=True):
+            if before != now:
+                raise UnsupportedModel(
+                    f"no pass may change the weights or their optimizer, got another value of {what} after it. What a "
+                    "loss, a hook or the end of an object writes there has no noise: change it between steps"
+                )
+
+    def _look(self) -> "_State":
+        state = self._state()
         if self._weights is not None:
-            self._compare()
-        self.supposed |= supposed_of(self._optimizer, own=len(self._handles))
+            self._compare(state)
+        self.supposed |= state.code
+        return state
+
+    def _state(self) -> "_State":
+        return _State(
+            self._now(), settings_of(self._optimizer), remembered_by(self._optimizer),
+            supposed_of(self._optimizer, own=len(self._handles)),
+            [id(value) for group in self._optimizer.param_groups for value in group["params"]],
+        )  # fmt: skip
 
     def stepped(self) -> None:
         """The optimiser has moved the weights."""
@@ -184,18 +261,17 @@ class BetweenSteps:
         read = [READ_AND_ENDED] if early and self._read else []
         return (*read, *([ENDED_ON_A_BATCH] if drawn else []))
 
-    def _compare(self) -> None:
+    def _compare(self, state: "_State") -> None:
         """With what the step before left."""
-        settings = settings_of(self._optimizer)
-        if self._weights != self._now():
+        if self._weights != state.weights:
             self.supposed.add(WRITTEN)
-        if self._remembered != remembered_by(self._optimizer):
+        if self._remembered != state.memory:
             self.supposed.add(REMEMBERED)
-        if self._settings == settings:
+        if not self._begun or self._settings == state.settings:
             return
         if self._read:
             self.supposed.add(READ_AND_SET)
-        elif SET not in self.supposed and not self._schedulers.made(settings):
+        elif SET not in self.supposed and not self._schedulers.made(state.settings):
             self.supposed.add(SET)
 
     def _note(self) -> None:

@@ -1,7 +1,7 @@
 """What training draws batches from: columns of tensors, or anything with a length and items, as numbered rows."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -152,7 +152,8 @@ def check_distinct(data: object) -> None:
     """
     if isinstance(data, Subset):
         part = cast("Subset[Any]", data)
-        _check_once([int(index) for index in part.indices], "Subset")
+        count = len(cast("Any", part.dataset))
+        _check_once([int(index) % max(count, 1) for index in part.indices], "Subset")
         check_distinct(part.dataset)
     elif isinstance(data, ConcatDataset):
         parts = cast("ConcatDataset[Any]", data).datasets
@@ -160,11 +161,22 @@ def check_distinct(data: object) -> None:
         for part in parts:
             check_distinct(part)
     elif type(data) is list:
-        kinds = (Tensor, np.ndarray, dict, list)
-        _check_once([id(item) for item in cast("list[object]", data) if isinstance(item, kinds)], "list")
+        marks = [_mark_of(item) for item in cast("list[object]", data)]
+        _check_once([mark for mark in marks if mark is not None], "list")
 
 
-def _check_once(marks: list[int], name: str) -> None:
+def _mark_of(record: object) -> object:
+    """What two records in a list have in common if they are one; ``None`` where that cannot be told."""
+    if isinstance(record, tuple):
+        marks = [_mark_of(item) for item in cast("tuple[object, ...]", record)]
+        rest = [repr(item) for item, mark in zip(record, marks, strict=True) if mark is None]
+        return None if len(rest) == len(marks) else (*filter(None, marks), *rest)
+    if isinstance(record, Tensor) and record.layout == torch.strided and record.numel():
+        return record.data_ptr(), record.shape, record.stride(), record.dtype
+    return id(record) if isinstance(record, (Tensor, np.ndarray, dict, list)) else None
+
+
+def _check_once(marks: Sequence[object], name: str) -> None:
     again = len(marks) - len(set(marks))
     if again:
         raise InvalidValue(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from decrescendo.clipping.proof.memory import Memory
+from decrescendo.clipping.proof.storage import tensors_of
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.examples import ColumnRows, FrameRows
 
@@ -70,8 +71,8 @@ def kept_by(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
     """Tensors that an optimiser has beside parameters, with their names for an error: of its settings and state."""
     for group in [*optimizer.param_groups, *optimizer.state.values()]:
         for name, value in group.items():
-            if isinstance(value, Tensor):
-                yield f"{name} of the optimizer", value
+            if name != "params":
+                yield from ((f"{name} of the optimizer", tensor) for tensor in tensors_of((value,)))
 
 
 def memory_of(data: object) -> Iterator[Tensor | np.ndarray]:

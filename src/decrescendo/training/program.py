@@ -1,16 +1,19 @@
 """A model and a loss as Python holds them, apart from the trained weights: what a loop may change between two steps."""
 
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from inspect import getattr_static
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, TypeAlias, cast, final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 
+from decrescendo.clipping.proof.remembered import bits_in, held_in, is_closed
 from decrescendo.clipping.proof.whose import is_program
 from decrescendo.training.bits import fingerprint, is_part
 
@@ -18,8 +21,10 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _NUMBERS = (bool, int, float, str, bytes)
 _PLAIN = frozenset((*_NUMBERS, type(None)))
 _EMPTY = frozenset((dict, list, set, OrderedDict))
-# Of the global names that a function uses: what a loop would write to.
-_GLOBAL = (*_NUMBERS, *_CONTAINERS, Tensor, FunctionType)
+# Of the global names that a function uses: what a loop would write to; and what is a program's own.
+_GLOBAL = (*_NUMBERS, *_CONTAINERS, Tensor, FunctionType, np.ndarray, np.generic, array, bytearray)
+# Bytes of an array that are compared.
+_SHORT = 2**18
 # Entries of a container, and objects, that are looked at: of longer ones (data sets) the length alone.
 _ENTRIES, _MOST = 1_000, 20_000
 # Numbers of a tensor that is compared bit by bit: a step would wait for larger ones.
@@ -133,12 +138,28 @@ def _held(value: object) -> Iterable[object]:
         return [value.__func__, *_named(value.__self__, value.__func__)]
     if isinstance(value, FunctionType):
         return _of_function(value)
-    if isinstance(value, type) or kind.__module__.split(".")[0] in ("torch", "builtins"):
+    if isinstance(value, type):
+        return [] if is_closed(value) else [item for _, item in held_in(value)]
+    if isinstance(value, (np.ndarray, np.generic, array, bytearray)):
+        size = (
+            value.nbytes if isinstance(value, (np.ndarray, np.generic)) else len(memoryview(value).cast("B"))
+        )
+        return [kind, bits_in(value) if size <= _SHORT else id(value)]
+    if kind.__module__.startswith("torch.distributions."):
+        return [kind, *vars(value).values()]
+    if kind.__module__.split(".")[0] in ("torch", "builtins"):
         return []
     method = getattr_static(kind, "__call__", None)
     if isinstance(method, FunctionType):
         return [method, *_named(value, method)]
-    return [kind, *getattr(value, "__dict__", {}).values()]
+    slots = [name for base in kind.__mro__ for name in _slots(base)]
+    return [kind, *getattr(value, "__dict__", {}).values(), *(getattr(value, name, None) for name in slots)]
+
+
+def _slots(kind: type) -> list[str]:
+    """Names of what Python keeps of an object in no dictionary, of classes that a program wrote."""
+    found = vars(kind).items() if not is_closed(kind) else ()
+    return [name for name, item in found if isinstance(item, MemberDescriptorType)]
 
 
 def _entries(value: Any) -> Iterator[object]:
@@ -173,8 +194,13 @@ def _of_function(function: FunctionType) -> Iterator[object]:
     yield code
     if not is_program(code.co_filename):
         return
-    known = function.__globals__
-    yield from (known[name] for name in _names(code) if isinstance(known.get(name), _GLOBAL))
+    known, names = function.__globals__, _names(code)
+    for item in (known[name] for name in names if name in known):
+        if isinstance(item, ModuleType):
+            if not is_closed(item):
+                yield from (vars(item)[name] for name in names if name in vars(item))
+        elif isinstance(item, _GLOBAL) or not is_closed(item if isinstance(item, type) else type(item)):
+            yield item
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents

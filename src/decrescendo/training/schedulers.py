@@ -146,12 +146,18 @@ def _copied(scheduler: LRScheduler, optimizer: object = None) -> LRScheduler:
 
 def _numbers(groups: list[dict[str, Any]]) -> Settings:
     return [
-        {
-            key: len(value) if key == "params" else float(value) if isinstance(value, Tensor) else value
-            for key, value in group.items()
-        }
+        {key: len(value) if key == "params" else _plain(value) for key, value in group.items()}
         for group in groups
     ]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of tensors, in tuples too (betas): these may be written to where they are."""
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    return value
 
 
 def _same(one: object, other: object) -> bool:

@@ -12,7 +12,6 @@ from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
 from itertools import count
 from typing import final
-from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
@@ -70,14 +69,6 @@ _NUMBERS = count()
 SAME_ORDER = (
     "data that were given anew in the midst of an epoch had each record in the row that it had before: else it may "
     "have taken part twice"
-)
-
-
-# Parameters that trainings of this process have moved by what they released, by id.
-_RELEASED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
-BEGAN_TRAINED = (
-    "the weights that it began from, which an earlier run of this process trained, are paid for there: on the same "
-    "data both ledgers add up"
 )
 
 
@@ -232,8 +223,6 @@ class Trainer:
             gamma=0.0 if settings is None else settings.gamma or 0.0,
         )
         self._life.supposed = (assumed,) if assumed else ()
-        if any(_RELEASED.get(id(parameter)) is parameter for parameter in parameters.values()):
-            self._life.supposed += (BEGAN_TRAINED,)
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
@@ -258,6 +247,8 @@ class Trainer:
         self._number: int = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
         if self._keeper is not None:
             self._keeper.resume(model, optimizer, self._source.tracker)
+            if self._life.taken:
+                self._between.resumed()
         self._moved_by = _described(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
@@ -366,8 +357,7 @@ class Trainer:
         held = Held(kept)
         self._between.draw_from(held)
         if isinstance(self._engine, Engine):
-            self._engine.withhold(memory_of((kept, data)))
-            self._engine.memory.check_apart(kept_by(self._optimizer))
+            self._engine.withhold(memory_of((kept, data)), kept_by(self._optimizer))
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
@@ -438,6 +428,8 @@ class Trainer:
     def step(self, batch: Batch | None) -> StepResult:
         """Take the next step with the batch just drawn."""
         noisy, diagnostics = self._release(batch)
+        with self._world.watched():
+            self._between.leave()
         apply(noisy, self._model, self._optimizer)
         self._between.stepped()
         return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
@@ -454,6 +446,8 @@ class Trainer:
                 "is paid for. To accumulate gradients, plan larger batches (microbatch_size bounds memory)"
             )
         noisy, diagnostics = self._release(batch)
+        with self._world.watched():
+            self._between.leave()
         fill_gradients(noisy, self._model, self._optimizer)
         self._between.filled()
         return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
@@ -478,7 +472,7 @@ class Trainer:
         finally:
             self._stepping.release()
         if noisy.release.noise_multiplier:
-            _RELEASED.update({id(parameter): parameter for parameter in trainable(self._model).values()})
+            self._between.released()
         if diagnostics.examples and diagnostics.nonfinite == diagnostics.examples:
             self._warn(
                 "no example of a batch had a finite gradient, so noise alone was released: look for NaN in the data, "
@@ -494,7 +488,7 @@ class Trainer:
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
-        self._between.look()
+        self._between.enter()
         self._between.passing()
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part

@@ -5,9 +5,9 @@ Longer than most files: what a write, a view and an end of life do to labels han
 
 import bisect
 import itertools
-import sys
+import threading
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, cast
 
@@ -55,14 +55,17 @@ _ASKED = 32
 # Storages that one operation writes, at most, so that each has a number of its own.
 _MANY = 2**20
 _STORAGE = cast("Any", torch.UntypedStorage)
+# Weak references to storages that passes have made from data: an address that has one is not given to another storage.
+_STALE: set[int] = set()
+_ENDING = threading.Lock()
 
 
 class Memory:
     """What outlives a pass: tensors made from data that are still alive, answers to looks at the data, declarations."""
 
     def __init__(self, declared: Iterable[str] = ()) -> None:
-        # Weak references to storages: an address that has one is not given to another storage.
-        self.stale: set[int] = set()
+        # Of all engines: a loss that two of them have may carry from one to the other.
+        self.stale = _STALE
         # What is answered instead of a truth value of the data, by line of code.
         self.answers: dict[str, bool] = {}
         # Lines of code (or files) whose looks at the data the user has declared harmless.
@@ -92,14 +95,6 @@ class Memory:
                     f"no part of a model or optimizer may hold the data, got {name} in memory that batches are drawn "
                     "from. It would be released with the weights, without noise: leave it out, or use public data"
                 )
-
-    def __del__(self, is_over: Callable[[], bool] = sys.is_finalizing) -> None:
-        if (
-            not is_over()
-        ):  # (held here: at an interpreter's end a module's names go before what other modules hold)
-            for key in self.stale:
-                if key > 0:
-                    _STORAGE._free_weak_ref(key)
 
 
 class _Withheld:
@@ -473,7 +468,10 @@ class Labels:
 
     def end(self) -> None:
         """Forget what is gone; what was made from data and is still there must not come back in another pass."""
-        stale = self.memory.stale
+        with _ENDING:
+            self._end(self.memory.stale)
+
+    def _end(self, stale: set[int]) -> None:
         for key in [key for key in stale if key > 0 and _STORAGE._expired(key)]:
             stale.discard(key)
             _STORAGE._free_weak_ref(key)

@@ -12,6 +12,8 @@ from decrescendo.clipping.proof.tables import BY_VALUE, DECLARED, RULES, drawn, 
 _SILENT = frozenset(
     {"_fused_sdp_choice", "is_same_size", "sym_size", "sym_numel", "sym_stride", "dim", "is_pinned"}
 )
+# Those that return numbers of the data beside tensors (other such numbers are sizes).
+_MEASURES = frozenset({"fbgemm_linear_quantize_weight", "qlinear_unpack"})
 # Arguments that are sizes, which the shape of the result shows, and nothing else of it: for another number of examples
 # they may be others, in proportion. All other numbers have to be the same (`linspace` hides its length in its entries).
 _SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "bias_sizes"})
@@ -102,7 +104,7 @@ def _describe(func: Any) -> Operation:
     tensors = [(at, a.name) for at, a in enumerate(schema.arguments) if "Tensor" in str(a.type)]
     known = {
         "reads": bool(schema.returns)
-        and not any("Tensor" in str(r.type) for r in schema.returns)
+        and (name in _MEASURES or not any("Tensor" in str(r.type) for r in schema.returns))
         and name not in _SILENT,
         "seeded": torch.Tag.nondeterministic_seeded in func.tags,
         "unread": name in _UNREAD,

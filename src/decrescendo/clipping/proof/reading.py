@@ -1,6 +1,6 @@
 """Functions by which Python gets at the numbers of a tensor past the dispatcher, or with numbers read from one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, cast
 
@@ -13,14 +13,32 @@ from decrescendo.clipping.proof.counts import SIZES, is_given
 from decrescendo.clipping.proof.watch import Watch
 
 _Method = Callable[..., Any]
-READS: frozenset[_Method] = frozenset(
+_READ: frozenset[_Method] = frozenset(
     cast("_Method", method)
     for name in (
-        "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage", "storage", "_typed_storage",
-        "__reduce_ex__", "__deepcopy__", "apply_", "map_", "map2_", "share_memory_", "__repr__",
+        "tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "const_data_ptr", "untyped_storage", "storage",
+        "_typed_storage", "__reduce_ex__", "__deepcopy__", "apply_", "map_", "map2_", "share_memory_", "__repr__",
     )
     if (method := getattr(Tensor, name, None)) is not None
 )  # fmt: skip
+# Operations made of no others that take numbers out of memory by themselves: no dispatch mode sees them.
+_UNSEEN = (
+    "choose_qparams_optimized", "_rowwise_prune", "_saturate_weight_to_fp16", "_sobol_engine_draw",
+    "_sobol_engine_ff_", "_sobol_engine_scramble_", "_sobol_engine_initialize_state_",
+    *(name for name in dir(torch) if name.startswith("fbgemm_")),
+)  # fmt: skip
+
+
+def _forms(name: str) -> Iterator[_Method]:
+    """An operation by all the ways to call it."""
+    packet = getattr(torch.ops.aten, name, None)
+    if packet is not None:
+        yield from (packet, *(getattr(packet, overload) for overload in packet.overloads()))
+    if hasattr(torch, name):
+        yield getattr(torch, name)
+
+
+READS = _READ.union(form for name in _UNSEEN for form in _forms(name))
 CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
 # Backward passes, which call code of the program's.
 BACKWARD: frozenset[_Method] = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})

@@ -95,15 +95,15 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                 left += [(f"{name}.{at}", item) for at, item in enumerate(value.ravel().tolist())]
         elif isinstance(value, _TEXTS):
             found[f"len({name})"] = len(value)
-        elif id(value) not in seen and not _is_closed(value):
+        elif id(value) not in seen and not is_closed(value):
             seen.add(id(value))
             if isinstance(value, (dict, *_ITEMS)):
                 found[f"len({name})"] = size = len(cast("Sized", value))
                 if size > _ENTRIES:
                     if stale is not None and size <= _LONGEST:
-                        found[f"{name} "] = hash(tuple(_number_or_id(item) for _, item in _held(value)))
+                        found[f"{name} "] = hash(tuple(_number_or_id(item) for _, item in held_in(value)))
                     continue
-            left += [(f"{name}.{key}" if key else name, item) for key, item in _held(value)]
+            left += [(f"{name}.{key}" if key else name, item) for key, item in held_in(value)]
     return found
 
 
@@ -119,20 +119,20 @@ def _which(value: object, stale: Container[int]) -> object:
         return (value.shape, version, content_of(value) if value.numel() <= _ENTRIES else None)
     if isinstance(value, str):
         return value[:_ENTRIES]
-    if (memory := _memory_of(value)) is not None:
+    if (memory := bits_in(value)) is not None:
         return memory
     if type(value) in _STATES:
         return _STATES[type(value)](value)
-    if isinstance(value, np.random.BitGenerator) and _is_closed(type(value)):
+    if isinstance(value, np.random.BitGenerator) and is_closed(type(value)):
         return repr(value.state)
-    if isinstance(value, Iterator) and _is_closed(type(value)):
+    if isinstance(value, Iterator) and is_closed(type(value)):
         return operator.length_hint(value, -1)
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value.__module__, value.__qualname__
     return type(value).__qualname__
 
 
-def _memory_of(value: object) -> object:
+def bits_in(value: object) -> object:
     """What lies in the memory that a value shows to any C code (arrays, numbers of ctypes, mapped files), in short."""
     if isinstance(value, np.ndarray):
         plain = value.dtype.kind != "O" and value.nbytes <= _LONGEST
@@ -183,7 +183,7 @@ def _same(one: object, two: object) -> bool:
     return one == two or (one != one and two != two)
 
 
-def _is_closed(value: object) -> bool:
+def is_closed(value: object) -> bool:
     """Whether what lies behind is no program's."""
     if isinstance(value, type):
         module = sys.modules.get(str(vars(value).get("__module__")))
@@ -195,12 +195,12 @@ def _is_closed(value: object) -> bool:
     return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
 
-def _held(value: object) -> Iterable[tuple[str, object]]:
+def held_in(value: object) -> Iterable[tuple[str, object]]:
     """What a value holds, by name."""
     if isinstance(value, dict):
         entries = dict[object, object].items(cast("dict[object, object]", value))
         return [
-            (str(key) if type(key) in (str, int) else f"[{at}]", item)
+            (key if type(key) is str and key.isidentifier() and key.isascii() else f"[{at}]", item)
             for at, (key, item) in enumerate(entries)
         ]
     if isinstance(value, _ITEMS):
@@ -221,7 +221,7 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
         if not is_own(code.co_filename):
             names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
         modules = [
-            (name, item) for name, item in names if isinstance(item, ModuleType) and not _is_closed(item)
+            (name, item) for name, item in names if isinstance(item, ModuleType) and not is_closed(item)
         ]
         names += [
             (f"{name}.{inner}", vars(item).get(inner)) for name, item in modules for inner in _names_in(code)
@@ -238,7 +238,7 @@ def _held(value: object) -> Iterable[tuple[str, object]]:
     kinds = [kind for kind in type(value).__mro__ if kind.__flags__ & _PYTHONS]
     if not kinds:
         return [(f"[{at}]", item) for at, item in enumerate(gc.get_referents(value))]
-    entries = [(kind.__name__, kind) for kind in kinds if not _is_closed(kind)]
+    entries = [(kind.__name__, kind) for kind in kinds if not is_closed(kind)]
     entries += [("forward", vars(kind).get("forward")) for kind in kinds if isinstance(value, nn.Module)]
     slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, MemberDescriptorType)]
     entries += [(slot.__name__, _content(slot, value)) for slot in slots]

@@ -60,6 +60,10 @@ from decrescendo.errors import UnsupportedModel
 
 # Arguments, by place and by name.
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+OWN_GENERATOR = (
+    "random numbers of a generator of the program's own hold nothing of the data (torch sets its state where no "
+    "operation shows)"
+)
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
 _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
@@ -247,6 +251,8 @@ class Watch(Pausable):
                 numbers.append(exactly(value) if type(value) in NUMBERS else type(value))
                 if isinstance(value, torch.Generator):
                     numbers.append(state_of(value))
+                    if value is not torch.default_generator:
+                        self.memory.assumed.add(OWN_GENERATOR)
         if kwargs:
             numbers.append(tuple(kwargs))
         labels: list[Label] = []

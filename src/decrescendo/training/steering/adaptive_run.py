@@ -11,6 +11,7 @@ from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
 from decrescendo.training.steering.policies import FromSchedule
 
+FILTERED = "{}, a filter of the program's own, grants no more than its budget pays for"
 DECIDED = "noise and clipping were decided by a policy that looked at released and public values alone"
 
 
@@ -40,7 +41,12 @@ class AdaptiveRun:
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
         self.stopped = ""
-        self.assumption = "" if type(adaptive.policy) is FromSchedule else DECIDED
+        known = type(adaptive.filter).__module__.split(".")[0] == "decrescendo"
+        supposed = [
+            "" if type(adaptive.policy) is FromSchedule else DECIDED,
+            "" if known else FILTERED.format(type(adaptive.filter).__name__),
+        ]
+        self.assumption = "; ".join(filter(None, supposed))
         self.tracker = None
 
     def following(self, taken: int) -> Settings | None:

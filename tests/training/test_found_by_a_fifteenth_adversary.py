@@ -1,0 +1,414 @@
+"""What a fifteenth adversary found: what a pass does to what trains, what a loop changes, and reads that nobody saw."""
+
+import weakref
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Subset, TensorDataset
+
+import decrescendo as dc
+from decrescendo.accounting import Filter, RenyiFilter
+from decrescendo.clipping import Engine
+from decrescendo.clipping.proof.watch import OWN_GENERATOR
+from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
+from decrescendo.integrations.loggers import Log
+from decrescendo.training import Trainer
+from decrescendo.training.between import (
+    BEGAN_TRAINED,
+    PROGRAM,
+    READ_AND_ENDED,
+    READ_AND_SET,
+    REMEMBERED,
+    WRITTEN,
+)
+from decrescendo.training.progress import Progress
+from decrescendo.training.steering import Adaptive, Settings
+
+ROWS = 12
+Loss = Callable[[nn.Module, Any], Tensor]
+
+
+def plan(unit: dc.Unit = dc.Unit.EXAMPLE) -> dc.Plan:
+    return dc.calibrate(
+        dc.Budget(3.0, 1e-3, unit), dc.PoissonSampling(ROWS, 6), steps=3, privacy=[1.0] * 3, clip=[1.0] * 3
+    )
+
+
+def data() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.rand(ROWS, 3, generator=generator), torch.rand(ROWS, 1, generator=generator)
+
+
+def usual(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return (model(batch[0]) - batch[1]).square().sum(1)
+
+
+class Gated(nn.Linear):
+    """With a trained parameter that no loss uses."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.gate = nn.Parameter(torch.zeros(3))
+
+
+def trainer_of(loss: Loss = usual, model: nn.Module | None = None, **options: Any) -> Trainer:
+    model = nn.Linear(3, 1) if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    return Trainer(model, loss, options.pop("plan", None) or plan(), optimizer, seed=3, **options)
+
+
+class TestInThePass:
+    """Each wrote raw data into what is released, or steered its steps, in runs that were proven."""
+
+    @staticmethod
+    def sets_the_rate(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
+        optimizer.param_groups[0]["lr"] = x.sum()
+
+    @staticmethod
+    def sets_the_momentum(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
+        for state in optimizer.state.values():
+            state["momentum_buffer"] = torch.ones_like(state["momentum_buffer"]) * x.sum()
+
+    @staticmethod
+    def replaces_the_step(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
+        def step(*_: object) -> None:
+            del optimizer.step
+            model.weight.data.fill_(1.0)
+
+        optimizer.step = step  # type: ignore[method-assign]
+
+    @staticmethod
+    def has_a_hook_write(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
+        losses.register_hook(lambda _: setattr(model.gate, "data", x.sum(0)))
+
+    @staticmethod
+    def writes_when_losses_end(
+        optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor
+    ) -> None:
+        total = x.detach().sum(0)
+        weakref.finalize(losses, lambda: model.gate.data.copy_(total))
+
+    @pytest.mark.parametrize(
+        "does",
+        [sets_the_rate, sets_the_momentum, replaces_the_step, has_a_hook_write, writes_when_losses_end],
+        ids=lambda does: does.__func__.__name__,
+    )
+    @pytest.mark.parametrize("filled", [False, True])
+    def test_nothing_may_change_what_trains(self, does: Any, filled: bool) -> None:
+        model = Gated()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        late = [False]
+
+        def loss(model: Any, batch: tuple[Tensor, Tensor]) -> Tensor:
+            losses = usual(model, batch)
+            if late[0]:
+                does.__func__(optimizer, model, batch[0], losses)
+            return losses
+
+        trainer = Trainer(model, loss, plan(), optimizer, seed=3)
+
+        def steps() -> None:
+            for batch in trainer.batches(data()):
+                if filled:
+                    trainer.fill_gradients(batch)
+                    optimizer.step()
+                else:
+                    trainer.step(batch)
+                late[0] = True
+
+        with pytest.raises(UnsupportedModel):
+            steps()
+
+    def test_a_loss_of_two_trainings_carries_nothing_from_one_to_the_other(self) -> None:
+        kept: list[Tensor] = []
+        uses = [False]
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            if uses[0]:
+                return usual(model, batch) * kept[0].sum()
+            kept[:1] = [batch[0] * 1.0]
+            return usual(model, batch)
+
+        Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+        uses[0] = True
+        with pytest.raises(UnsupportedModel, match="an earlier pass"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+
+class TestReads:
+    """Operations that are made of no others, or return numbers beside tensors, and reach no dispatch mode."""
+
+    CALLS: ClassVar[dict[str, Callable[[Tensor], Any]]] = {
+        "a scale": lambda b: torch.fbgemm_linear_quantize_weight(b)[2],
+        "a packed matrix": lambda b: torch.fbgemm_linear_fp16_weight_fp32_activation(
+            torch.ones(1, 3), torch.fbgemm_pack_gemm_matrix_fp16(b[:3, :3].contiguous()), torch.zeros(3)
+        ).sum(),
+        "a range": lambda b: torch.choose_qparams_optimized(b, 6, 10, 0.5, 8)[0],
+        "a range, by its overload": lambda b: torch.ops.aten.choose_qparams_optimized.default(
+            b, 6, 10, 0.5, 8
+        )[0],
+        "a sequence": lambda b: torch._sobol_engine_draw(
+            b[0].long(), 2, torch.ones(3, 30).long(), 3, 0, torch.float32
+        )[0].sum(),
+        "an address": lambda b: b.const_data_ptr() % 7,  # type: ignore[attr-defined]
+    }
+
+    @pytest.mark.parametrize("name", CALLS)
+    @pytest.mark.filterwarnings("ignore")
+    def test_it_is_a_read(self, name: str) -> None:
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return usual(model, batch) * self.CALLS[name](batch[0])
+
+        with pytest.raises(UnsupportedModel, match="must not leave torch"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+    def test_what_a_generator_of_ones_own_draws_is_said(self) -> None:
+        """Its state may be made of data, where no operation shows."""
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            generator = torch.Generator().manual_seed(0)
+            state = generator.get_state()
+            state[:12] = batch[0][0].view(torch.uint8)
+            generator.set_state(state)
+            return usual(model, batch) * torch.rand((), generator=generator)
+
+        engine = Engine(nn.Linear(3, 1), loss)
+        try:
+            engine.per_example_norms(data())
+        except UnsupportedModel:
+            return
+        assert OWN_GENERATOR in engine.assumptions
+
+
+@dataclass(slots=True)
+class Slots:
+    s: float = 1.0
+
+
+class Plain:
+    s = 1.0
+
+
+GLOBAL, ARRAY, MODULE = Plain(), np.ones(1), ModuleType("a_module_of_a_users")
+MODULE.s = 1.0  # type: ignore[attr-defined]
+
+
+def of_slots() -> tuple[Loss, Callable[[float], None]]:
+    kept = Slots()
+    return lambda m, b: usual(m, b) * kept.s, lambda value: setattr(kept, "s", value)
+
+
+def of_a_global() -> tuple[Loss, Callable[[float], None]]:
+    return lambda m, b: usual(m, b) * GLOBAL.s, lambda value: setattr(GLOBAL, "s", value)
+
+
+def of_a_class() -> tuple[Loss, Callable[[float], None]]:
+    return lambda m, b: usual(m, b) * Plain.s, lambda value: setattr(Plain, "s", value)
+
+
+def of_a_module() -> tuple[Loss, Callable[[float], None]]:
+    return lambda m, b: usual(m, b) * MODULE.s, lambda value: setattr(MODULE, "s", value)
+
+
+def of_a_global_array() -> tuple[Loss, Callable[[float], None]]:
+    return lambda m, b: usual(m, b) * float(ARRAY[0]), lambda value: ARRAY.__setitem__(0, value)
+
+
+def of_an_array() -> tuple[Loss, Callable[[float], None]]:
+    kept = np.ones(1)
+    return lambda m, b: usual(m, b) * float(kept[0]), lambda value: kept.__setitem__(0, value)
+
+
+def of_pythons_array() -> tuple[Loss, Callable[[float], None]]:
+    kept = array("d", [1.0])
+    return lambda m, b: usual(m, b) * kept[0], lambda value: kept.__setitem__(0, value)
+
+
+def of_a_distribution() -> tuple[Loss, Callable[[float], None]]:
+    kept = torch.distributions.Normal(torch.zeros(1), torch.ones(1))
+    return lambda m, b: usual(m, b) * kept.scale, lambda value: setattr(kept, "scale", torch.tensor([value]))
+
+
+class TestBetweenSteps:
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            of_slots,
+            of_a_global,
+            of_a_class,
+            of_a_module,
+            of_a_global_array,
+            of_an_array,
+            of_pythons_array,
+            of_a_distribution,
+        ],
+    )
+    @pytest.mark.parametrize("changes", [False, True])
+    def test_numbers_of_a_loss_are_looked_at_wherever_they_lie(self, kind: Any, changes: bool) -> None:
+        loss, put = kind()
+        put(1.0)
+        trainer = trainer_of(loss)
+        for batch in trainer.batches(data()):
+            if changes:
+                put(2.0 + trainer.ledger.steps)
+            trainer.step(batch)
+        put(1.0)
+        assert (PROGRAM in trainer.finish().assumptions) is changes
+
+    def test_keys_of_what_a_loss_keeps_are_in_no_sentence(self) -> None:
+        kept: dict[str, float] = {}
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return usual(model, batch) * (1 + len(kept))
+
+        trainer = trainer_of(loss)
+        for batch in trainer.batches(data()):
+            kept[f"patient {trainer.ledger.steps} of 12.5"] = trainer.ledger.steps
+            trainer.step(batch)
+        found = trainer.finish().assumptions
+        assert found
+        assert not any("patient" in one or "12.5" in one for one in found)
+
+    @pytest.mark.parametrize("what", ["weights", "memory", ""])
+    def test_what_is_written_before_a_resumed_run_draws(self, what: str, tmp_path: Any) -> None:
+        checkpoints = dc.training.Checkpoints(tmp_path, every=1, resume=True)
+        first = trainer_of(checkpoints=checkpoints)
+        for batch in first.batches(data()):
+            if first.ledger.steps == 2:  # kept, by then
+                break
+            first.step(batch)
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        again = Trainer(model, usual, plan(), optimizer, seed=3, checkpoints=checkpoints)
+        if what == "weights":
+            model.weight.data.add_(1.0)
+        elif what:
+            optimizer.state[model.weight]["momentum_buffer"].add_(1.0)
+        for batch in again.batches(data()):
+            again.step(batch)
+        said = {"weights": (WRITTEN,), "memory": (REMEMBERED,), "": ()}[what]
+        assert again.finish().assumptions == said
+
+    def test_two_trainers_of_one_model_that_are_run_one_after_another(self) -> None:
+        model = nn.Linear(3, 1)
+        trainers = [trainer_of(model=model) for _ in range(2)]
+        found = []
+        for trainer in trainers:
+            for batch in trainer.batches(data()):
+                trainer.step(batch)
+            found.append(BEGAN_TRAINED in trainer.finish().assumptions)
+        assert found == [False, True]
+
+    def test_settings_that_are_tuples_of_tensors(self) -> None:
+        model = nn.Linear(3, 1)
+        betas = torch.tensor(0.9), torch.tensor(0.99)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01, betas=betas, foreach=False)  # type: ignore[arg-type]
+        trainer = Trainer(model, usual, plan(), optimizer, seed=1)
+        for batch in trainer.batches(data()):
+            trainer.step(batch)
+            betas[0].fill_(0.1)
+        assert not trainer.finish().proven
+
+    def test_private_losses_that_a_log_hands_out_were_read(self) -> None:
+        model = nn.Linear(3, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        made = plan()
+
+        def write(values: Any, step: int) -> None:
+            if "private/loss" in values:
+                optimizer.param_groups[0]["lr"] *= 0.5
+
+        log = Log(made, write, private=True)
+        run = dc.train(model, usual, data(), made, optimizer, seed=1, callback=log)
+        assert READ_AND_SET in run.assumptions
+
+
+class TestPlans:
+    @pytest.mark.parametrize("kind", [dc.PoissonSampling, dc.RandomAllocation])
+    def test_a_sampling_is_used_as_it_is(self, kind: type) -> None:
+        with pytest.raises(InvalidType, match="must be used as it is"):
+            type("All", (kind,), {})
+
+    def test_a_filter_of_ones_own_is_said(self) -> None:
+        class Generous(RenyiFilter):
+            pass
+
+        sampling = dc.PoissonSampling(ROWS, 6)
+        found = []
+        for kind in (RenyiFilter, Generous):
+            filter_: Filter = kind(dc.Budget(8.0, 1e-3), order=8)
+            adaptive = Adaptive(sampling, filter_, lambda context: Settings(4.0, 1.0), 2)
+            trainer = trainer_of(plan=adaptive)
+            for batch in trainer.batches(data()):
+                trainer.step(batch)
+            found.append(any("Generous" in one for one in trainer.finish().assumptions))
+        assert found == [False, True]
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda x, y: Subset(TensorDataset(x, y), [*range(ROWS - 1), -ROWS]),
+            lambda x, y: [(x[0], y[0])] * ROWS,
+            lambda x, y: [(x[0], y[0]) for _ in range(ROWS)],
+        ],
+        ids=["counted from the end", "one tuple", "tuples of views"],
+    )
+    def test_a_record_has_one_row(self, make: Callable[[Tensor, Tensor], Any]) -> None:
+        trainer = trainer_of()
+        with pytest.raises(InvalidValue, match="each record once"):
+            next(iter(trainer.batches(make(*data()))))
+
+    def test_records_that_share_a_part_are_several(self) -> None:
+        shared = data()[0][0]
+        trainer = trainer_of(lambda m, b: usual(m, (b[0], b[1].float()[:, None])))
+        for batch in trainer.batches([(shared, place) for place in range(ROWS)]):
+            trainer.step(batch)
+        assert trainer.finish().ledger.steps == 3
+
+
+class TestClients:
+    @staticmethod
+    def simulated(callback: Callable[[Progress], Any], loss: Loss, model: nn.Module, x: Tensor) -> Any:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        return dc.federated.simulate(
+            model, loss, dc.federated.Clients.equal(x, 1), plan(dc.Unit.CLIENT), optimizer, seed=1,
+            placement=dc.federated.Placement.CENTRAL, callback=callback,
+        )  # fmt: skip
+
+    @pytest.mark.parametrize("what", ["", "number", "mode", "end"])
+    def test_what_a_callback_does_between_rounds_is_said(self, what: str) -> None:
+        kept = Plain()
+        kept.s = 1.0
+        model = nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.0))
+
+        def loss(model: nn.Module, batch: Tensor) -> Tensor:
+            return (model(batch) * kept.s).square().sum(1)
+
+        def callback(progress: Progress) -> bool:
+            if what == "number":
+                kept.s += 1.0
+            elif what == "mode":
+                model.train(not model.training)
+            return what == "end" and progress.diagnostics.loss_sum > -1
+
+        found = self.simulated(callback, loss, model, data()[0]).assumptions
+        said = {"": None, "number": PROGRAM, "mode": PROGRAM, "end": READ_AND_ENDED}[what]
+        assert (said in found) if said else found == ()
+
+    def test_a_simulation_and_a_training_of_one_model(self) -> None:
+        model, x = nn.Linear(3, 1), data()[0]
+
+        def loss(model: nn.Module, batch: Any) -> Tensor:
+            return model(batch if isinstance(batch, Tensor) else batch[0]).square().sum(1)
+
+        assert self.simulated(lambda _: False, loss, model, x).assumptions == ()
+        run = dc.train(model, loss, data(), plan(), torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
+        assert BEGAN_TRAINED in run.assumptions
+        assert BEGAN_TRAINED in self.simulated(lambda _: False, loss, model, x).assumptions
