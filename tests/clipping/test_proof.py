@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -697,9 +696,3 @@ def test_states_and_fillings_of_recurrent_layers_are_compared() -> None:
 
     with pytest.raises(UnsupportedModel):
         Engine(lstm, filled).clipped_sum(torch.randn(6, 5, 4), 1.0)
-
-
-def test_an_engine_that_is_there_when_the_interpreter_ends_says_nothing() -> None:
-    """Then a module's names are gone before what other modules hold: whether it is the end is asked without them."""
-    with mock.patch("decrescendo.clipping.proof.memory.sys", None):
-        Memory().__del__()
