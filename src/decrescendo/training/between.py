@@ -129,10 +129,11 @@ class BetweenSteps:
         """Before the first draw: what is there now was there before anything private was seen."""
         if not self._begun:
             if self._weights is not None:
-                self._settings = settings_of(
-                    self._optimizer
-                )  # schedulers are made, and moved on, after a resumption
+                # Schedulers are made, and moved on, after a resumption.
+                self._settings = settings_of(self._optimizer)
                 self.look()
+            for gone in _BY.keys() - set(_RELEASED):
+                del _BY[gone]
             for key, parameter in ((id(value), value) for value in trainable(self._model).values()):
                 if _RELEASED.get(key) is parameter and _BY[key] != self._run:
                     self.supposed.add(BEGAN_TRAINED)

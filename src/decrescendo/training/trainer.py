@@ -357,7 +357,7 @@ class Trainer:
         held = Held(kept)
         self._between.draw_from(held)
         if isinstance(self._engine, Engine):
-            self._engine.withhold(memory_of((kept, data)), kept_by(self._optimizer))
+            self._engine.withhold(memory_of(data if kept is data else (kept, data)), kept_by(self._optimizer))
         self._life.supposed = tuple(filter(None, supposed))
         return table
 
