@@ -74,7 +74,7 @@ class TestInThePass:
     @staticmethod
     def sets_the_momentum(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
         for state in optimizer.state.values():
-            state["momentum_buffer"] = torch.ones_like(state["momentum_buffer"]) * x.sum()
+            state["momentum_buffer"] = x.detach().sum(0).expand_as(state["momentum_buffer"]).clone()
 
     @staticmethod
     def replaces_the_step(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
@@ -123,8 +123,13 @@ class TestInThePass:
                     trainer.step(batch)
                 late[0] = True
 
-        with pytest.raises(UnsupportedModel):
+        try:
             steps()
+        except UnsupportedModel:
+            return
+        # This alone is said, as it would be of a loop.
+        assert does.__func__.__name__ == "sets_the_momentum"
+        assert REMEMBERED in trainer.finish().assumptions
 
     def test_a_loss_of_two_trainings_carries_nothing_from_one_to_the_other(self) -> None:
         kept: list[Tensor] = []

@@ -64,11 +64,10 @@ _RUNS = count()
 
 
 class _State(NamedTuple):
-    """Of weights and their optimiser."""
+    """Of weights and their optimiser, but for what it remembers: to look at that takes longest."""
 
     weights: bytes
     settings: Settings
-    memory: object
     code: set[str]
     parameters: list[int]
 
@@ -188,17 +187,20 @@ class BetweenSteps:
     def look(self) -> None:
         """Whether weights and optimiser are as the step before left them, and by whose code the next moves them."""
         self._look()
+        self._recall()
 
     def enter(self) -> None:
         """The pass begins: from here to `leave` nothing may move weights or change the optimiser."""
         self._entered = self._look()
 
     def leave(self) -> None:
-        """The weights are about to be moved.
+        """The weights are about to be moved. (What the optimiser remembers is compared with what its last step left:
+        whoever has changed that, it is said.)
 
         Raises:
             UnsupportedModel: weights or the optimiser are other than when the pass began: data in them have no noise.
         """
+        self._recall()
         entered, self._entered = self._entered, None
         if entered is None:
             return
@@ -218,8 +220,7 @@ class BetweenSteps:
 
     def _state(self) -> "_State":
         return _State(
-            self._now(), settings_of(self._optimizer), remembered_by(self._optimizer),
-            supposed_of(self._optimizer, own=len(self._handles)),
+            self._now(), settings_of(self._optimizer), supposed_of(self._optimizer, own=len(self._handles)),
             [id(value) for group in self._optimizer.param_groups for value in group["params"]],
         )  # fmt: skip
 
@@ -262,12 +263,14 @@ class BetweenSteps:
         read = [READ_AND_ENDED] if early and self._read else []
         return (*read, *([ENDED_ON_A_BATCH] if drawn else []))
 
+    def _recall(self) -> None:
+        if self._weights is not None and self._remembered != remembered_by(self._optimizer):
+            self.supposed.add(REMEMBERED)
+
     def _compare(self, state: "_State") -> None:
         """With what the step before left."""
         if self._weights != state.weights:
             self.supposed.add(WRITTEN)
-        if self._remembered != state.memory:
-            self.supposed.add(REMEMBERED)
         if not self._begun or self._settings == state.settings:
             return
         if self._read:
