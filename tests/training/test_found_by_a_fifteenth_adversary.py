@@ -74,7 +74,7 @@ class TestInThePass:
     @staticmethod
     def sets_the_momentum(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
         for state in optimizer.state.values():
-            state["momentum_buffer"] = x.detach().sum(0).expand_as(state["momentum_buffer"]).clone()
+            state["momentum_buffer"] = x.detach().sum().expand_as(state["momentum_buffer"]).clone()
 
     @staticmethod
     def replaces_the_step(optimizer: torch.optim.Optimizer, model: Gated, x: Tensor, losses: Tensor) -> None:
