@@ -301,6 +301,31 @@ class TestBetweenSteps:
         said = {"weights": (WRITTEN,), "memory": (REMEMBERED,), "": ()}[what]
         assert again.finish().assumptions == said
 
+    @pytest.mark.parametrize("own", [False, True])
+    def test_a_parameter_of_ones_own_class_is_said(self, own: bool) -> None:
+        """Its ``grad`` may be code: it wrote raw rows where the noisy gradient was set."""
+        seen: list[Tensor] = []
+
+        class Writing(nn.Parameter):
+            @property
+            def grad(self) -> Any:
+                return Tensor.grad.__get__(self)
+
+            @grad.setter
+            def grad(self, value: Any) -> None:
+                self.data.copy_(seen[0])
+                Tensor.grad.__set__(self, value)
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            seen[:] = [batch[0].detach().sum(0)]
+            return usual(model, batch)
+
+        model = Gated()
+        if own:
+            model.gate = Writing(torch.zeros(3))
+        run = dc.train(model, loss, data(), plan(), torch.optim.SGD(model.parameters(), lr=0.1), seed=1)
+        assert any("Writing" in one for one in run.assumptions) is own
+
     def test_two_trainers_of_one_model_that_are_run_one_after_another(self) -> None:
         model = nn.Linear(3, 1)
         trainers = [trainer_of(model=model) for _ in range(2)]

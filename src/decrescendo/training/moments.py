@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.optimizer import (
     _global_optimizer_post_hooks,  # pyright: ignore[reportPrivateUsage]
     _global_optimizer_pre_hooks,  # pyright: ignore[reportPrivateUsage]
 )
 
+from decrescendo.clipping.proof.whose import is_librarys
 from decrescendo.training.bits import fingerprint
 
 HOOKED = "hooks on the optimiser moved the weights by released and public values alone"
@@ -42,7 +43,12 @@ def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
     hooks += len(_global_optimizer_pre_hooks) + len(_global_optimizer_post_hooks)
     if hooks > own:
         found.add(HOOKED)
-    return found
+    kinds = {type(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return found | {
+        f"{kind.__name__}, a class of parameters that is not of torch, makes of a gradient what it is"
+        for kind in kinds - {nn.Parameter}
+        if not is_librarys(kind)
+    }
 
 
 def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
