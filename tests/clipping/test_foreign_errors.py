@@ -46,12 +46,35 @@ EXACT: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "view_as_complex": lambda m, x: square(
         torch.fft.fft(x) @ torch.view_as_complex(torch.stack([m.real, m.imaginary], -1))
     ),
+    "vjp": lambda m, x: square(m.layer(x) * torch.func.vjp(_cubes, x)[1](torch.ones_like(x[:, 0]))[0][:, :1]),
+    "a Jacobian of each": lambda m, x: square(
+        m.layer(x) * torch.func.vmap(torch.func.jacrev(torch.sin))(x).sum((1, 2))[:, None]
+    ),
     "a complex factor": lambda m, x: square(torch.fft.fft(x) * torch.complex(m.real, m.imaginary)[:, 0]),
 }
+
+
+def _cubes(x: Tensor) -> Tensor:
+    return (x**3).sum(1)
+
+
 REFUSED: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "multi_margin_loss": lambda m, x: fn.multi_margin_loss(m.layer(x), ids(x)).expand(len(x)),
     "its sum": lambda m, x: fn.multi_margin_loss(m.layer(x), ids(x), reduction="sum").expand(len(x)),
     "multilabel_margin_loss": lambda m, x: fn.multilabel_margin_loss(m.layer(x), several(x)).expand(len(x)),
+    "vjp of a sum": lambda m, x: square(
+        m.layer(x) * torch.func.vjp(lambda z: z.sum() ** 2, x)[1](torch.ones(()))[0][:, :1]
+    ),
+    "linearize": lambda m, x: square(m.layer(x) * torch.func.linearize(_cubes, x)[1](x)[:, None]),
+    "packed for a quantized product": lambda m, x: square(
+        m.layer(x)
+        * torch.ops.quantized.linear_dynamic(
+            torch.eye(4),
+            torch.ops.quantized.linear_prepack(
+                torch.quantize_per_tensor(x[:1].expand(8, 4).contiguous(), 0.5, 0, torch.qint8), None
+            ),
+        ).sum()
+    ),
     "one loss for all": lambda m, x: fn.multi_margin_loss(m.layer(x), ids(x)),
     "_foreach_max": lambda m, x: square(m.layer(x)) * torch._foreach_max([x])[0],
     "a product with a sparse buffer": lambda m, x: square(torch.sparse.mm(m.sparse, m.layer(x).T).T),
@@ -72,6 +95,7 @@ def test_it_is_exact(name: str) -> None:
             torch.testing.assert_close(found[key], gradient, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_is_refused_in_our_own_words(name: str) -> None:
     with pytest.raises(DecrescendoError):

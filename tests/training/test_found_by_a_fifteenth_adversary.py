@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset, default_collate
 
 import decrescendo as dc
 from decrescendo.accounting import Filter, RenyiFilter
-from decrescendo.clipping import Engine
+from decrescendo.clipping import Engine, recording
 from decrescendo.clipping.proof.watch import OWN_GENERATOR
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.integrations.loggers import Log
@@ -147,6 +147,19 @@ class TestInThePass:
             Engine(nn.Linear(3, 1), loss).per_example_norms(data())
 
 
+# What is asked about a tensor, not about its numbers; and operations of two tensors into the first.
+ABOUT = """
+    sym_size _version is_signed sym_is_contiguous is_distributed retains_grad _is_zerotensor cudnn_is_acceptable
+    result_type is_leaf _has_compatible_shallow_copy_type storage_offset get_device is_conj is_inference numel
+    is_contiguous size sym_storage_offset is_neg is_floating_point output_nr _debug_has_internal_overlap sym_stride
+    sym_numel _batch_norm_impl_index dim is_complex stride sym_is_contiguous
+"""
+POINTWISE = """
+    __iand__ __ior__ __ixor__ arctan2_ clip_ divide_ float_power_ greater_ greater_equal_ less_ less_equal_ multiply_
+    not_equal_ subtract_ true_divide_
+"""
+
+
 class TestReads:
     """Operations that are made of no others, or return numbers beside tensors, and reach no dispatch mode."""
 
@@ -173,6 +186,64 @@ class TestReads:
 
         with pytest.raises(UnsupportedModel, match="must not leave torch"):
             Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+    @pytest.mark.parametrize("name", ["a scale", "a packed matrix", "a sequence"])
+    @pytest.mark.filterwarnings("ignore")
+    def test_what_it_fills_shows_where_its_name_is_not_known(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Memory that was made empty, and holds something that no operation wrote there."""
+        monkeypatch.setattr(recording, "READS", frozenset())
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return usual(model, batch) * self.CALLS[name](batch[0])
+
+        with pytest.raises(UnsupportedModel, match=r"must see what writes to memory|was never written"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+    @pytest.mark.parametrize(
+        "fill",
+        [
+            lambda empty: None,
+            lambda empty: empty.fill_(2.0),
+            lambda empty: (empty[0].fill_(1.0), empty[1:].fill_(2.0)),
+            lambda empty: empty.numpy().fill(2.0),
+            lambda empty: torch.ones(3, out=empty),
+            lambda empty: empty.add_(2.0),
+        ],
+    )
+    def test_what_is_filled_by_operations_is_no_matter(self, fill: Callable[[Tensor], object]) -> None:
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            fill(empty := torch.empty(3))
+            return usual(model, batch) * (1 + empty.sum())
+
+        engine = Engine(nn.Linear(3, 1), loss)
+        engine.per_example_norms(data())
+        assert not engine.assumptions
+
+    def test_which_operations_return_numbers_or_write_with_no_operation_that_shows(self) -> None:
+        """Of those made of others (a new release of torch's may have more): each was looked at."""
+        numbers, writers = set[str](), set[str]()
+        for name in torch._C._dispatch_get_all_op_names():
+            if name.split("::")[0] not in ("aten", "prims", "quantized", "mkldnn", "mkl", "prim"):
+                continue
+            if not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd"):
+                continue
+            schema = torch._C._get_schema(*(name.split(".") if "." in name else (name, "")))
+            tensors = [a for a in schema.arguments if "Tensor" in str(a.type)]
+            if tensors and not all("Tensor" in str(r.type) for r in schema.returns):
+                numbers.add(name.removeprefix("aten::").split(".")[0])
+            written = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+            if len(tensors) > 1 and any(not a.kwarg_only for a in schema.arguments if a.name in written):
+                writers.add(name.removeprefix("aten::").split(".")[0])
+        # Of these the last are made of operations that are seen; the others count as reads.
+        assert numbers - set(ABOUT.split()) <= {
+            "fbgemm_linear_quantize_weight", "item", "is_nonzero", "_choose_qparams_per_tensor",
+        }  # fmt: skip
+        assert writers - set(POINTWISE.split()) <= {
+            "fbgemm_linear_fp16_weight", "fbgemm_linear_fp16_weight_fp32_activation", "_sobol_engine_ff_",
+            "_sobol_engine_scramble_", "fused_moving_avg_obs_fake_quant", "set_", "set_data",
+        }  # fmt: skip
 
     def test_what_a_generator_of_ones_own_draws_is_said(self) -> None:
         """Its state may be made of data, where no operation shows."""
@@ -394,6 +465,23 @@ class TestPlans:
         trainer = trainer_of()
         with pytest.raises(InvalidValue, match="each record once"):
             next(iter(trainer.batches(make(*data()))))
+
+    @pytest.mark.parametrize("indices", [[[row] for row in range(ROWS)], [row + 0.5 for row in range(ROWS)]])
+    def test_a_record_is_told_by_a_whole_number(self, indices: Any) -> None:
+        with pytest.raises(InvalidType, match="a row's number for each record"):
+            next(iter(trainer_of().batches(Subset(TensorDataset(*data()), indices))))
+
+    def test_no_code_of_a_record_runs_to_tell_it(self) -> None:
+        class Silent:
+            def __repr__(self) -> str:
+                raise AssertionError("it has been asked")
+
+        records = [(row, Silent()) for row in zip(*data(), strict=True)]
+        trainer = trainer_of()
+        batches = trainer.batches(records, collate_fn=lambda some: default_collate([row for row, _ in some]))
+        for batch in batches:
+            trainer.step(batch)
+        assert trainer.finish().ledger.steps == 3
 
     def test_records_that_share_a_part_are_several(self) -> None:
         shared = data()[0][0]

@@ -19,6 +19,7 @@ from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of,
 from decrescendo.clipping.proof.reading import Reading, opened
 from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
+from decrescendo.clipping.proof.surroundings import COLLECTOR
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Recorder, Use
 from decrescendo.clipping.reference import check_losses
@@ -59,7 +60,7 @@ def run(
     check_hooks(parameters.values())
     recorder = Recorder(parameters, watch, workspace.fresh())
     watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
-    with gradients_kept(parameters.values()):
+    with COLLECTOR, gradients_kept(parameters.values()):
         with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
             losses = loss(model, batch)
         return _measured(losses, recorder, parameters, watch, wide=workspace.wide)
@@ -91,6 +92,7 @@ def _measured(
         arrivals[index].d if index in arrivals else _arrived(use, next(captured), watch, wide=wide)
         for index, use in enumerate(uses)
     ]
+    watch.check_blanks()
     if watch.refusal:
         raise UnsupportedModel(watch.refusal)
     check_raised(watch)

@@ -22,7 +22,18 @@ from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, constant_of, is_data
 from decrescendo.clipping.proof.places import Owners, Place, is_uniform
-from decrescendo.clipping.proof.reading import BACKWARD, CHAINS, CTC, DISTANCES, NODES, READS, Reading, opened
+from decrescendo.clipping.proof.reading import (
+    BACKWARD,
+    CHAINS,
+    COUNTED,
+    CTC,
+    DISTANCES,
+    NODES,
+    READS,
+    Reading,
+    check_counted,
+    opened,
+)
 from decrescendo.clipping.proof.storage import is_whole, paused, tensors_of
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
@@ -57,11 +68,9 @@ EXPANSIONS = frozenset({"expand", "broadcast_to", "repeat"})
 _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
-# torch reads the numbers in a tensor of indices.
-_SPLITS = frozenset({Tensor.tensor_split, torch.tensor_split})
 _CALLING = functional.triplet_margin_with_distance_loss
 _NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
-_SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | _SPLITS | _SHAPED.keys() | _NAMED
+_SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +272,6 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
-        elif func in _SPLITS and self._data_in((*args[1:], *kwargs.values())):
-            self.watch.looks.whole("where to split")
         elif func is _CALLING:
             with self:  # what it is given to call is seen
                 return opened(func)(*args, **kwargs)
@@ -283,6 +290,8 @@ class Recorder(TorchFunctionMode):
                 return (args[0].unsqueeze(-1) == torch.arange(classes, device=args[0].device)).long()
         elif func is _PAD and isinstance(self.watch.label(args[0]), Place):
             return padded_again(self.watch, *args)
+        elif func in COUNTED and func not in MODES:
+            check_counted(self.watch, func, args, kwargs)
         return self._run(func, args, kwargs)
 
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -592,7 +601,7 @@ def _roots(found: list[Tracked]) -> tuple[str, ...]:
 
 
 def _nodes_of(values: Iterable[Any]) -> list[Any]:
-    return [get_gradient_edge(tensor).node for tensor in tensors_of(values) if tensor.requires_grad]
+    return [tensor.grad_fn for tensor in tensors_of(values) if tensor.grad_fn is not None]
 
 
 def leaves(tensor: Tensor) -> Iterator[int]:

@@ -1,6 +1,7 @@
 """What training draws batches from: columns of tensors, or anything with a length and items, as numbered rows."""
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -28,6 +29,8 @@ from decrescendo.training.examples import (
 ROWS_APART = (
     "Rows.take makes each row from its own example (compared: one row of the first batch, taken by itself)"
 )
+# What is written alike where it is alike.
+_WRITTEN = (int, float, complex, str, bytes, type(None), np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,7 @@ def check_distinct(data: object) -> None:
     if isinstance(data, Subset):
         part = cast("Subset[Any]", data)
         count = len(cast("Any", part.dataset))
-        _check_once([int(index) % max(count, 1) for index in part.indices], "Subset")
+        _check_once([_number_of(index) % max(count, 1) for index in part.indices], "Subset")
         check_distinct(part.dataset)
     elif isinstance(data, ConcatDataset):
         parts = cast("ConcatDataset[Any]", data).datasets
@@ -165,11 +168,26 @@ def check_distinct(data: object) -> None:
         _check_once([mark for mark in marks if mark is not None], "list")
 
 
+def _number_of(index: object) -> int:
+    try:
+        return operator.index(cast("Any", index))
+    except TypeError:
+        raise InvalidType(
+            f"a Subset must have a row's number for each record, got a {type(index).__name__} among its indices. Of "
+            "records with several rows give a Dataset of your own, whose [i] is record i"
+        ) from None
+
+
 def _mark_of(record: object) -> object:
     """What two records in a list have in common if they are one; ``None`` where that cannot be told."""
     if isinstance(record, tuple):
         marks = [_mark_of(item) for item in cast("tuple[object, ...]", record)]
-        rest = [repr(item) for item, mark in zip(record, marks, strict=True) if mark is None]
+        # (Of other objects no code is run.)
+        rest = [
+            repr(item) if isinstance(item, _WRITTEN) else id(item)
+            for item, mark in zip(record, marks, strict=True)
+            if mark is None
+        ]
         return None if len(rest) == len(marks) else (*filter(None, marks), *rest)
     if isinstance(record, Tensor) and record.layout == torch.strided and record.numel():
         return record.data_ptr(), record.shape, record.stride(), record.dtype

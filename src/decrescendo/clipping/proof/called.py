@@ -1,6 +1,7 @@
 """Code of the program's that torch's own code calls while a function of it runs: no mode for functions is on there."""
 
 import functools
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -14,6 +15,11 @@ from decrescendo.clipping.proof.whose import code_of, is_own, is_program
 
 _C = cast("Any", torch)._C
 _TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
+# Of these namespaces torch itself puts no code in from Python later on, but for shapes and for vmap.
+_PUBLISHED = frozenset({"aten", "prim", "mkldnn", "mkl", "quantized"})
+_LATER = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition")
+_IMPLEMENTED: set[str] = cast("Any", torch.library)._impls
+_TORCHS_OWN = frozenset(_IMPLEMENTED)
 _OVERLOADS = frozenset({OpOverload, OpOverloadPacket})
 _DEPTH, _AT = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at
 INDICES = frozenset({Tensor.__getitem__, Tensor.__setitem__})
@@ -65,12 +71,23 @@ def called(
         name = name.replace(".", "::", 1) if "::" not in name else name
         if name.split("::")[0] not in _TORCHS and name.split(".")[0] not in DECLARED:
             yield name.removesuffix(".default")
+    if sys.getprofile() is not None or sys.gettrace() is not None:
+        yield "a function given to sys.setprofile or sys.settrace"
+    if len(_IMPLEMENTED) != len(_TORCHS_OWN):
+        yield from _replaced(len(_IMPLEMENTED))
     modes = _DEPTH()
     if modes and (top := _AT(modes - 1)) is not watch and not _keeps(top):
         yield type(top).__name__
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) not in _ORDINARY:
             yield from _strange(value)
+
+
+@functools.cache
+def _replaced(_count: int) -> tuple[str, ...]:
+    """Operations of torch's for which code was put in since the library was imported; asked when their count is new."""
+    keys = (key for key in _IMPLEMENTED - _TORCHS_OWN if not key.endswith(_LATER))
+    return tuple(sorted(key.replace("/", "::", 1) for key in keys if key.split("/")[0] in _PUBLISHED))
 
 
 def _strange(value: object) -> Iterator[str]:
@@ -91,6 +108,13 @@ def _answers(kind: type) -> bool:
     """Whether code of the program's answers where torch asks an object for a number, or for several."""
     found = (code_of(getattr(kind, name, None)) for name in _ASKED)
     return any(code is not None and is_own(code.co_filename) for code in found)
+
+
+@functools.cache
+def is_answering(kind: type) -> bool:
+    """Whether code of a program's runs for the operations on tensors of a class."""
+    code = code_of(getattr(getattr(kind, "__torch_dispatch__", None), "__func__", None))
+    return code is not None and is_program(code.co_filename)
 
 
 @functools.cache

@@ -95,7 +95,7 @@ class Looks:
             return self.number()
         else:
             answer = func(*args, **kwargs)
-            if answer != self.count:
+            if type(answer) is not int or answer != self.count:
                 self.whole("a whole number of them")
         event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
         self.script.events.append(event)

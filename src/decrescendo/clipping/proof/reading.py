@@ -1,6 +1,6 @@
 """Functions by which Python gets at the numbers of a tensor past the dispatcher, or with numbers read from one."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any, cast
 
@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.proof.counts import SIZES, is_given
+from decrescendo.clipping.proof.labels import Mixed, is_data
 from decrescendo.clipping.proof.watch import Watch
 
 _Method = Callable[..., Any]
@@ -21,7 +22,8 @@ _READ: frozenset[_Method] = frozenset(
     )
     if (method := getattr(Tensor, name, None)) is not None
 )  # fmt: skip
-# Operations made of no others that take numbers out of memory by themselves: no dispatch mode sees them.
+# Operations made of no others that take numbers out of memory by themselves: no dispatch mode sees them. (Where one of
+# them fills a tensor `Watch.check_blanks` finds that too, of all that there are.)
 _UNSEEN = (
     "choose_qparams_optimized", "_rowwise_prune", "_saturate_weight_to_fp16", "_sobol_engine_draw",
     "_sobol_engine_ff_", "_sobol_engine_scramble_", "_sobol_engine_initialize_state_",
@@ -39,6 +41,15 @@ def _forms(name: str) -> Iterator[_Method]:
 
 
 READS = _READ.union(form for name in _UNSEEN for form in _forms(name))
+# Those that read how many rows, or where to split, in their second argument. No dispatch mode sees that.
+COUNTED: frozenset[_Method] = frozenset({Tensor.tensor_split}).union(
+    form
+    for name in (
+        "_pad_packed_sequence", "tensor_split", "gru", "lstm", "rnn_tanh", "rnn_relu", "quantized_gru",
+        "quantized_lstm",
+    )
+    for form in _forms(name)
+)  # fmt: skip
 CTC: frozenset[_Method] = frozenset({functional.ctc_loss, torch.ctc_loss})
 # Backward passes, which call code of the program's.
 BACKWARD: frozenset[_Method] = frozenset({torch.autograd.grad, torch.autograd.backward, Tensor.backward})
@@ -61,6 +72,8 @@ class Reading(TorchFunctionMode):
         if func in BACKWARD:
             with self:
                 return opened(func)(*args, **(kwargs or {}))
+        if func in COUNTED:
+            check_counted(self._watch, func, args, kwargs or {})
         if func in READS:
             self._watch.read(func, args, kwargs or {})
         elif func in NODES:
@@ -74,6 +87,21 @@ class Reading(TorchFunctionMode):
             with self._watch.counts.quiet():
                 return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+def check_counted(watch: Watch, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse numbers of rows, or places to split at, that are made of the data; recurrent layers' states may be."""
+    names = {"batch_sizes", "tensor_indices_or_sections", "indices_or_sections"} & kwargs.keys()
+    padded = "batch_first" in kwargs or (len(args) > 3 and isinstance(args[3], bool))
+    states = padded and "pad" not in str(func)
+    given = [kwargs[name] for name in names] + ([] if states else list(args[1:2]))
+    if any(isinstance(value, Tensor) and is_data(watch.label(value)) for value in given):
+        rows = watch.label(args[0]) if args else None
+        if isinstance(rows, Mixed):
+            watch.refuse(
+                f"packed sequences must have one sequence an example, or the same number for each, but {rows.why}"
+            )
+        watch.looks.whole("where to split, or how many sequences have each step,")
 
 
 def opened(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -72,6 +72,18 @@ def is_whole(target: Tensor) -> bool:
     return True
 
 
+def is_blank(tensor: Tensor) -> bool:
+    """Whether every bit of a tensor is zero.
+
+    >>> is_blank(torch.zeros(2, 3)), is_blank(torch.tensor(-0.0)), is_blank(torch.zeros(0))
+    (True, False, True)
+    """
+    if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+        return True
+    with paused(), FUNCTIONS_OFF():
+        return not tensor.detach().unsqueeze(-1).contiguous().view(torch.uint8).any()
+
+
 def key_of(tensor: Tensor) -> int:
     """Of the memory a tensor lies in; negative for those without one."""
     if HAS_FUNCTION_MODES():
@@ -161,5 +173,7 @@ def content_of(tensor: Tensor) -> object:
         return ()  # it has none
     if tensor.numel() > 64:
         # In short: scripts of many passes are remembered.
-        return hashlib.sha256(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()).digest()
+        return hashlib.sha256(
+            tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
+        ).digest()
     return str(tensor.dtype), repr(tensor.detach().flatten().tolist())

@@ -1,5 +1,7 @@
 """torch's global settings: by these the same operation computes something else, and no operation shows them."""
 
+import gc
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -11,14 +13,43 @@ from decrescendo.errors import UnsupportedModel
 _C, _BACKENDS = cast("Any", torch)._C, cast("Any", torch).backends
 _SMALLEST, _ONE = 5e-324, 1.0
 CHANGED = (
-    "a pass must leave torch's global settings as they are (default dtype, threads, flush_denormal, ..), as no "
-    "operation shows them, got one that is changed in the pass. Set it before training"
+    "a pass must leave torch's global settings (default dtype, threads, flush_denormal, ..) and the garbage collector "
+    "as they are, as no operation shows them, got one that is changed in the pass. Set it before training"
 )
+
+
+class _Collector:
+    """Python's garbage collector, which stands still in a pass: what it calls would run while the proof looks at an
+    operation, and at nothing else."""
+
+    def __init__(self) -> None:
+        self._lock, self._passes, self._ran = threading.Lock(), 0, False
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._passes:
+                self._ran = gc.isenabled()
+                gc.disable()
+            self._passes += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._passes -= 1
+            if not self._passes and self._ran:
+                gc.enable()
+
+
+COLLECTOR = _Collector()
 
 
 def is_flushing() -> bool:
     """Whether numbers below the normal ones are taken for zero."""
     return _SMALLEST * _ONE == 0
+
+
+def is_traced() -> bool:
+    """Whether operations are written down for another run, with what they were given now (`torch.func.linearize`)."""
+    return _C._get_dispatch_mode(_C._TorchDispatchModeKey.PROXY) is not None
 
 
 def settings() -> tuple[object, ...]:

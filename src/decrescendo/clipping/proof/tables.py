@@ -4,6 +4,7 @@ Longer than most files: most of it is a table.
 """
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -19,6 +20,7 @@ from decrescendo.clipping.proof.labels import (
     Place,
     Public,
     constant_of,
+    is_data,
     is_fixed,
 )
 from decrescendo.clipping.proof.signatures import Rule, signature
@@ -362,6 +364,13 @@ def _bag_weights(call: Call) -> Label:
     )
 
 
+def _quantised(call: Call) -> Label:
+    """With one scale and one zero point for all, however many are given."""
+    if any(is_data(call.label(cast("Tensor", call.args[name]))) for name in ("scale", "zero_point")):
+        return call.mixed(SUMMED)
+    return pointwise(replace(call, tensors=call.tensors[:1]))
+
+
 def _searched(call: Call) -> Label | Sequence[Label]:
     first = call.args["sorted_sequence"]
     return signature("A,.->." if first.dim() == 1 else ".A,.B->.B")(call)
@@ -377,7 +386,7 @@ celu_backward mish_backward logit_backward huber softplus rsub fmod remainder wh
 native_dropout_backward
 normal poisson binomial _conj_physical mvlgamma special_zeta fused_dropout lift lift_fresh_copy detach_copy
 fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward
-_fake_quantize_learnable_per_tensor_affine _unsafe_view alias _test_check_tensor isclose
+_unsafe_view alias _test_check_tensor isclose
 _conj resolve_conj _neg_view zero clamp_min clamp_max rrelu_with_noise rrelu_with_noise_backward _standard_gamma
 """
 _FILLS = """
@@ -462,7 +471,7 @@ RULES: dict[str, Rule] = {
         for tail, text in zip(("", "_backward"), texts, strict=True)
     },
     "linalg_lstsq": _least_squares, "diag_embed": _diag_embed, "_ctc_loss": _ctc, "_ctc_loss_backward": _ctc,
-    "_trilinear": _trilinear, "searchsorted": _searched,
+    "_fake_quantize_learnable_per_tensor_affine": _quantised, "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
          "binary_cross_entropy_with_logits"), _chosen_loss(pointwise)

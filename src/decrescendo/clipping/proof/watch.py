@@ -6,6 +6,7 @@ Below autograd, views, ``.data``, hooks, compiled or functional code all look al
 Longer than most files: what happens to the labels at one operation is one walk.
 """
 
+import gc
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
-from decrescendo.clipping.proof.called import ASKS, INDICES, LISTS, called, is_unseen
+from decrescendo.clipping.proof.called import ASKS, INDICES, LISTS, called, is_answering, is_unseen
 from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import (
     LAID_ALONG,
@@ -43,6 +44,7 @@ from decrescendo.clipping.proof.storage import (
     Pausable,
     content_of,
     exactly,
+    is_blank,
     is_whole,
     key_of,
     kind_of,
@@ -53,7 +55,7 @@ from decrescendo.clipping.proof.storage import (
     tensors_of,
 )
 from decrescendo.clipping.proof.stream import Stream
-from decrescendo.clipping.proof.surroundings import CHANGED, is_flushing
+from decrescendo.clipping.proof.surroundings import CHANGED, COLLECTOR, is_flushing, is_traced
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.clipping.proof.whose import line
 from decrescendo.errors import UnsupportedModel
@@ -70,6 +72,8 @@ _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 # Where the backward pass of the CTC loss is given what its forward pass kept.
 _ALPHAS = 6
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
+_TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
+_CALLS = "{}, whose code torch calls, keeps nothing of the data"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
 
@@ -119,6 +123,10 @@ class Watch(Pausable):
         # The dtype with the fewest digits in which output gradients came.
         self.coarsest = torch.float64
         self.refusal = ""
+        # Memory that was made empty and put to zero, by storage: no operation has written there since.
+        self.blank: dict[int, Tensor] = {}
+        # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
+        self.packed: dict[int, Owners | None] = {}
         # An operation that raised an error which the program caught.
         self.raised = ""
         # Constants of the batch's length that were taken for rows, by where they occur; before which event.
@@ -166,13 +174,21 @@ class Watch(Pausable):
         self.looks.check_saving()
         self.looks.check_profiler(self.labels.counting)
         for name in called(self, func, types, args, kwargs):
-            self.memory.assumed.add(f"{name}, whose code torch calls, keeps nothing of the data")
+            self.memory.assumed.add(_CALLS.format(name))
         if func in LISTS and (
             tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
         ):  # it reads them where no dispatch mode is on
             self.looks.check_read(str(func.__name__), tensors, lambda _: None)
         if func in ASKS and is_unseen():
             self.looks.check_read(str(func.__name__), tensors_of(args), lambda _: None)
+
+    def __enter__(self) -> "Watch":
+        COLLECTOR.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        COLLECTOR.__exit__()
 
     supports_higher_order_operators = True
 
@@ -193,7 +209,9 @@ class Watch(Pausable):
         for kind in types:
             if kind not in _PLAIN:
                 if kind.__module__.startswith("torch._subclasses"):
-                    self.refuse("a pass must be run, but a part of it is traced. Trace or compile it before")
+                    self.refuse(_TRACED)
+                if is_answering(kind):
+                    self.memory.assumed.add(_CALLS.format(f"{kind.__name__}.__torch_dispatch__"))
                 return NotImplemented  # what such a tensor is made of comes here
         if not HAS_FUNCTION_MODES():
             return self._dispatch(func, args, kwargs)
@@ -201,7 +219,11 @@ class Watch(Pausable):
             return self._dispatch(func, args, kwargs)
 
     def _dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
-        if torch.get_default_dtype() is not self.dtype or is_flushing() is not self.flushing:
+        if (
+            torch.get_default_dtype() is not self.dtype
+            or is_flushing() is not self.flushing
+            or gc.isenabled()
+        ):
             self.refuse(CHANGED)
         at = len(self.script.events)
         recipe = self.recipes.get(at)
@@ -232,6 +254,8 @@ class Watch(Pausable):
 
     def _follow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, at: int) -> Any:
         """Run an operation, and ask the rules what it does to labels."""
+        if is_traced():
+            self.refuse(_TRACED)
         op = operation(func)
         tensors: list[Tensor] = []
         numbers: list[object] = []
@@ -306,16 +330,25 @@ class Watch(Pausable):
         before = args, kwargs or {}
         if op.written and not op.moves:
             self._check_targets(op, args, kwargs or {}, data)
+            if self.blank:
+                self._end_blanks(op, args, kwargs or {})
             if data:
                 before = self._as_they_were(op, before, inputs, known)
+        unknown = op.rule is None and data and not op.written and not op.views
+        held = _contents(tensors) if unknown else None
         output = self._call(func, args, kwargs)
         made = [output] if isinstance(output, Tensor) else tensors_of((output,))
+        if held is not None and held != _contents(tensors):
+            self.refuse(
+                f"the proof must see what writes to memory, but {op.name} writes to what it is given. {_NO_STATE}"
+            )
         if drawing:
             self.stream.end()
         if op.special:
             if op.empties:
                 for tensor in made:
                     tensor.zero_()  # what was in this memory before must not be seen
+                    self.blank[storage_key(tensor)] = tensor
             if op.lifts:
                 given, wired = (*given, content_of(made[0])), ()
             if op.unread:
@@ -694,6 +727,27 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
 
+    def _end_blanks(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Operations are going to write where none has written; what is written over as a whole is of no interest."""
+        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
+        for name in op.written:
+            for target in tensors_of([bound.get(name)]):
+                blank = self.blank.pop(key_of(target), None)
+                if blank is not None and not (name in op.overwritten and is_whole(target)):
+                    self._check_blank(blank)
+
+    def check_blanks(self) -> None:
+        """Refuse a pass in which something else than the operations that are seen has written to memory."""
+        for blank in self.blank.values():
+            self._check_blank(blank)
+
+    def _check_blank(self, blank: Tensor) -> None:
+        if key_of(blank) not in self.labels.exposed and not is_blank(blank):
+            self.refuse(
+                "the proof must see what writes to memory, but an operation that is made of no others filled a tensor "
+                f"of shape {tuple(blank.shape)} where nothing is seen. Use torch's ordinary operations"
+            )
+
     def _store(self, target: Tensor, label: Label, op: Operation) -> None:
         key = key_of(target)
         old = self.labels.mark_of(key)[0]
@@ -716,6 +770,12 @@ class Watch(Pausable):
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
     return tuple(tensor.shape for tensor in made)
+
+
+def _contents(tensors: Sequence[Tensor]) -> list[object]:
+    """The numbers in memory of those that show them."""
+    plain = (t for t in tensors if t.layout is torch.strided and not t.is_quantized and not t.is_nested)
+    return list(map(content_of, plain))
 
 
 def _is_one_number(tensor: Tensor) -> bool:

@@ -22,10 +22,12 @@ from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data, is_fixed
 from decrescendo.clipping.proof.places import Owners, is_uniform
+from decrescendo.clipping.proof.reading import check_counted
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused, unseen
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
+from decrescendo.clipping.recurrent.padding import sizes_of
 from decrescendo.clipping.recurrent.scan import Mode, Steps, Trace, Weights, forward
 from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams
 from decrescendo.clipping.rules.rule import Kernel
@@ -202,10 +204,10 @@ def run_recurrent(
         )
     packing = None
     if is_packed:
-        with paused():
-            sizes = tuple(cast("list[int]", bound["batch_sizes"].tolist()))
         if not isinstance(label, Place):
+            check_counted(tape.watch, func, args, kwargs)
             return func(*args, **kwargs)
+        sizes = sizes_of(tape.watch, label, bound["batch_sizes"])
         with paused():
             owners = label.owners or Owners(torch.cat([torch.arange(tape.batch)[:size] for size in sizes]))
         packing = tape.packing(owners, sizes)

@@ -70,6 +70,31 @@ def _slots(sizes: Tensor, length: int, device: torch.device) -> Tensor:
     return packing.slots // packing.length * length + packing.slots % packing.length
 
 
+def sizes_of(watch: Watch, label: Place, sizes: Tensor) -> tuple[int, ...]:
+    """How many sequences have each step, read from the tensor that packing rows of that label made, or from a constant.
+
+    Raises:
+        UnsupportedModel: the data made it in another way, or the rows are not those of so many sequences.
+    """
+    if is_data(watch.label(sizes)) and watch.packed.get(watch.written(sizes), packed_up) is not label.owners:
+        watch.looks.whole("how many sequences have each step")
+    with paused():
+        read = tuple(cast("list[int]", sizes.tolist()))
+        units, rows = watch.units(label), sum(read)
+        example = torch.arange(units) if label.owners is None else label.owners.example.cpu()
+        example = example.repeat_interleave(label.inner).repeat(label.outer)
+        parts = [example[: max(size, 0)] for size in read]
+        same = (
+            not label.dim and bool(parts) and len(example) == rows and torch.equal(torch.cat(parts), example)
+        )
+    if not same:
+        watch.refuse(
+            "packed sequences must be packed by pack_padded_sequence, or hold the same steps of each example, got "
+            "numbers of sequences at each step that are not those of the rows"
+        )
+    return read
+
+
 def packed_up(watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool) -> tuple[Tensor, Tensor]:
     """What ``torch._VF._pack_padded_sequence`` returns."""
     with torch.no_grad():
@@ -78,7 +103,10 @@ def packed_up(watch: Watch, given: Tensor, lengths: Tensor, batch_first: bool) -
     sequences, length = given.shape[:2]
     with paused():
         slots = _slots(sizes, length, given.device)
-    move = Move(watch, True, slots, sequences, length, watch.label(given), watch.label(packed))
+    label = watch.label(packed)
+    if isinstance(label, Place):
+        watch.packed[watch.written(sizes)] = label.owners
+    move = Move(watch, True, slots, sequences, length, watch.label(given), label)
     return cast("Tensor", _Moved.apply(move, given, lambda: packed)), sizes
 
 
@@ -94,8 +122,9 @@ def padded_again(
     watch.consume("pad_packed_sequence", data, numbers=(batch_first, padding_value, total_length))
     label = watch.label(data)
     assert isinstance(label, Place)
+    sizes = sizes_of(watch, label, batch_sizes)
     with paused():
-        sequences, length = int(batch_sizes[0]), max(total_length, len(batch_sizes))
+        sequences, length = sizes[0], max(total_length, len(sizes))
         lengths = (batch_sizes.unsqueeze(1) > torch.arange(sequences)).sum(0)
         example = torch.arange(watch.count) if label.owners is None else label.owners.example
         order = in_order(example[:sequences], watch.count)

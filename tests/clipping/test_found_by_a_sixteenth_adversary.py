@@ -1,0 +1,280 @@
+"""What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile."""
+
+import gc
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import tree_map
+
+from decrescendo.clipping import Engine, Reference
+from decrescendo.errors import UnsupportedModel
+
+ROWS = 8
+aten: Any = torch.ops.aten
+# Public rows, and layers that nobody trains.
+PUBLIC = torch.arange(1.0, 5.0)[:, None]
+GRU, LSTM = nn.GRU(1, 1).requires_grad_(False), nn.LSTM(1, 1).requires_grad_(False)
+WEIGHTS = {kind: [p.detach() for p in layer.parameters()] for kind, layer in (("gru", GRU), ("lstm", LSTM))}
+SETTINGS = (True, 1, 0.0, False, False)
+
+
+def data() -> Tensor:
+    return torch.rand(ROWS, 3, generator=torch.Generator().manual_seed(0)) + 0.1
+
+
+def scaled(factor: Callable[[Tensor], Any]) -> Callable[[nn.Module, Tensor], Tensor]:
+    """A loss whose sign, or scale, hangs on one number for all examples."""
+    return lambda model, x: model(torch.ones_like(x)).sum(1) * factor(x)
+
+
+def sizes(x: Tensor) -> Tensor:
+    """Of record 0: two steps with (3, 1) or (2, 2) sequences."""
+    one = (x[0, 0] > 0.5).long()
+    return torch.stack([2 + one, 2 - one])
+
+
+def states(kind: str) -> Any:
+    state = torch.zeros(1, 3, 1)
+    return [state, state] if kind == "lstm" else state
+
+
+class TestCounts:
+    """How many rows a sequence or a part has is read from memory: no dispatch mode sees it."""
+
+    READS: ClassVar[dict[str, Callable[[Tensor], Any]]] = {
+        "padded again": lambda x: pad_packed_sequence(PackedSequence(PUBLIC, sizes(x)), True)[0].shape[0],
+        "by torch's name": lambda x: torch._VF._pad_packed_sequence(PUBLIC, sizes(x), True, 0.0, 0)[0].shape[
+            0
+        ],  # type: ignore[attr-defined]
+        "by its packet": lambda x: aten._pad_packed_sequence(PUBLIC, sizes(x), True, 0.0, 0)[0].shape[0],
+        "by its overload": lambda x: aten._pad_packed_sequence.default(PUBLIC, sizes(x), True, 0.0, 0)[
+            0
+        ].shape[0],
+        "a layer": lambda x: GRU(PackedSequence(PUBLIC, sizes(x)))[1].shape[1],
+        "an overload of a layer": lambda x: aten.gru.data(
+            PUBLIC, sizes(x), states("gru"), WEIGHTS["gru"], *SETTINGS
+        )[1].shape[1],
+        "with states": lambda x: aten.lstm.data(PUBLIC, sizes(x), states("lstm"), WEIGHTS["lstm"], *SETTINGS)[
+            1
+        ].shape[1],
+        "a split": lambda x: torch.tensor_split(PUBLIC, sizes(x))[0].shape[0],
+        "a split by its overload": lambda x: aten.tensor_split.tensor_indices_or_sections(PUBLIC, sizes(x))[
+            0
+        ].shape[0],
+    }
+
+    @pytest.mark.parametrize("name", READS)
+    def test_data_are_not_read_for_them(self, name: str) -> None:
+        with pytest.raises(UnsupportedModel, match="where to split, or how many"):
+            Engine(nn.Linear(3, 1), scaled(self.READS[name])).per_example_norms(data())
+
+    def test_nor_in_a_backward_pass(self) -> None:
+        read: list[int] = [0]
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            hidden = model(x)
+            hidden.register_hook(lambda g: read.append(torch.tensor_split(PUBLIC, sizes(x))[0].shape[0]))
+            return hidden.sum(1)
+
+        with pytest.raises(UnsupportedModel, match="where to split, or how many"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+    @pytest.mark.parametrize("enters", ["padded again", "a layer"])
+    def test_rows_that_are_packed_come_with_the_sizes_that_packing_gave(self, enters: str) -> None:
+        """Other sizes may be another example's: of one sequence more in the second step, or less."""
+
+        def loss(model: Any, x: Tensor) -> Tensor:
+            lengths = 2 + (x[:, 0] > 0.5).long()
+            packed = pack_padded_sequence(x.unsqueeze(2), lengths, batch_first=True, enforce_sorted=False)
+            other = pack_padded_sequence(
+                x.unsqueeze(2), lengths.flip(0), batch_first=True, enforce_sorted=False
+            ).batch_sizes
+            mixed = packed._replace(batch_sizes=other * 1)
+            if enters == "a layer":
+                return model(torch.ones_like(x)).sum(1) + GRU(mixed)[1].sum((0, 2))
+            return model(torch.ones_like(x)).sum(1) + pad_packed_sequence(mixed, True)[0].sum((1, 2))
+
+        with pytest.raises(UnsupportedModel, match="how many sequences have each step"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+    def test_rows_one_example_after_another_are_not_those_of_one_step_after_another(self) -> None:
+        def loss(model: Any, x: Tensor) -> Tensor:
+            packed = PackedSequence(x.flatten()[:, None], torch.tensor([len(x)] * 3))
+            return model(torch.ones_like(x)).sum(1) + pad_packed_sequence(packed, True)[0].sum((1, 2))
+
+        with pytest.raises(UnsupportedModel, match="not those of the rows"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+
+class TestWrites:
+    def test_statistics_that_a_schema_does_not_speak_of(self) -> None:
+        def factor(x: Tensor) -> Tensor:
+            mean = torch.full((3,), 0.25)
+            torch.batch_norm_update_stats(x, mean, torch.ones(3), 1.0)
+            return mean.sum().sign()
+
+        with pytest.raises(UnsupportedModel, match="must see what writes to memory"):
+            Engine(nn.Linear(3, 1), scaled(factor)).per_example_norms(data())
+
+    def test_nor_are_they_left_in_a_model(self) -> None:
+        class Kept(nn.Linear):
+            def __init__(self) -> None:
+                super().__init__(3, 1)
+                self.register_buffer("mean", torch.zeros(3))
+
+            def forward(self, x: Tensor) -> Tensor:
+                torch.batch_norm_update_stats(x, self.mean, torch.ones(3), 1.0)
+                return super().forward(x)
+
+        with pytest.raises(UnsupportedModel, match="must see what writes to memory"):
+            Engine(Kept(), lambda model, x: model(x).sum(1)).per_example_norms(data())
+
+
+class TestQuantised:
+    @staticmethod
+    def quantised(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
+        return torch._fake_quantize_learnable_per_tensor_affine(x, scale, zero, -128, 127, 1.0)
+
+    @pytest.mark.parametrize("which", ["scale", "zero point"])
+    def test_the_first_of_several_scales_is_that_of_all(self, which: str) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            own, same = x[:, 0], torch.ones(len(x))
+            made = self.quantised(own, own, same) if which == "scale" else self.quantised(own, same, own)
+            return (model(x) * made[:, None]).sum(1)
+
+        with pytest.raises(UnsupportedModel, match="several examples are put together"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+
+    def test_one_that_is_public_is_fine(self) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            return model(self.quantised(x, torch.tensor([0.25]), torch.tensor([0.0]))).sum(1)
+
+        model = nn.Linear(3, 1)
+        engine = Engine(model, loss)
+        torch.testing.assert_close(
+            engine.per_example_norms(data()), Reference(model, loss).per_example_norms(data())
+        )
+        assert not engine.assumptions
+
+
+class Wrapped(Tensor):
+    """A tensor round another, whose operations are the program's."""
+
+    inner: Tensor
+    seen: ClassVar[list[float]] = []
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls: type["Wrapped"], inner: Tensor) -> "Wrapped":
+        made = Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        bare = tree_map(lambda value: value.inner if isinstance(value, Wrapped) else value, args)
+        cls.seen.append(bare[0].tolist()[0][0])
+        return func(*bare, **(kwargs or {}))
+
+
+@contextmanager
+def eager_collector() -> Generator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+class TestCode:
+    """Code that runs where no function of the program's is called: it is kept from running, or said."""
+
+    def test_operations_of_a_tensors_class_are_said(self) -> None:
+        def factor(x: Tensor) -> float:
+            torch.add(Wrapped(x), 1.0)
+            return 1.0 if Wrapped.seen else -1.0
+
+        engine = Engine(nn.Linear(3, 1), scaled(factor))
+        engine.per_example_norms(data())
+        assert any("Wrapped.__torch_dispatch__" in one for one in engine.assumptions)
+
+    def test_nothing_is_collected_in_a_pass(self) -> None:
+        ran: list[bool] = []
+        passing = [False]
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            passing[0] = True
+            for _ in range(20):
+                x = x + torch.zeros(3)
+            out = model(x).sum(1)
+            passing[0] = False
+            return out
+
+        def called(phase: str, info: object) -> None:
+            ran.append(passing[0])
+
+        gc.callbacks.append(called)
+        try:
+            with eager_collector():
+                assert gc.isenabled()
+                engine = Engine(nn.Linear(3, 1), loss)
+                engine.per_example_norms(data())
+                assert gc.isenabled()
+        finally:
+            gc.callbacks.remove(called)
+        # It does run before and after.
+        assert ran
+        assert not any(ran)
+        assert not engine.assumptions
+
+    def test_a_pass_that_turns_it_on_is_refused(self) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            gc.enable()
+            return model(x).sum(1)
+
+        with pytest.raises(UnsupportedModel, match="garbage collector"):
+            Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+        assert gc.isenabled()
+
+    def test_one_that_was_off_stays_off(self) -> None:
+        gc.disable()
+        try:
+            Engine(nn.Linear(3, 1), lambda model, x: model(x).sum(1)).per_example_norms(data())
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
+
+    def test_a_profile_is_said(self) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            before = sys.getprofile()
+            sys.setprofile(lambda frame, event, argument: None)
+            x = x + 0.0
+            sys.setprofile(before)
+            return model(x).sum(1)
+
+        engine = Engine(nn.Linear(3, 1), loss)
+        engine.per_example_norms(data())
+        assert any("sys.setprofile" in one for one in engine.assumptions)
+
+    def test_an_operation_in_torchs_own_name_is_said(self) -> None:
+        library = torch.library.Library("aten", "FRAGMENT")
+        try:
+            library.define("a_sixteenth_adversarys(Tensor x) -> Tensor")
+            library.impl("a_sixteenth_adversarys", lambda x: x.clone(), "CPU")
+
+            def loss(model: nn.Module, x: Tensor) -> Tensor:
+                aten.a_sixteenth_adversarys(x)
+                return model(x).sum(1)
+
+            engine = Engine(nn.Linear(3, 1), loss)
+            engine.per_example_norms(data())
+            assert any("a_sixteenth_adversarys" in one for one in engine.assumptions)
+        finally:
+            library._destroy()
