@@ -1,5 +1,12 @@
-"""Operations that take a parameter directly, in every layout, against the slow loop."""
+"""Operations that take a parameter directly, in every layout, against the slow loop; and what the labels say of all."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import overloads
 import pytest
 import torch
 from clipping_cases import loss
@@ -8,6 +15,7 @@ from often import some
 from operation_cases import OPERATIONS
 
 from decrescendo.clipping import Engine, EngineSettings
+from decrescendo.clipping.proof.labels import Mixed, Place, Public
 from decrescendo.clipping.rules.fallback import FallbackKernel
 
 # What vmap does: forms without a closed form of their own.
@@ -104,3 +112,53 @@ def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str)
         alone = engine.clipped_sum(tuple(rows[row : row + 1] for rows in batch), limit)
         length = torch.cat([g.double().flatten() for g in alone.gradients.values()]).norm()
         assert float(length) <= limit
+
+
+OVERLOADS = overloads.overloads()
+
+
+def called(names: list[str], tries: int) -> list[dict[str, Any]]:
+    """What random calls of overloads of torch's came to."""
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        str(Path(overloads.__file__)),
+        "--tries",
+        str(tries),
+        "--seconds",
+        "60",
+    ]
+    done = subprocess.run([*command, *names], check=True, capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_labels(found: list[dict[str, Any]]) -> None:
+    assert [one for one in found if one["broken"]] == []
+    # Of many no random arguments make sense; the labels of as many were held against something.
+    assert sum(one["accepted"] > 0 for one in found) > 0.4 * len(found)
+
+
+def test_labels_hold_where_operations_are_called_at_random() -> None:
+    check_labels(called(OVERLOADS[::30], 12))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(8))
+def test_labels_hold_of_every_overload(part: int) -> None:
+    check_labels(called(OVERLOADS[part::8], 150))
+
+
+def test_a_label_that_does_not_hold_is_found() -> None:
+    """The power of the tests above."""
+    x = torch.arange(8.0).reshape(4, 2)
+    moved = x.clone()
+    moved[1] += 1
+    own, other = [(x, Place(0))], [(moved, Place(0))]
+    assert overloads.broken(own, other, changed=1) == ""
+    assert "example 1" in overloads.broken(own, other, changed=2)
+    assert overloads.broken(own, [(x[overloads.ORDER], Place(0))], changed=None) == ""
+    assert "example" in overloads.broken(own, own, changed=None)
+    assert "public" in overloads.broken([(x, Public.ANY)], [(moved, Public.ANY)], changed=1)
+    assert overloads.broken([(x, Mixed("it is"))], [(moved, Mixed("it is"))], changed=1) == ""
+    assert "a number" in overloads.broken([(1, None)], [(2, None)], changed=1)

@@ -364,6 +364,27 @@ def _bag_weights(call: Call) -> Label:
     )
 
 
+def _images(sides: int, text: str) -> Rule:
+    """Channels and sides, with examples before them or none: some operations take more dimensions, and for others."""
+
+    def rule(call: Call) -> Label | Sequence[Label]:
+        if any(tensor is not None and tensor.dim() not in (sides + 1, sides + 2) for tensor in call.tensors):
+            return call.mixed("it has other dimensions than images have")
+        return inner(call)
+
+    inner = signature(text)
+    return rule
+
+
+def _distances_back(call: Call) -> Label | Sequence[Label]:
+    """Of other shapes than the distances' it would read what lies beside its arguments in memory."""
+    shape = {name: cast("Tensor", call.args[name]).shape for name in ("grad", "x1", "x2", "cdist")}
+    fits = shape["grad"] == shape["cdist"] and shape["x1"][-1:] == shape["x2"][-1:]
+    if not fits or shape["grad"][-2:] != shape["x1"][-2:-1] + shape["x2"][-2:-1]:
+        return call.mixed("arguments are not of the shapes of distances")
+    return signature(".pr,.pm,.rm,.pr->.pm")(call)
+
+
 def _quantised(call: Call) -> Label:
     """With one scale and one zero point for all, however many are given."""
     if any(is_data(call.label(cast("Tensor", call.args[name]))) for name in ("scale", "zero_point")):
@@ -418,7 +439,7 @@ _SIGNATURES = {
     "mm": "ik,kj->ij", "addmm": "+,ik,kj->ij", "bmm": "bik,bkj->bij", "baddbmm": "+,bik,bkj->bij", "mv": "ik,k->i",
     "addmv": "+,ik,k->i", "dot": "k,k->", "vdot": "k,k->", "addr": "+,i,j->ij", "linear": ".k,ok,o->.o",
     "addbmm": "+,bik,bkj->ij", "_addmm_activation": "+,ik,kj->ij",
-    "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr", "_cdist_backward": ".pr,.pm,.rm,.pr->.pm",
+    "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr",
     "embedding": "Vd,.->.d", "bucketize": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
     "_sample_dirichlet": ".C->.C",
     "grid_sampler_2d": "nc*,n*->nc*", "grid_sampler_3d": "nc*,n*->nc*",
@@ -440,11 +461,11 @@ _SIGNATURES = {
 
 _mixing_last = {
     **{
-        name: signature(f".{'ABC'[:k]},.{'ABC'[:k]}->.{'ABC'[:k]},.{'ABC'[:k]}")
+        name: _images(k, f".{'ABC'[:k]},.{'ABC'[:k]}->.{'ABC'[:k]},.{'ABC'[:k]}")
         for name, k in _POOLED.items()
     },
     **{
-        f"{name}_backward": signature(",".join([f".{'ABC'[:k]}"] * 3) + f"->.{'ABC'[:k]}")
+        f"{name}_backward": _images(k, ",".join([f".{'ABC'[:k]}"] * 3) + f"->.{'ABC'[:k]}")
         for name, k in _POOLED.items()
     },
 }
@@ -471,7 +492,8 @@ RULES: dict[str, Rule] = {
         for tail, text in zip(("", "_backward"), texts, strict=True)
     },
     "linalg_lstsq": _least_squares, "diag_embed": _diag_embed, "_ctc_loss": _ctc, "_ctc_loss_backward": _ctc,
-    "_fake_quantize_learnable_per_tensor_affine": _quantised, "_trilinear": _trilinear, "searchsorted": _searched,
+    "_fake_quantize_learnable_per_tensor_affine": _quantised, "_cdist_backward": _distances_back,
+    "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(
         ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy", "soft_margin_loss",
          "binary_cross_entropy_with_logits"), _chosen_loss(pointwise)
