@@ -19,7 +19,7 @@ pytestmark = [
 @pytest.mark.parametrize(
     "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=["float64", "float32"]
 )
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", some(ARCHITECTURES, 5))
 def test_an_architecture_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     architecture = ARCHITECTURES[name]
     model, batch = architecture.make(dtype, 5)

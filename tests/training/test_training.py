@@ -458,6 +458,7 @@ for given in ((model, "plan.json", sgd), (torch.zeros(2), None, sgd)):
 """
 
 
+@pytest.mark.slow
 def test_wrong_types_are_named_without_the_test_hook() -> None:
     # In a process of its own: here the hook's type checks would answer first.
     done = subprocess.run([sys.executable, "-c", WRONG_TYPES], capture_output=True, text=True, check=True)
