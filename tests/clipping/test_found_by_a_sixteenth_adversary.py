@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils._pytree import tree_map
+from torch.utils.checkpoint import checkpoint
 
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import UnsupportedModel
@@ -160,6 +161,77 @@ class TestQuantised:
         torch.testing.assert_close(
             engine.per_example_norms(data()), Reference(model, loss).per_example_norms(data())
         )
+        assert not engine.assumptions
+
+
+class TestDraws:
+    """How many random numbers an operation takes may hang on the data: where the generator is afterwards does not."""
+
+    LAWS: ClassVar[dict[str, Callable[[Tensor], Any]]] = {
+        "poisson": lambda x: torch.poisson(x[:1].repeat(1, 50)),
+        "gamma": lambda x: torch._standard_gamma(x[:1].repeat(1, 50)),
+        "dirichlet": lambda x: torch._sample_dirichlet(x[:1].repeat(1, 50)),
+        "binomial": lambda x: torch.binomial((x[:1] * 100).ceil().repeat(1, 50), torch.full((1, 150), 0.5)),
+        "rrelu": lambda x: nn.functional.rrelu(x[:1] - 0.5, training=True),
+        "dropout of rows that data select": lambda x: nn.functional.dropout(x[x[:, 0] > 0.4]),
+    }
+
+    @pytest.mark.parametrize("name", LAWS)
+    def test_where_the_generator_is_tells_nothing(self, name: str) -> None:
+        states: list[bytes] = []
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            self.LAWS[name](x)
+            states.append(bytes(torch.get_rng_state().tolist()))
+            return model(x).sum(1)
+
+        def after(x: Tensor) -> bytes:
+            states.clear()
+            engine = Engine(nn.Linear(3, 1), loss, seeds=lambda: 5)
+            engine.per_example_norms(x)
+            return states[0]
+
+        x = torch.full((ROWS, 3), 0.75)
+        other = torch.cat([torch.full((1, 3), 40.0), x[1:]])
+        torch.manual_seed(5)
+        self.LAWS[name](x)
+        plain = torch.get_rng_state()
+        torch.manual_seed(5)
+        self.LAWS[name](torch.cat([torch.full((1, 3), 0.2), x[1:]]))
+        # The power of it: with torch alone the state is another one.
+        assert not torch.equal(plain, torch.get_rng_state())
+        assert after(x) == after(other) == after(torch.cat([torch.full((1, 3), 0.2), x[1:]]))
+
+    def test_a_checkpoint_draws_the_same_again(self) -> None:
+        def part(model: nn.Module, x: Tensor) -> Tensor:
+            noise = torch.poisson(x * 3)
+            return model(nn.functional.dropout(x + noise, 0.5))
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            return checkpoint(part, model, x, use_reentrant=False).sum(1)
+
+        def plain(model: nn.Module, x: Tensor) -> Tensor:
+            return part(model, x).sum(1)
+
+        model = nn.Linear(3, 1)
+        found = [Engine(model, one, seeds=lambda: 5).per_example_norms(data()) for one in (loss, plain)]
+        torch.testing.assert_close(*found)
+
+    def test_a_number_of_the_data_bounds_no_random_numbers(self) -> None:
+        def factor(x: Tensor) -> Tensor:
+            return torch.randint_like(torch.zeros(3), (x[0, 0] * 100 + 2).long()).sum()
+
+        with pytest.raises(UnsupportedModel, match="bounded by a number"):
+            Engine(nn.Linear(3, 1), scaled(factor), seeds=lambda: 5).per_example_norms(data())
+
+    @pytest.mark.parametrize("law", ["Gamma", "Beta", "Poisson"])
+    def test_a_law_that_takes_as_many_as_it_wants_is_accepted(self, law: str) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            given = (x, 1.0) if law != "Poisson" else (x,)
+            return model(getattr(torch.distributions, law)(*given).sample()).sum(1)
+
+        engine = Engine(nn.Linear(3, 1), loss, seeds=lambda: 5)
+        engine.per_example_norms(data())
         assert not engine.assumptions
 
 

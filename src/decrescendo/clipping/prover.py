@@ -30,6 +30,7 @@ from decrescendo.clipping.precision import exact_products, full_precision
 from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
+from decrescendo.clipping.proof.operations import REJECTING
 from decrescendo.clipping.proof.remembered import Numbers, following, moved, numbers_of
 from decrescendo.clipping.proof.script import Script
 from decrescendo.clipping.proof.surroundings import settled
@@ -292,6 +293,8 @@ class Prover:
         truths = tuple(watch.looks.truths)
         if not watch.looks.asked or self._idle.get(truths, 0) >= min(rows, _ALONE):
             return
+        if _rejects(watch.script):
+            return  # an example alone draws other numbers
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
         parameters = list(trainable_of(self._held).values())
         # As many copies of the example as there are rows get the random numbers that its row got.
@@ -301,7 +304,8 @@ class Prover:
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
             with torch.enable_grad():
                 losses = self._plain(one, 1, copies, seed, watch.script)
-                found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
+                with watch.stream.again():
+                    found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
             norm = torch.stack(
                 [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
             ).norm()
@@ -390,9 +394,10 @@ class Prover:
         parameter = trainable_of(self._held)[name]
 
         def gradient(losses: Tensor) -> Tensor:
-            (found,) = torch.autograd.grad(
-                losses[row], [parameter], allow_unused=True, materialize_grads=True
-            )
+            with done.watch.stream.again():
+                (found,) = torch.autograd.grad(
+                    losses[row], [parameter], allow_unused=True, materialize_grads=True
+                )
             return found
 
         once, again, *others = self._shaken(gradient, batch, rows, done, seed)
@@ -462,7 +467,7 @@ def _norms_and_errors(
 
     handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
     try:
-        with torch.enable_grad():
+        with torch.enable_grad(), done.watch.stream.again():
             torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
     finally:
         for handle in handles:
@@ -476,6 +481,11 @@ def _draws(script: Script) -> bool:
     """Whether a pass drew random numbers."""
     seeded = torch.Tag.nondeterministic_seeded
     return any(seeded in getattr(event.func, "tags", ()) for event in script.events)
+
+
+def _rejects(script: Script) -> bool:
+    """Whether it drew by laws that take as many random numbers as the data want."""
+    return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in script.events)
 
 
 def given(batch: Batch, rows: int, watch: Watch) -> Batch:

@@ -3,9 +3,10 @@
 from decrescendo.base.rng.keystream import Keystream
 from decrescendo.base.rng.pair import sampling_and_noise
 from decrescendo.base.rng.secure import Secure, SecureStream
-from decrescendo.base.rng.seeds import Seeds, seeded
+from decrescendo.base.rng.seeds import Seeds, restarted, seeded
 from decrescendo.base.rng.streams import PURPOSES, Purpose, Streams
 
 __all__ = [
-    "PURPOSES", "Keystream", "Purpose", "Secure", "SecureStream", "Seeds", "Streams", "sampling_and_noise", "seeded",
+    "PURPOSES", "Keystream", "Purpose", "Secure", "SecureStream", "Seeds", "Streams", "restarted", "sampling_and_noise",
+    "seeded",
 ]  # fmt: skip

@@ -14,6 +14,9 @@ _SILENT = frozenset(
 )
 # Those that return numbers of the data beside tensors (other such numbers are sizes).
 _MEASURES = frozenset({"fbgemm_linear_quantize_weight", "qlinear_unpack"})
+REJECTING = frozenset({
+    "poisson", "binomial", "_standard_gamma", "_sample_dirichlet", "rrelu_with_noise", "rrelu_with_noise_functional",
+})  # fmt: skip
 # Arguments that are sizes, which the shape of the result shows, and nothing else of it: for another number of examples
 # they may be others, in proportion. All other numbers have to be the same (`linspace` hides its length in its entries).
 _SIZES = frozenset({"size", "sizes", "input_size", "input_sizes", "bias_sizes"})
@@ -54,6 +57,8 @@ class Operation:
     # The positions of the arguments that are sizes.
     sized: frozenset[int]
     seeded: bool
+    # Draws again where a number does not suit it: how many random numbers it takes hangs on what it is given.
+    rejecting: bool
     # The argument that is the probability of drawing anything, where it has one.
     chance: int
     unread: bool
@@ -107,6 +112,7 @@ def _describe(func: Any) -> Operation:
         and (name in _MEASURES or not any("Tensor" in str(r.type) for r in schema.returns))
         and name not in _SILENT,
         "seeded": torch.Tag.nondeterministic_seeded in func.tags,
+        "rejecting": name.removesuffix("_") in REJECTING,
         "unread": name in _UNREAD,
         "lifts": name in _LIFTS or schema.overload_name.startswith("source_Storage"),
         "empties": name in _EMPTIES,

@@ -1,10 +1,14 @@
 """The random numbers of one pass: each of the run's own stream is drawn once, or again by the same operation."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from decrescendo.base.rng import restarted
 
 
 @dataclass(eq=False)
@@ -24,6 +28,9 @@ class Stream:
     # What was drawn, by the state it was drawn from; and the state after the last new one.
     drawn: dict[int, object] = field(default_factory=dict[int, object])
     head: int | None = None
+    # By the state that an operation began at: the how manieth it is of those that took as many numbers as the data
+    # wanted, or that it is none.
+    jumps: dict[int, int | None] = field(default_factory=dict[int, int | None])
     _at: int = 0
 
     def begin(self, operation: object) -> None:
@@ -44,13 +51,40 @@ class Stream:
                 "tell examples by their place. Leave out manual_seed and set_rng_state"
             )
 
-    def end(self) -> None:
-        """After it."""
+    def end(self, *, jump: bool) -> None:
+        """After it. ``jump``: how many numbers it took may tell of the data, so that what comes next begins elsewhere:
+        where the generators are is public."""
+        number = self.jumps.setdefault(self._at, len(self.jumps) if jump else None)
+        if number is not None:
+            restarted(self.seed, number)
         after = _state()
         if after == self._at:
             del self.drawn[after]  # there was nothing to draw
         elif after not in self.drawn:
             self.head = after
+
+    def again(self) -> AbstractContextManager[object]:
+        """For a backward pass that nobody watches: what it draws again (a checkpoint) is what was drawn."""
+        moved = any(number is not None for number in self.jumps.values())
+        return _Redrawn(self) if moved else nullcontext()
+
+
+class _Redrawn(TorchDispatchMode):
+    """Begins elsewhere after the operations after which a pass did."""
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        at = _state() if torch.Tag.nondeterministic_seeded in func.tags else None
+        output = func(*args, **(kwargs or {}))
+        number = None if at is None else self._stream.jumps.get(at)
+        if number is not None:
+            restarted(self._stream.seed, number)
+        return output
 
 
 def _state() -> int:

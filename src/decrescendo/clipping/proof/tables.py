@@ -38,7 +38,10 @@ def fill(call: Call) -> Label:
 
 
 def drawn(call: Call) -> Label:
-    """Independent random numbers of one law."""
+    """Independent random numbers of one law, which a tensor may bound (`randint_like`)."""
+    bound = call.args.get("high")
+    if isinstance(bound, Tensor) and is_data(call.label(bound)):
+        return call.mixed("random numbers are bounded by a number of an example's")
     return _made_like(call, Public.RANDOM)
 
 

@@ -343,7 +343,7 @@ class Watch(Pausable):
                 f"the proof must see what writes to memory, but {op.name} writes to what it is given. {_NO_STATE}"
             )
         if drawing:
-            self.stream.end()
+            self.stream.end(jump=self.labels.counting or (op.rejecting and data))
         if op.special:
             if op.empties:
                 for tensor in made:
