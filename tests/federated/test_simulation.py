@@ -95,7 +95,15 @@ def test_simulation_is_the_server_fed_one_by_one(population: str, local: str, pl
     assert found.ledger == expected.ledger
     assert [r.missing for r in found.reports] == [r.missing for r in expected.reports]
     assert found.guarantee == expected.guarantee
-    assert found.against_server == expected.against_server
+    # Fed one by one the server sees each reply by itself, which one share of noise hides.
+    distributed = placement is Placement.DISTRIBUTED
+    assert (found.against_server is not None) == (expected.against_server is not None) == distributed
+    if found.against_server is not None and expected.against_server is not None:
+        assert found.secure_sum
+        assert not expected.secure_sum
+        assert expected.against_server.epsilon > found.against_server.epsilon
+        assert "no secure aggregation" in expected.statement()
+        assert "no secure aggregation" in expected.to_run().statement().to_json()
     for name, weight in found.weights.items():
         torch.testing.assert_close(weight, expected.weights[name], rtol=0, atol=1e-6)
     assert any(r.taken for r in found.reports)

@@ -58,11 +58,7 @@ class Outcome:
 
     def statement(self) -> str:
         """What is promised, and against whom."""
-        lines = [str(self.guarantee), self.placement.threat]
-        if self.placement is Placement.DISTRIBUTED and not self.secure_sum:
-            lines.append("There was no secure aggregation here: the server saw every reply by itself.")
-        if self.against_server is not None:
-            lines.append(f"Against the server, for a client that answers every round: {self.against_server}")
+        lines = [str(self.guarantee), *self._trust]
         lines.append(
             'The unit is a client as the plan counts them. Where clients are not independent people ("one client" '
             "may hold a copy of what another holds), `federated.units` says what else is hidden, and how far."
@@ -70,6 +66,16 @@ class Outcome:
         if self.assumptions:
             lines.append(f"Not proven, but supposed: {'; '.join(self.assumptions)}.")
         return "\n".join(lines)
+
+    @property
+    def _trust(self) -> list[str]:
+        """Who is trusted with what."""
+        lines = [self.placement.threat]
+        if self.placement is Placement.DISTRIBUTED and not self.secure_sum:
+            lines.append("There was no secure aggregation here: the server saw every reply by itself.")
+        if self.against_server is not None:
+            lines.append(f"Against the server, for a client that answers every round: {self.against_server}")
+        return lines
 
     def to_run(self) -> Run:
         """The same as a `decrescendo.training.run.Run`, which can be saved.
@@ -82,7 +88,7 @@ class Outcome:
                 "a Run must keep its plan's promise, got the placement local, which promises something else. "
                 "Save its weights with the text of statement()"
             )
-        provenance = Provenance(random=self.random, trust=self.placement.threat, assumptions=self.assumptions)
+        provenance = Provenance(random=self.random, trust=" ".join(self._trust), assumptions=self.assumptions)
         return Run(
             self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, provenance=provenance
         )

@@ -148,6 +148,8 @@ class Server:
         self._size = sum(shape.numel() for shape in self._shapes.values())
         self._releases: list[Release] = []
         self._attendance: list[tuple[int, int]] = []
+        # Whether replies came one by one, at all; and whether one of this round was refused.
+        self._one_by_one, self._odd = False, False
         self._opened: Opened | None = None
         self._counts: Counter[Verdict] = Counter()
         self._answered: set[int] = set()
@@ -242,6 +244,7 @@ class Server:
             self._releases.append(self._release_of(index))
             # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
             self._attendance.append((len(cohort), min(len(cohort), 1)))
+            self._odd = False
             self._write(None)
         self._answered.clear()
         limit = asked.clip_norm + TAIL * asked.share_std
@@ -267,6 +270,8 @@ class Server:
         check_instance("reply", reply, Reply)
         received = self._judge(reply)
         self._counts[received.verdict] += 1
+        self._one_by_one = True
+        self._odd = self._odd or not received.verdict.taken
         return received
 
     def declined(self, client: int, reason: str) -> Received:
@@ -317,7 +322,8 @@ class Server:
             shares = None if self.placement is Placement.LOCAL else max(len(opened.cohort), 1)
             noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
             noisy = complete(noised, sampling, self._noise)
-            self._attendance[-1] = (len(opened.cohort), present)
+            # A reply that was refused was seen all the same, by itself.
+            self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if self._odd else present)
             if noisy.release != self._releases[-1]:
                 raise PlanViolation(
                     f"what is released must be what was recorded, got {noisy.release} for {self._releases[-1]}"
@@ -351,15 +357,23 @@ class Server:
         if self._journal is not None:
             self._journal.close()
 
-    def finish(self, *, secure_sum: bool = True) -> Outcome:
+    def finish(self, *, secure_sum: bool | None = None) -> Outcome:
         """What the run is so far: may be asked at any time between rounds. One that ends early is judged by the whole
         plan, as in `Trainer.finish`.
 
         Args:
-            secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation). In
-                DISTRIBUTED `Outcome.against_server` depends on it: without, each reply was hidden by its own share
-                alone.
+            secure_sum: whether the server saw only the sum of the replies of a round (secure aggregation); by default
+                whether none came through `receive`. In DISTRIBUTED `Outcome.against_server` depends on it: without,
+                each reply was hidden by its own share alone.
+
+        Raises:
+            InvalidValue: ``secure_sum``, though replies came through `receive`.
         """
+        if secure_sum and self._one_by_one:
+            raise InvalidValue(
+                "secure_sum must be False where replies came one by one, got True. A secure sum goes to release()"
+            )
+        secure_sum = not self._one_by_one if secure_sum is None else secure_sum
         against = None
         if self.placement is Placement.DISTRIBUTED:
             # A reply that is seen by itself has one share of noise, as a sum of which one member is left.
@@ -406,6 +420,7 @@ class Server:
             "run": self.run,
             "spent": self.spent,
             "attendance": self._attendance,
+            "one_by_one": self._one_by_one,
             "optimizer": type(self._optimizer).__name__,
             "optimizer_state": self._optimizer.state_dict(),
             "sampling": stream_state(self._sampling),
@@ -433,6 +448,7 @@ class Server:
                 self._release_of(index) for index in range(check_integer("spent", state["spent"]))
             ]
             self._attendance = [(int(members), int(replies)) for members, replies in state["attendance"]]
+            self._one_by_one = bool(state.get("one_by_one", True))
             self._sampling = stream_at(self._sampling, state["sampling"])
             self._noise = stream_at(self._noise, state["noise"])
             self._supposed = tuple(str(sentence) for sentence in state.get("assumptions", self._supposed))

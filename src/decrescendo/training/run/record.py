@@ -34,6 +34,7 @@ from decrescendo.errors import (
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.plans.sampling import drawn_by
+from decrescendo.training.run.certify import certify
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import separate
@@ -272,9 +273,26 @@ class Run:
             ) from error
         try:
             run.plan.check(ledger, run.guarantee)
+            _check_claim(run)
         except AccountingError as error:
             raise FileRefused(f"{source / RUN} must fit what was agreed: {error}") from None
         return run
+
+
+_APART = 1e-3
+
+
+def _check_claim(run: Run) -> None:
+    """A run may promise less than its plan where the plan was judged by a looser accountant, and no less than that (but
+    for what brackets of two accountants are apart)."""
+    planned = run.plan.planned
+    if planned is None or run.guarantee.epsilon >= run.plan.guarantee.epsilon:
+        return
+    again = certify(planned, run.plan.budget)
+    if run.guarantee.epsilon < again.epsilon * (1 - _APART):
+        raise AccountingError(
+            f"a run must promise what its releases are certified for, {again}, got epsilon={run.guarantee.epsilon:.6g}"
+        )
 
 
 def check_free(folder: Path) -> None:
