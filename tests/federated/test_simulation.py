@@ -27,6 +27,7 @@ from decrescendo.federated import (
 from decrescendo.federated.cohort import LOCAL_STEPS
 from decrescendo.federated.server import REPLIES
 from decrescendo.federated.simulation import Dropouts
+from decrescendo.federated.verdict import Verdict
 from decrescendo.training import train
 from decrescendo.training.data import Rows
 from decrescendo.training.digits import digits_cnn
@@ -295,3 +296,22 @@ def test_a_server_cannot_prove_what_clients_compute() -> None:
     run = server.finish().to_run()
     assert run.assumptions == (REPLIES,)
     assert not run.proven
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_refused_reply_was_seen_by_the_server(judged: bool) -> None:
+    """By itself, with one share of noise, whether the server or who carries the messages refused it."""
+    model = make_model()
+    server = Server(model, make_plan(), adam(model), seed=SEED, placement=Placement.DISTRIBUTED)
+    opened = server.open()
+    if judged:
+        late = Reply(opened.cohort[0], opened.round.number + 1, opened.round.run, {})
+        assert not server.receive(late).verdict.taken
+    else:
+        server.refused(Verdict.UNREADABLE, "no reply at all")
+    server.close()
+    against = server.finish().against_server
+    assert against is not None
+    assert against.epsilon > 0
+    with pytest.raises(InvalidValue, match="one by one"):
+        server.finish(secure_sum=True)

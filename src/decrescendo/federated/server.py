@@ -288,6 +288,7 @@ class Server:
         if verdict.taken:
             raise InvalidValue(f"what is refused must have a verdict that says so, got {verdict}")
         self._counts[verdict] += 1
+        self._one_by_one = self._odd = True
         return Received(verdict, reason)
 
     def close(self) -> RoundReport:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 
 class Verdict(StrEnum):
-    """Accepted, accepted and shortened, or refused and why. A refused reply counts as one that never came.
+    """Accepted, accepted and shortened, or refused and why. A refused reply adds nothing (who saw it has seen it).
 
     >>> Verdict.RECLIPPED.taken, Verdict.NONFINITE.taken
     (True, False)
