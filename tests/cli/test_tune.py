@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
+from decrescendo.accounting import Budget, Unit
+from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
-from decrescendo.training import Recipe, Run
+from decrescendo.training import Recipe, Run, Task, cross_entropy, default_space, tune
 
 from .conftest import Invoke
 
@@ -84,6 +88,8 @@ def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: In
         ([*PRIVATE], "--trials must be given with --private"),
         ([*PRIVATE, "--trials", 40], "must be random, like geometric:10, got '40'"),
         ([*PRIVATE, "--trials", "geometric:3", "--seeds", 2], "--seeds must be left out with --private"),
+        ([*PRIVATE, "--trials", "geometric:3", "--examples-per-person", 2], "for one example"),
+        ([*PUBLIC, "--trials", 3, "--store", "s.db"], "a search on public data costs nothing"),
         (
             [*PRIVATE, "--trials", "geometric:3", "--vary", "batch=100,200"],
             "got batch: it changes what a trial spends",
@@ -98,3 +104,89 @@ def test_wrong_requests_are_refused_in_one_line(
     assert words in result.output
     assert result.output.count("\n") == 1
     assert [path.name for path in here.iterdir() if path.suffix == ".json"] == []
+
+
+def test_a_budget_for_people_is_searched_and_trained_for_people(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search died, and a recipe's plan was one for examples."""
+    (tmp_path / "mine.py").write_text(
+        MINE.replace(
+            "data=closed, rows=700", "data=digits.digits()[0], people=[row // 2 for row in range(1438)]"
+        )
+    )
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    on = "decrescendo.training.digits:task"
+    arguments = ["mine:mine", "--epsilon", 8, "--examples-per-person", 2, "--trials", 1, *SMALL]
+    refused = invoke("tune", *arguments, "--on", on, "--out", "r.json")
+    assert refused.exit_code == 2  # the task's own rows
+    others = """
+    score = lambda model: {'zero': 0.0}
+    inputs, targets = digits.digits()[0]
+    rows = (1 - inputs, targets)
+"""
+    public = MINE.replace("data=closed, rows=700", "data=rows, score=score")
+    (tmp_path / "public.py").write_text(public.replace("def mine():", f"def mine():{others}"))
+    found = invoke("tune", *arguments, "--on", "public:mine", "--out", "r.json")
+    assert found.exit_code == 0, found.output
+    assert "for one person with at most 2 examples" in " ".join(found.stdout.split())
+    budget = Recipe.load(tmp_path / "r.json").budget
+    assert (budget.unit, budget.examples_per_person) == (Unit.PERSON, 2)
+    trained = invoke("train", "mine:mine", "--recipe", "r.json", "--seed", 1, "--out", "run")
+    assert trained.exit_code == 0, trained.output
+    run = Run.load(tmp_path / "run")
+    assert run.plan.budget == budget
+    assert run.guarantee.unit is Unit.PERSON
+
+
+def test_a_private_search_is_counted_in_the_ledger_of_the_data(invoke: Invoke, tmp_path: Path) -> None:
+    made = invoke(
+        "ledger",
+        "ledger.db",
+        "--create",
+        "--dataset",
+        "digits",
+        "--rows",
+        1438,
+        "--epsilon",
+        10,
+        "--delta",
+        0.001,
+    )
+    assert made.exit_code == 0, made.output
+    options = ["--trials", "geometric:1", "--fix", "steps=2", "--fix", "batch=100", "--store", "ledger.db"]
+    result = invoke(*PRIVATE, *options)
+    assert result.exit_code == 0, result.output
+    facts = json.loads((tmp_path / "found.json").read_text())
+    assert facts["provenance"]["random"] == "secure"
+    assert facts["provenance"]["account"].startswith("digits, run ")
+    listed = invoke("ledger", "ledger.db")
+    assert "private search" in listed.stdout
+    second = invoke(*PRIVATE[:-1], "other.json", *options)
+    assert second.exit_code == 2
+    assert "all runs together must stay within" in " ".join(second.output.split())
+    assert not (tmp_path / "other.json").exists()
+
+
+def test_views_of_the_private_rows_are_not_public() -> None:
+    """Another slice of the same memory was searched as if it were free; so were its halves, concatenated anew."""
+    rows = torch.rand(60, 2), torch.zeros(60).long()
+
+    def toy(data: Any) -> Task:
+        return Task(
+            model=torch.nn.Linear(2, 2), loss=cross_entropy, data=data, score=lambda model: {"zero": 0.0}
+        )
+
+    task = toy(rows)
+    shared = (
+        (rows[0][10:50], rows[1][10:50]),
+        TensorDataset(*rows),
+        (rows[0].numpy()[::2], rows[1].numpy()[::2]),
+    )
+    for view in shared:
+        with pytest.raises(InvalidValue, match="must be on other rows than the task's own"):
+            tune(task, toy(view), Budget(2.0, 1e-3), default_space(task), trials=1)
+    half = toy((rows[0][:30], rows[1][:30]))
+    others = toy((rows[0][30:], rows[1][30:]))  # of one memory, and no row of the task's
+    found = tune(half, others, Budget(8.0, 1e-3), default_space(half).changed({}, {"steps": 1}), trials=1)
+    assert found.score == 0.0

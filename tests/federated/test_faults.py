@@ -262,3 +262,24 @@ def test_what_is_judged_is_what_is_added(form: str) -> None:
     before = sum_of(server)
     raw_receive(server, forged(client, good.round, good.run, tensors))
     assert float((sum_of(server) - before).norm()) <= opened.round.clip_norm
+
+
+def test_a_reply_of_any_kind_is_answered_and_never_raises() -> None:
+    """A tensor for a number was compared, and what compares or shows itself in its own way was asked to."""
+
+    class Odd(int):
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("compared")
+
+        def __repr__(self) -> str:
+            raise RuntimeError("shown")
+
+        __hash__ = int.__hash__
+
+    server = make_server()
+    opened = server.open()
+    member, number, run = opened.cohort[0], opened.round.number, opened.round.run
+    for odd in (torch.tensor([1, 2]), 10**5000, True, None, "1", Odd(1), float("nan")):
+        for told in ((odd, number, run), (member, odd, run), (member, number, odd)):
+            assert not raw_receive(server, forged(*told, {})).verdict.taken
+    assert server.receive(honest(server, opened, member)).verdict.taken

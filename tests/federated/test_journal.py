@@ -1,5 +1,6 @@
 """Killed between any two calls and started again: the run goes on, and the ledger misses nothing that was seen."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -12,9 +13,10 @@ import torch
 from often import some
 from torch import nn
 
+from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base.rng.secure import Secure
-from decrescendo.errors import FileRefused, InvalidType, InvalidValue, PlanViolation
+from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidType, InvalidValue, PlanViolation
 from decrescendo.federated import Clients, Outcome, Placement, Server, simulate
 from decrescendo.federated import journal as journal_module
 from decrescendo.federated import server as server_module
@@ -23,6 +25,7 @@ from decrescendo.optim import AdamBC
 from decrescendo.training.checkpoint import checkpoints as checkpoints_module
 from decrescendo.training.checkpoint.checkpoints import read_state
 from decrescendo.training.progress import Progress
+from decrescendo.training.store import Account, Store
 
 from .conftest import adam, loss, make_model, make_plan, momentum, records, sgd
 from .test_server import flat, honest
@@ -358,3 +361,192 @@ def test_an_optimiser_that_cannot_be_written_is_found_out_at_the_start(tmp_path:
     optimizer.param_groups[0]["colour"] = object()
     with pytest.raises(InvalidType, match="state must be made of"):
         Server(model, PLAN(), optimizer, seed=3, placement=Placement.CENTRAL, journal=tmp_path)
+
+
+class TestInALedger:
+    """The ledger of the clients' data, which the command line makes with ``--unit client``."""
+
+    def store(self, folder: Path, budget: Budget | None = None) -> Store:
+        given = PLAN().budget
+        budget = budget or Budget(1.5 * given.epsilon, 2 * given.delta, Unit.CLIENT)
+        return Store.create(folder / "ledger.db", budget, dataset="phones", rows=40)
+
+    def served(self, store: Store | None, placement: Placement = Placement.CENTRAL, **more: Any) -> Server:
+        model = make_model()
+        return Server(
+            model, PLAN(), sgd(model), placement=placement, store=store, **{"seed": Secure(), **more}
+        )
+
+    def rounds(self, server: Server, most: int = 9) -> None:
+        while not server.done and most:
+            opened, most = server.open(), most - 1
+            for client in opened.cohort:
+                server.receive(honest(server, opened, client))
+            server.close()
+
+    @pytest.mark.parametrize("placement", [Placement.CENTRAL, Placement.DISTRIBUTED])
+    def test_a_run_is_reserved_and_each_round_written_down(
+        self, placement: Placement, tmp_path: Path
+    ) -> None:
+        store = self.store(tmp_path)
+        server = self.served(store, placement, name="first")
+        assert "reserved (0," not in store.describe()
+        self.rounds(server)
+        (entry,) = store.entries()
+        assert (entry.released, entry.state, entry.label) == (PLAN().ledger, "finished", "first")
+        outcome = server.finish()
+        assert outcome.account == f"phones, run {entry.id}"
+        provenance = outcome.to_run().provenance
+        assert provenance is not None
+        assert (provenance.account, provenance.random) == (outcome.account, "secure")
+        with pytest.raises(ImpossibleBudget, match="all runs together must stay within"):
+            self.served(store, placement)
+
+    def test_an_aborted_round_is_written_down(self, tmp_path: Path) -> None:
+        store = self.store(tmp_path)
+        server = self.served(store)
+        server.open()
+        assert store.entries()[0].released.steps == 0
+        server.abort()
+        assert store.entries()[0].released.steps == 1
+
+    def test_a_round_is_in_the_ledger_before_the_weights_move(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A ledger that cannot be written ends the round before anything of it can be seen."""
+        store = self.store(tmp_path)
+        server = self.served(store)
+        before = flat(server.weights())
+        server.open()
+
+        def full(*given: object) -> bool:
+            raise FileRefused("the disk is full")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Account, "record", full)
+            with pytest.raises(FileRefused, match="disk is full"):
+                server.close()
+        assert torch.equal(flat(server.weights()), before)
+        server.open()
+        with pytest.raises(PlanViolation, match="must be written down in order"):
+            server.close()
+
+    @pytest.mark.parametrize("placement", [Placement.CENTRAL, Placement.DISTRIBUTED])
+    def test_killed_between_journal_and_ledger_it_is_counted_once(
+        self, placement: Placement, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, real = self.store(tmp_path, Budget(1e3, 0.1, Unit.CLIENT)), Account.record
+        calls, moment = 0, 0
+
+        def record(self: Account, *given: Any) -> bool:
+            nonlocal calls
+            calls += 1
+            if calls == moment:
+                raise Killed  # the journal has the round, the ledger has not
+            new = real(self, *given)
+            if calls == -moment:
+                raise Killed  # both have it, and the weights have not moved
+            return new
+
+        monkeypatch.setattr(Account, "record", record)
+        for place, at in enumerate((1, 2, 3, -1, -2, -3)):
+            calls, moment, folder = 0, at, tmp_path / f"run {place}"
+            server = self.served(store, placement, journal=folder)
+            with pytest.raises(Killed):
+                self.rounds(server)
+            server.stop()
+            assert len(store.entries()) == place + 1
+            again = self.served(store, placement, journal=folder)
+            self.rounds(again)
+            entry = store.entries()[-1]
+            assert len(store.entries()) == place + 1
+            assert (entry.released, entry.state) == (PLAN().ledger, "finished")
+            assert again.ledger == PLAN().ledger
+            assert again.finish().account == f"phones, run {entry.id}"
+            again.stop()
+
+    def test_killed_before_it_is_reserved_it_is_reserved_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = self.store(tmp_path)
+
+        def killed(*given: object, **named: object) -> Account:
+            raise Killed
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "start", killed)
+            with pytest.raises(Killed):
+                self.served(store, journal=tmp_path / "run")
+        assert store.entries() == []
+        for _ in range(2):
+            self.served(store, journal=tmp_path / "run").stop()
+            assert len(store.entries()) == 1
+
+    def test_another_ledger_than_before_is_refused(self, tmp_path: Path) -> None:
+        """None, one where there was none, an older copy put back, and a journal that is behind its ledger."""
+        store, folder = self.store(tmp_path), tmp_path / "run"
+        copied = tmp_path / "older.db"
+        shutil.copy(tmp_path / "ledger.db", copied)
+        server = self.served(store, journal=folder)
+        self.rounds(server, most=1)
+        shutil.copytree(folder, tmp_path / "behind")
+        self.rounds(server, most=1)
+        server.stop()
+        with pytest.raises(PlanViolation, match="got none"):
+            self.served(None, journal=folder)
+        older = Store(copied)
+        with pytest.raises(PlanViolation, match="must tell of the same rounds, got 0 and 2"):
+            self.served(older, journal=folder)
+        with pytest.raises(PlanViolation, match="must tell of the same rounds, got 2 and 1"):
+            self.served(store, journal=tmp_path / "behind")
+        self.served(None, journal=tmp_path / "bare").stop()
+        server = self.served(None, journal=tmp_path / "bare")
+        self.rounds(server, most=1)
+        server.stop()
+        with pytest.raises(PlanViolation, match="got one"):
+            self.served(store, journal=tmp_path / "bare")
+        self.served(store, journal=folder).stop()  # and each refusal let go of the journal
+
+    def test_what_a_ledger_cannot_add_up_is_refused(self, tmp_path: Path) -> None:
+        store = self.store(tmp_path)
+        with pytest.raises(InvalidValue, match="seed must be Secure"):
+            self.served(store, seed=3)
+        with pytest.raises(InvalidValue, match="placement local"):
+            self.served(store, Placement.LOCAL)
+        examples = Store.create(tmp_path / "other.db", Budget(9.0, 1e-3), dataset="rows", rows=40)
+        with pytest.raises(InvalidValue, match="must protect the store's unit"):
+            self.served(examples)
+        assert store.entries() == examples.entries() == []
+
+    def test_a_simulation_is_counted_too(self, tmp_path: Path) -> None:
+        store, model = self.store(tmp_path), make_model()
+        clients = Clients.equal(records(), records=1)
+        outcome = simulate(
+            model, loss, clients, PLAN(), sgd(model), seed=Secure(), placement=Placement.CENTRAL, store=store
+        )
+        assert store.entries()[0].released == outcome.ledger == PLAN().ledger
+        assert outcome.account.startswith("phones, run ")
+
+
+@pytest.mark.parametrize(
+    ("entry", "value", "words"),
+    [
+        ("attendance", [], "the attendance of 3 rounds, got 0"),
+        ("attendance", [(3, 4)] * 3, "0 <= replies <= members, got 4 of 3"),
+        ("attendance", [(3, -1)] * 3, "0 <= replies <= members"),
+        ("assumptions", "ab", "a str where a list must be"),
+        ("assumptions", [3], "a int where a text must be"),
+    ],
+)
+def test_a_journal_that_tells_less_than_was_seen_is_refused(
+    tmp_path: Path, entry: str, value: object, words: str
+) -> None:
+    """With no attendance the server was said to have learned nothing: epsilon 0."""
+    run(tmp_path / "run", Placement.DISTRIBUTED, None)
+    while alive:
+        alive.pop().stop()
+    journal = Journal(tmp_path / "run")
+    journal.write({**(journal.read() or {}), entry: value})
+    journal.close()
+    with pytest.raises(FileRefused, match=words):
+        start(tmp_path / "run", Placement.DISTRIBUTED)

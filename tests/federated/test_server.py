@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from decrescendo.accounting.budget import Unit
 from decrescendo.base.rng import Streams
+from decrescendo.clipping import Diagnostics
 from decrescendo.errors import InvalidValue
 from decrescendo.federated import (
     LocalSteps,
@@ -20,12 +21,13 @@ from decrescendo.federated import (
     client_update,
     prepare,
 )
+from decrescendo.federated.server import SUMS
 from decrescendo.training import Trainer, train
 
 from .conftest import CLIP, NOISE, adam, loss, make_model, make_plan, momentum, records, sgd
 
 Build = Callable[[nn.Module], torch.optim.Optimizer]
-BareReply = getattr(Reply, "__wrapped__", Reply)
+NOTHING = Diagnostics(examples=0, nonfinite=0, clipped=0, loss_sum=0.0)
 
 
 def make_server(
@@ -109,3 +111,32 @@ def test_central_training_refuses_a_plan_for_clients_and_the_server_one_for_exam
         Trainer(model, loss, make_plan(), sgd(model), seed=0)
     with pytest.raises(InvalidValue, match="must protect clients, got unit=example"):
         Server(model, make_plan(unit=Unit.EXAMPLE), sgd(model), seed=0, placement=Placement.CENTRAL)
+
+
+@pytest.mark.parametrize(
+    ("value", "present", "words"),
+    [
+        (1e9, 1, "is no longer than 1.001, got"),
+        (math.nan, 1, "got nan"),
+        (math.inf, 1, "got nan"),
+        (0.0, -1, "present must be >= 0"),
+        (0.0, 99, "present must be at most the cohort's"),
+        (0.5, 0, "the sum of 0 parts"),
+    ],
+)
+def test_what_cannot_be_the_sum_of_a_round_is_not_released(value: float, present: int, words: str) -> None:
+    """It was, and recorded before it was looked at: one part a billion times as long as C under the same guarantee."""
+    server = make_server()
+    opened, before = server.open(), flat(server.weights())
+    total = {name: torch.full(p.shape, value, dtype=torch.float64) for name, p in server.weights().items()}
+    with pytest.raises(InvalidValue, match=words):
+        server.release(total, present, NOTHING)
+    with pytest.raises(InvalidValue, match="the model's trainable parameters"):
+        server.release({"other": torch.zeros(1)}, 0, NOTHING)
+    assert server.spent == 0
+    assert torch.equal(flat(server.weights()), before)
+    part = {name: torch.zeros_like(tensor) for name, tensor in total.items()}
+    part["0.bias"][0] = 0.999 * len(opened.cohort)
+    server.release(part, len(opened.cohort), NOTHING)
+    assert server.spent == 1
+    assert SUMS in server.assumptions

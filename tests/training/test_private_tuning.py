@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import traceback
+import warnings
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,8 +20,8 @@ from torch import nn
 
 from decrescendo.accounting import Pld, Selection, Trials
 from decrescendo.accounting.budget import Budget, Guarantee
-from decrescendo.base.rng import Streams
-from decrescendo.errors import InvalidValue
+from decrescendo.base.rng import Secure, Streams
+from decrescendo.errors import ImpossibleBudget, InvalidValue
 from decrescendo.plans.calibration import calibrate_selection
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
@@ -37,6 +38,7 @@ from decrescendo.training.private_tuning import (
     search_privately,
     train_and_score,
 )
+from decrescendo.training.store import Store
 
 EPSILON, GEOMETRIC = 4.0, Trials(mean=3, shape=1)
 SPACE = Space(
@@ -383,3 +385,99 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_the_search(tmp_path:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
         check_fresh(tmp_path / "file" / "found.json")
+
+
+class Odd:
+    """Rows by code of a user's: what it does with them is taken on trust."""
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = toy_rows(0)
+        return inputs[index], targets[index]
+
+
+class TestWhatIsSaidOfTheTrials:
+    def test_what_they_took_on_trust_and_where_the_noise_came_from(self, tmp_path: Path) -> None:
+        """Both were dropped: the file of a search said nothing, where a training's statement does."""
+        for data, seed in ((Odd(), 3), (toy_rows(0), Secure())):
+            search = asked(task=replace(toy_task(), data=data), trials=Trials(1, 1))
+            winner = search_privately(search, seed)
+            path = tmp_path / f"{winner.random}.json"
+            save_winner(path, winner)
+            said = json.loads(path.read_text())["provenance"]
+            assert said["random"] == winner.random == ("seeded" if seed == 3 else "secure")
+            assert said["assumptions"] == list(winner.assumptions)
+            assert said["proven"] == winner.proven == (not isinstance(data, Odd))
+            assert ("supposed" in winner.describe()) == isinstance(data, Odd)
+
+    def test_trials_that_took_different_things_are_no_search(self) -> None:
+        secret = next(s for s in range(99) if GEOMETRIC.draw(Streams(s).numpy("selection")) == 3)
+        trusted = iter([(), ("one thing",), ()])
+        with pytest.raises(InvalidValue, match="every trial must take the same on trust"):
+            search_privately(
+                asked(), secret, attempt=lambda spec, plan: Tried(0.5, {"w": torch.ones(1)}, next(trusted))
+            )
+
+    def test_no_warning_tells_how_many_there_were(self) -> None:
+        def warned(spec: Settings, plan: Plan) -> Tried:
+            warnings.warn("a trial", UserWarning, stacklevel=1)
+            return Tried(0.5, {"w": torch.ones(1)})
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            search_privately(asked(), 3, attempt=warned)
+        assert caught == []
+
+    def test_secure_trials_differ_though_nobody_chose_a_seed(self) -> None:
+        search = asked(trials=Trials(1, 1))
+        first, second = (search_privately(search, Secure()) for _ in range(2))
+        assert first.settings is not None
+        assert first.settings.seed == 0
+        assert any(not torch.equal(first.weights[name], second.weights[name]) for name in first.weights)
+
+    def test_people_are_refused(self) -> None:
+        """A promise for one example was published of a task that says whose each row is."""
+        with pytest.raises(InvalidValue, match="must be of examples, got a task with people"):
+            asked(task=replace(toy_task(), people=[row // 3 for row in range(60)]))
+
+
+class TestInALedger:
+    def ledger(self, folder: Path, epsilon: float = 5.0) -> Store:
+        return Store.create(folder / "ledger.db", Budget(epsilon, 0.01), dataset="patients", rows=60)
+
+    def test_the_whole_search_is_reserved_and_its_winner_written_down(self, tmp_path: Path) -> None:
+        store = self.ledger(tmp_path)
+        winner = search_privately(asked(trials=Trials(2, 1)), 3, attempt=Recorded(), store=store)
+        (entry,) = store.entries()
+        assert winner.account == f"patients, run {entry.id}"
+        assert (entry.state, entry.given_back, entry.released.steps) == ("finished", False, 1)
+        assert entry.agreed.budget == Budget(winner.guarantee.epsilon, winner.guarantee.delta)
+        assert f"reserved ({winner.guarantee.epsilon:g}" in store.describe()
+        assert entry.agreed.price(Pld()).epsilon == winner.guarantee.epsilon
+        assert "2 expected trials (geometric)" in entry.agreed.decided
+
+    def test_one_that_does_not_fit_never_opens_the_data(self, tmp_path: Path) -> None:
+        opened: list[int] = []
+        task = toy_task(lambda: (opened.append(1), toy_rows(0))[1])
+        with pytest.raises(ImpossibleBudget, match="all runs together must stay within"):
+            search_privately(asked(task=task), 3, store=self.ledger(tmp_path, epsilon=3.0))
+        assert opened == []
+
+    def test_an_error_leaves_it_reserved(self, tmp_path: Path) -> None:
+        def broken(spec: Settings, plan: Plan) -> Tried:
+            raise RuntimeError("broken")
+
+        store = self.ledger(tmp_path)
+        with pytest.raises(RuntimeError, match="broken"):
+            search_privately(asked(), 3, attempt=broken, store=store)
+        with pytest.raises(ImpossibleBudget, match="all runs together must stay within"):
+            search_privately(asked(), 3, attempt=broken, store=store)
+
+    def test_a_search_without_a_trial_costs_too(self, tmp_path: Path) -> None:
+        poisson = Trials(mean=1, shape=math.inf)
+        secret = next(s for s in range(99) if poisson.draw(Streams(s).numpy("selection")) == 0)
+        store = self.ledger(tmp_path)
+        search_privately(asked(trials=poisson), secret, attempt=Recorded(), store=store)
+        assert not store.entries()[0].given_back

@@ -1,6 +1,6 @@
 """The command that searches for settings: on public data, or on private data at a price."""
 
-import secrets
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,6 +41,8 @@ def tune_command(
         ),
     ] = None,
     accountant: options.Accountant = None,
+    examples_per_person: options.ExamplesPerPerson = None,
+    store: options.StoreFile = None,
     threads: options.Threads = None,
 ) -> None:
     """Search for settings, honestly.
@@ -68,15 +70,20 @@ def tune_command(
         torch.set_num_threads(threads)
     chosen = find_task(task)
     if private:
-        given = {"--seeds": seeds, "--accountant": accountant}
+        given = {"--seeds": seeds, "--accountant": accountant, "--examples-per-person": examples_per_person}
         if surplus := [name for name, value in given.items() if value is not None]:
             raise InvalidValue(
                 f"{', '.join(surplus)} must be left out with --private, got it: a trial has one seed, a secret one, "
-                "and the search is judged by the accountant of searches"
+                "and the search is judged by the accountant of searches, for one example"
             )
-        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], seed, out)
+        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], seed, out, store)
         return
+    if store is not None:
+        raise InvalidValue(
+            "--store must be left out with --on, got it: a search on public data costs nothing"
+        )
     from decrescendo.accounting import Budget
+    from decrescendo.cli.asked import whom
     from decrescendo.training import default_space, tune
     from decrescendo.training.tuning import Trial
 
@@ -87,8 +94,13 @@ def tune_command(
         words = f"{score}  {dict(trial.values)} {trial.why}"
         err.print(words, soft_wrap=True, highlight=False, markup=False)
 
+    budget = Budget(
+        epsilon,
+        chosen.delta if delta is None else delta,
+        *whom(options.UnitName.EXAMPLE, examples_per_person),
+    )
     found = tune(
-        chosen, find_task(on), Budget(epsilon, chosen.delta if delta is None else delta),
+        chosen, find_task(on), budget,
         _changed(default_space(chosen), vary or [], fix or []), trials=_number(trials), on=on,
         seeds=1 if seeds is None else seeds, seed=0 if seed is None else seed, accountant=judge_of(accountant),
         tell=tell,
@@ -107,8 +119,17 @@ def _privately(
     fix: list[str],
     seed: int | None,
     out: Path,
+    store: Path | None,
 ) -> None:
-    from decrescendo.training import PrivateSearch, free_space, parse_trials, save_winner, search_privately
+    from decrescendo.base import Secure
+    from decrescendo.training import (
+        PrivateSearch,
+        Store,
+        free_space,
+        parse_trials,
+        save_winner,
+        search_privately,
+    )
     from decrescendo.training.private_tuning import check_fresh
 
     if not trials:
@@ -123,9 +144,13 @@ def _privately(
         words = f"{text}\nsearching; nothing is shown before the end"
         err.print(words, soft_wrap=True, highlight=False, markup=False)
 
-    winner = search_privately(asked, secrets.randbits(128) if seed is None else seed, announce=announce)
+    with nullcontext() if store is None else closing(Store(store)) as opened:
+        winner = search_privately(asked, Secure() if seed is None else seed, announce=announce, store=opened)
+        left = None if opened is None else f"{opened.dataset}: {opened.describe()}"
     weights = save_winner(out, winner)
     say(winner.describe())
+    if left is not None:
+        say(left)
     say(f"written: {out}" + ("" if weights is None else f", {weights}"))
 
 

@@ -8,7 +8,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
+from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint.checkpoints import read_state, states_in, write_state
+from decrescendo.training.store import Account, Store
 
 LOCK = "journal.lock"
 # What versions before this one wrote: a run that began then must not begin anew, with the same noise.
@@ -87,3 +89,21 @@ class Journal:
             )
         found = states_in(self._folder)
         return read_state(found[-1]).state if found else None
+
+
+def registered(store: Store, plan: Plan, id: str, spent: int, name: str) -> tuple[Account, int]:
+    """The run in a store, and how many of the ``spent`` rounds that its journal has are listed there: each is written
+    down in the journal first, then in the store.
+
+    Raises:
+        ImpossibleBudget: the store has not enough left for a new run.
+        PlanViolation: the store, or the journal, is another, or an older copy put back.
+    """
+    before = {entry.id: entry.released.steps for entry in store.entries()}
+    listed = before.get(id, 0)
+    if not spent - 1 <= listed <= spent or (spent and id not in before):
+        raise PlanViolation(
+            f"a store and a journal must tell of the same rounds, got {listed} and {spent}. One of them is another, or "
+            "an older copy put back: put back the newest"
+        )
+    return store.start(plan, label=name or "federated", id=id), listed

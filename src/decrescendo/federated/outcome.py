@@ -27,6 +27,7 @@ class Outcome:
         against_server: DISTRIBUTED only: what a curious server learned of a client that answered every round, at worst.
         secure_sum: whether the server saw only the sum of a round's replies; matters in DISTRIBUTED.
         weights: the trained parameters and the persistent buffers, by name, on the CPU.
+        account: data set and id of the run in a `Store`; empty: in none.
         assumptions: what the guarantee takes on trust of clients being apart; see `training.run.Run.assumptions`.
         random: ``secure`` or ``seeded``: where the server's cohorts and noise came from.
         reports: what happened in each round since this process started; private.
@@ -50,6 +51,7 @@ class Outcome:
     secure_sum: bool = True
     random: str = SEEDED
     assumptions: tuple[str, ...] = (UNRECORDED,)
+    account: str = ""
 
     @property
     def steps(self) -> int:
@@ -88,7 +90,12 @@ class Outcome:
                 "a Run must keep its plan's promise, got the placement local, which promises something else. "
                 "Save its weights with the text of statement()"
             )
-        provenance = Provenance(random=self.random, trust=" ".join(self._trust), assumptions=self.assumptions)
+        provenance = Provenance(
+            random=self.random,
+            trust=" ".join(self._trust),
+            assumptions=self.assumptions,
+            account=self.account,
+        )
         return Run(
             self.plan, self.ledger, self.guarantee, self.weights, seconds=self.seconds, provenance=provenance
         )

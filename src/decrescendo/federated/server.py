@@ -3,10 +3,12 @@
 Longer than most files: all that the privacy of a round depends on is to be read together.
 """
 
+import hashlib
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast, final
 
 import torch
@@ -18,7 +20,7 @@ from decrescendo.clipping import ClippedSum, Diagnostics
 from decrescendo.clipping.clipped import accumulator, check_clip_norm, trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation, check_instance, check_integer
-from decrescendo.federated.journal import Journal
+from decrescendo.federated.journal import Journal, registered
 from decrescendo.federated.messages import Opened, Reply, Round, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
@@ -32,12 +34,17 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import poisson, uncut
 from decrescendo.training import FrozenStateGuard, check_promise
 from decrescendo.training.between import BetweenSteps
+from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
 from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
+from decrescendo.training.store import Account, Store, new_id
 
 REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
+SUMS = "each sum of a round is that of one part a member, none longer than C_t, where it is computed"
+# A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
+_LONGER = 1.001
 
 
 @final
@@ -65,6 +72,9 @@ class Server:
         journal: a folder. If it holds this run, the run goes on from there; else it is begun. One server at a time
             holds it (`stop` lets it go). A learning-rate schedule of one's own is not in it: set it again from
             `spent`.
+        store: the ledger of the clients' data, in which the whole plan is reserved before the first round and each
+            round is written down before anything of it can be seen; with `Secure()` only, and not in LOCAL. Where a
+            journal is gone on with, it must be the store that the run began with.
 
     Guarantee:
         the weights after n rounds are as private as `ledger` says, for neighbours that differ in one client, against
@@ -90,9 +100,10 @@ class Server:
         C_t + share_std (sqrt(d) + 40), and what is longer is refused.
 
     Raises:
-        InvalidValue: a plan for another unit, or one that promises less than it spends.
+        InvalidValue: a plan for another unit, or one that promises less than it spends; a store with a seed or LOCAL.
+        ImpossibleBudget: the store has not enough left.
         InvalidType: an optimiser that cannot step on a given gradient.
-        PlanViolation: a round too many, or opened before the last was closed.
+        PlanViolation: a round too many, or opened before the last was closed; another store than before.
         FileRefused: a journal that is damaged or of another run.
 
     >>> import decrescendo as dc
@@ -123,6 +134,7 @@ class Server:
         placement: Placement,
         name: str = "",
         journal: str | os.PathLike[str] | None = None,
+        store: Store | None = None,
     ) -> None:
         check_instance("plan", plan, Plan)
         check_instance("optimizer", optimizer, torch.optim.Optimizer)
@@ -135,6 +147,8 @@ class Server:
         self._coins = poisson(plan.sampling, "a federated run")
         if Placement(placement) is not Placement.CENTRAL:
             uncut(plan.sampling, f"a run with {placement} noise")
+        if store is not None:
+            _check_store(store, seed, Placement(placement))
         self._parameters = trainable(model)
         check_optimizer(
             optimizer, Inventory.of(model), self._parameters
@@ -162,18 +176,22 @@ class Server:
         check_promise(plan, self._planned)
         pack(optimizer.state_dict(), {})  # what cannot be written must be found out before the first round
         self._journal = None if journal is None else Journal(journal)
-        if self._journal is not None:
-            try:
-                state = self._journal.read()
-                if state is not None:
-                    self._resume(state)
-            except BaseException:
-                self._journal.close()
-                raise
-        # What else is published than what noise moves, and by whom that is moved.
-        self._frozen, self._between = FrozenStateGuard(model), BetweenSteps(model, optimizer)
-        if self.spent:
-            self._between.resumed()
+        # Of the run in the store; a journal has it before the store: a crash between the two reserves once.
+        self._id = "" if store is None else new_id()
+        self._account: Account | None = None
+        try:
+            if (state := None if self._journal is None else self._journal.read()) is not None:
+                self._go_on(state, store)
+            # What else is published than what noise moves, and by whom that is moved.
+            self._frozen, self._between = FrozenStateGuard(model), BetweenSteps(model, optimizer)
+            if self.spent:
+                self._between.resumed()
+            if store is not None and self._account is None:
+                self._write(None)
+                self._account, _ = registered(store, plan, self._id, 0, name)
+        except BaseException:
+            self.stop()
+            raise
 
     @property
     def opened(self) -> Opened | None:
@@ -246,6 +264,7 @@ class Server:
             self._attendance.append((len(cohort), min(len(cohort), 1)))
             self._odd = False
             self._write(None)
+            self._list(None)
         self._answered.clear()
         limit = asked.clip_norm + TAIL * asked.share_std
         self._total = ExactSum(self._shapes, limit, self.plan.sampling.dataset_size)
@@ -301,16 +320,44 @@ class Server:
             loss_sum=0.0,
         )
         # The sum is on the CPU; `apply` brings the noisy mean to the parameters' device.
-        return self.release(total.value(), len(self._answered), seen)
+        return self._release(total.value(), len(self._answered), seen)
 
     def release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
-        """`close`, for who has the sum of a round from elsewhere: a secure sum, or a simulation.
+        """`close`, for who has the sum of a round from elsewhere: a secure sum, or a simulation. That its parts are no
+        longer than C_t is among the `assumptions`.
 
         Args:
-            total: the sum of what the ``present`` members sent: clipped, with their noise where the placement has it.
+            total: the sum of what the ``present`` members sent: clipped, with their noise where the placement has it;
+                finite, and no longer than so many parts can be.
             present: members whose part is in it.
             diagnostics: what the clipping saw; private.
+
+        Raises:
+            InvalidValue: another number of members than a part of the cohort, another sum than of so many; the round
+                stays open.
         """
+        opened, _ = self._require_open()
+        self._check_sum(opened, total, present)
+        self._supposed = tuple(sorted({*self._supposed, SUMS}))
+        return self._release(total, present, diagnostics)
+
+    def _check_sum(self, opened: Opened, total: Mapping[str, Tensor], present: int) -> None:
+        members, asked = len(opened.cohort), opened.round
+        check_integer("present", present, at_least=len(self._answered))
+        if present > members:
+            raise InvalidValue(f"present must be at most the cohort's {members} members, got {present}")
+        if {name: value.shape for name, value in total.items()} != self._shapes:
+            raise InvalidValue("total must have the model's trainable parameters, each once, in their shapes")
+        # Of noise there is no more than that, but with probability e^(-TAIL^2 / 2).
+        noise = asked.share_std * present**0.5 * (self._size**0.5 + TAIL)
+        longest, norm = (present * asked.clip_norm + noise) * _LONGER, norm_of(total)
+        if not norm <= longest:
+            raise InvalidValue(
+                f"total must be the sum of {present} parts of length {asked.clip_norm:g} at most, which is no longer "
+                f"than {longest:.4g}, got {norm:.4g}. Nothing was released: sum what clients have clipped"
+            )
+
+    def _release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
         opened, _ = self._require_open()
         self._frozen.check()
         self._between.look()
@@ -334,6 +381,9 @@ class Server:
         self._opened = None
         # Recorded in memory and on disk before anything of it can be seen.
         self._write(noisy)
+        if self.placement is Placement.CENTRAL:
+            self._list(noisy)
+        self._end()
         if noisy.release.noise_multiplier:
             self._between.released()
         apply(noisy, self._model, self._optimizer)
@@ -347,6 +397,9 @@ class Server:
             self._releases.append(self._release_of(self.spent))
         self._opened = None
         self._write(None)
+        if self.placement is Placement.CENTRAL:
+            self._list(None)
+        self._end()
         return self._report(opened, released=False)
 
     def read(self) -> None:
@@ -394,6 +447,7 @@ class Server:
             reports=self.reports,
             assumptions=self.assumptions,
             random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
+            account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
@@ -420,6 +474,7 @@ class Server:
         state: dict[str, Any] = {
             "run": self.run,
             "spent": self.spent,
+            "account": self._id,
             "attendance": self._attendance,
             "one_by_one": self._one_by_one,
             "optimizer": type(self._optimizer).__name__,
@@ -433,14 +488,44 @@ class Server:
         }
         self._journal.write(state)
 
-    def _resume(self, state: Mapping[str, Any]) -> None:
+    def _list(self, noisy: NoisyMean | None) -> None:
+        """Write the last round down in the store; the same again, where it is there."""
+        if self._account is None:
+            return
+        last = self.spent - 1
+        told = hashlib.sha256(f"{self.run} {last}".encode()).digest() if noisy is None else digest(noisy)
+        self._account.record(last, self._releases[last], told)
+
+    def _end(self) -> None:
+        if self._account is not None and self.done:
+            self._account.finish()
+
+    def _go_on(self, state: Mapping[str, Any], store: Store | None) -> None:
+        """Be where the journal was, with its last round in the store, and the weights moved by it."""
+        last = self._resume(state, store)
+        if store is not None:
+            self._account, listed = registered(store, self.plan, self._id, self.spent, self.name)
+            if listed < self.spent:
+                self._list(last)
+            self._end()
+        if last is not None:
+            with _fitting():
+                apply(last, self._model, self._optimizer)
+
+    def _resume(self, state: Mapping[str, Any], store: Store | None) -> NoisyMean | None:
+        """Be where the journal was; what it has released last, which has not moved the model yet."""
         if state.get("run") != self.run:
             raise FileRefused(
                 "the journal must be of this run (plan, placement and name), got another's. "
                 "Give each run a folder of its own"
             )
-        kind = type(self._optimizer).__name__
-        try:
+        kind, self._id = type(self._optimizer).__name__, str(state.get("account", ""))
+        if bool(self._id) != (store is not None):
+            raise PlanViolation(
+                "a run must go on with the store that it began with, or without one as it began, got "
+                f"{'none' if self._id else 'one'}"
+            )
+        with _fitting():
             if state["optimizer"] != kind:
                 raise FileRefused(
                     f"the journal was written with the optimiser {state['optimizer']}, got {kind}"
@@ -449,32 +534,29 @@ class Server:
                 self._release_of(index) for index in range(check_integer("spent", state["spent"]))
             ]
             self._attendance = [(int(members), int(replies)) for members, replies in state["attendance"]]
+            _check_attendance(self._attendance, self.spent if self.placement.shows_replies else 0)
             self._one_by_one = bool(state.get("one_by_one", True))
             self._sampling = stream_at(self._sampling, state["sampling"])
             self._noise = stream_at(self._noise, state["noise"])
-            self._supposed = tuple(str(sentence) for sentence in state.get("assumptions", self._supposed))
+            self._supposed = tuple(map(_text, _list_of(state.get("assumptions", list(self._supposed)))))
             self._model.load_state_dict(state["weights"])
             self._optimizer.load_state_dict(state["optimizer_state"])
-            if state["noisy"] is not None:
-                noisy = NoisyMean(state["noisy"], self._releases[-1], state["noise_std"])
-                apply(noisy, self._model, self._optimizer)
-        except FileRefused:
-            raise
-        except (
-            KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError,
-        ) as error:  # fmt: skip
-            raise FileRefused(f"the journal must fit this model and optimiser, got {error}") from error
+            if state["noisy"] is None:
+                return None
+            return NoisyMean(state["noisy"], self._releases[-1], state["noise_std"])
 
     def _judge(self, reply: Reply) -> Received:
         opened, total = self._opened, self._total
         client: Any = reply.client
-        if reply.run != self.run:
+        # What a client sends may be of any kind, with any way to compare and show itself.
+        if type(reply.run) is not str or reply.run != self.run:
             return Received(Verdict.OTHER_RUN, "a reply must name this run")
-        if opened is None or total is None or reply.round != opened.round.number:
+        number: Any = reply.round
+        if opened is None or total is None or type(number) is not int or number != opened.round.number:
             now = "no round" if opened is None else f"round {opened.round.number}"
-            return Received(Verdict.OTHER_ROUND, f"{now} is open, got a reply to round {reply.round!r}")
-        if not isinstance(client, int) or isinstance(client, bool) or client not in opened.cohort:
-            return Received(Verdict.NOT_ASKED, f"client {client!r} is not in the cohort")
+            return Received(Verdict.OTHER_ROUND, f"{now} is open, got a reply to round {_shown(number)}")
+        if type(client) is not int or client not in opened.cohort:
+            return Received(Verdict.NOT_ASKED, f"client {_shown(client)} is not in the cohort")
         if client in self._answered:
             return Received(Verdict.REPEATED, f"client {client} has answered")
         # Read once: a mapping of a client's own may answer otherwise when it is asked again.
@@ -520,3 +602,57 @@ class Server:
                     Verdict.SHAPES, f"{name} must be {tuple(self._shapes[name])}, got {tuple(tensor.shape)}"
                 )
         return None
+
+
+@contextmanager
+def _fitting() -> Generator[None]:
+    try:
+        yield
+    except FileRefused:
+        raise
+    except (
+        KeyError, TypeError, ValueError, AttributeError, RuntimeError, IndexError, OverflowError,
+    ) as error:  # fmt: skip
+        raise FileRefused(f"the journal must fit this model and optimiser, got {error}") from error
+
+
+def _shown(value: object) -> str:
+    """A number that a client sent, or of what kind it is; others show themselves in ways of their own."""
+    return repr(value) if type(value) is int and abs(value) < 2**63 else f"<{type(value).__name__}>"
+
+
+def _check_store(store: Store, seed: int | Secure, placement: Placement) -> None:
+    check_instance("store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it")
+    if placement is Placement.LOCAL:
+        raise InvalidValue(
+            "a run in a store must keep its plan's promise, got the placement local, which promises something else: "
+            "each client's own epsilon"
+        )
+    if not isinstance(seed, Secure):
+        raise InvalidValue(
+            "seed must be Secure() with a store, got a number: runs with one seed have the same cohorts and noise, and "
+            "what a store adds up is drawn independently"
+        )
+
+
+def _check_attendance(attendance: list[tuple[int, int]], rounds: int) -> None:
+    """Of each round spent where replies are seen; what is left out would count as never seen."""
+    if len(attendance) != rounds:
+        raise FileRefused(f"the journal must have the attendance of {rounds} rounds, got {len(attendance)}")
+    for members, replies in attendance:
+        if not 0 <= replies <= members:
+            raise FileRefused(
+                f"a round must have 0 <= replies <= members, got {replies} of {members} in the journal"
+            )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__} where a text must be")
+    return value
+
+
+def _list_of(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError(f"a {type(value).__name__} where a list must be")
+    return cast("list[object]", value)

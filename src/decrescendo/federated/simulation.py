@@ -18,12 +18,13 @@ from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
-from decrescendo.federated.server import REPLIES, Server
+from decrescendo.federated.server import REPLIES, SUMS, Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training.between import BetweenSteps
 from decrescendo.training.held import Held
 from decrescendo.training.progress import Callback, Progress
+from decrescendo.training.store import Store
 
 # Who of a cohort does not answer, from the round's number and the cohort.
 Dropouts = Callable[[int, tuple[int, ...]], Collection[int]]
@@ -66,13 +67,14 @@ def simulate(
     dropouts: Dropouts | None = None,
     name: str = "",
     journal: str | os.PathLike[str] | None = None,
+    store: Store | None = None,
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
 ) -> Outcome:
     """Train ``model`` in place by ``plan`` over simulated clients: what `Server` does, without messages.
 
     Args:
-        model, plan, optimizer, name, journal: as in `Server`.
+        model, plan, optimizer, name, journal, store: as in `Server`.
         loss: ``loss(model, batch)`` returns one loss a record; a client's loss is the mean of its records'.
         clients: as many as the plan's ``dataset_size``.
         seed: `Secure()`, or a whole number >= 0; the streams "sampling" and "noise" of the server, all clients'
@@ -118,7 +120,9 @@ def simulate(
     seeds = Seeds(round_stream(members, 0))
     cohorts = CohortSum(model, loss, local, settings or EngineSettings(), seeds)
     cohorts.withhold(clients.held)
-    server = Server(model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal)
+    server = Server(
+        model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal, store=store
+    )
     between = BetweenSteps(model, optimizer, loss=loss)
     between.draw_from(Held(clients.held))
     between.begin()
@@ -145,7 +149,7 @@ def simulate(
     outcome = server.finish()
     between.look_at_rows()
     supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption, *between.supposed}
-    supposed -= {REPLIES, ""}  # there were no replies: all was computed here
+    supposed -= {REPLIES, SUMS, ""}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(supposed)))
 
 

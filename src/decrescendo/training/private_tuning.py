@@ -10,8 +10,10 @@ Longer than most files: the draw, the trials, the winner and their one price are
 import hashlib
 import itertools
 import math
+import secrets
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +21,18 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from decrescendo.accounting import Budget, Guarantee, Trials
-from decrescendo.base.rng import Streams
+from decrescendo.base.rng import Secure, Streams
 from decrescendo.base.sealed import check_writable, write
 from decrescendo.clipping.clipped import check_clip_norm
 from decrescendo.errors import InvalidValue, check_instance, check_real
-from decrescendo.plans import Plan, PoissonSampling, Schedule, calibrate_selection
+from decrescendo.plans import AdaptivePlan, Plan, PoissonSampling, Schedule, calibrate_selection
 from decrescendo.plans.curves import evaluate
 from decrescendo.plans.sampling import only_constant
 from decrescendo.training.run import cpu_weights
 from decrescendo.training.settings import Settings
 from decrescendo.training.space import Space, Value
+from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
+from decrescendo.training.store import Store
 from decrescendo.training.task import Task
 from decrescendo.training.tuning import machine, train_with
 
@@ -44,10 +48,12 @@ LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What one trial gives: the weights that were tested, and their score on declared public data."""
+    """What one trial gives: the weights that were tested, their score on declared public data, and what it took on
+    trust (`training.run.Run.assumptions`)."""
 
     score: float
     weights: Mapping[str, Tensor]
+    assumptions: tuple[str, ...] = (UNRECORDED,)
 
 
 Attempt = Callable[[Settings, Plan], Tried]
@@ -62,7 +68,7 @@ class PrivateSearch:
     theorem is about trials that know nothing of each other.
 
     Args:
-        task: what is trained; it must have a score.
+        task: what is trained; it must have a score, and no people: a guarantee for people is not proven of a search.
         epsilon: of the whole search, winner and all.
         delta: of the whole search; default: the task's.
         space: what moves, of `FREE` only. Batch, steps, schedule and rho_mu are fixed: they decide the noise, and all
@@ -71,7 +77,7 @@ class PrivateSearch:
 
     Raises:
         InvalidType: a fixed number of trials.
-        InvalidValue: a setting moves that changes what a trial spends, or that no run could have.
+        InvalidValue: a setting moves that changes what a trial spends, or that no run could have; a task of people.
     """
 
     task: Task
@@ -84,6 +90,12 @@ class PrivateSearch:
         check_instance("task", self.task, Task)
         if self.task.score is None:
             raise InvalidValue("task must have a score, got none. It is what trials are compared by")
+        if self.task.people is not None:
+            raise InvalidValue(
+                "a private search must be of examples, got a task with people: what is proven of the best of many "
+                "trials is for one example, and a person has several. Take a task without people, or search on public "
+                "data (tune)"
+            )
         check_real("epsilon", self.epsilon, above=0)
         check_instance("space", self.space, Space)
         check_instance("trials", self.trials, Trials, _WHY_RANDOM)
@@ -118,6 +130,15 @@ class PrivateSearch:
             steps=settings.steps, privacy=privacy, clip=clip, trials=self.trials,
         )  # fmt: skip
 
+    def agreed(self, guarantee: Guarantee) -> AdaptivePlan:
+        """The whole search as a store counts it: one release, at the price of ``guarantee``, that of `calibrated`."""
+        settings = self.settings(next(self.space.corners()))
+        return AdaptivePlan(
+            Budget(guarantee.epsilon, guarantee.delta, guarantee.unit),
+            PoissonSampling(self.task.count, settings.batch), guarantee.accountant, steps=1,
+            policy=f"a private search, the best of {self.trials}; its one release is the winner",
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Winner:
@@ -132,6 +153,9 @@ class Winner:
         score: on declared public data. The best of several, so a little too good.
         weights: of the winner.
         machine: where it ran, and with what versions.
+        assumptions: what the guarantee takes on trust, in every trial alike; see `training.run.Run.assumptions`.
+        random: ``secure`` or ``seeded``: where the noise of the trials came from.
+        account: data set and id of the search in a `Store`; empty: in none.
     """
 
     asked: PrivateSearch
@@ -141,10 +165,19 @@ class Winner:
     score: float | None = None
     weights: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
+    assumptions: tuple[str, ...] = (UNRECORDED,)
+    random: str = SEEDED
+    account: str = ""
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing is taken on trust but what every search takes."""
+        return not self.assumptions
 
     def describe(self) -> str:
         """A few lines for people."""
         lines = describe_promise(self.asked, self.plan, self.guarantee)
+        lines += "".join(f"\nsupposed   not proven: {sentence}" for sentence in self.assumptions)
         if self.settings is None or self.score is None:
             return lines + "\nwinner     none: the number of trials happened to be 0, as a Poisson number may"
         return "\n".join(
@@ -170,23 +203,28 @@ def describe_promise(asked: PrivateSearch, plan: Plan, guarantee: Guarantee) -> 
 
 def search_privately(
     asked: PrivateSearch,
-    seed: int,
+    seed: int | Secure,
     *,
     attempt: Attempt | None = None,
     announce: Callable[[str], None] | None = None,
+    store: Store | None = None,
 ) -> Winner:
     """Draw the number of trials, run each with settings and noise of its own, keep the best, forget the rest.
 
-    Nothing is written, printed or counted on the way: the number of trials must stay secret, and so must whatever
-    tells it. One trial runs after the other, in this process.
+    Nothing is written, printed, warned of or counted on the way: the number of trials must stay secret, and so must
+    whatever tells it. One trial runs after the other, in this process.
 
     Args:
         asked: what to search.
-        seed: whole number >= 0, secret and unguessable: it tells the number of trials and all their noise. The number
-            is drawn from its stream "selection" before anything else. Trial i gets the streams of its ``i``-th child
-            (`Streams.child`): settings, initial weights, batches and noise are new and independent in every trial.
+        seed: `Secure()` for weights that leave the house: nobody knows the number of trials, and each has noise and
+            batches keyed by the operating system. Or a whole number >= 0, secret and unguessable: it tells the number
+            of trials and all their noise. The number is drawn from the stream "selection" before anything else. Trial
+            i gets the streams of its ``i``-th child (`Streams.child`): settings, initial weights, batches and noise are
+            new and independent in every trial.
         attempt: one trial; `train_and_score` by default.
         announce: told what is promised, before the private data are opened and the number is drawn.
+        store: the ledger of the data set, in which the whole search is reserved before the data are opened, and its
+            winner written down before it is shown. An error on the way leaves it reserved. Of composition ``sum``.
 
     Guarantee:
         that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
@@ -202,41 +240,67 @@ def search_privately(
         a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
             it loses would hang on when it was tried.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.
+        trials that take different things on trust: an error, after the last one, likewise.
         no trial at all (Poisson): no winner, said so.
     """
-    secret = Streams(seed)
+    secure = isinstance(seed, Secure)
+    secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
+    account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
     # A number that were drawn, or changed, after a trial was seen would not be covered.
     number = asked.trials.draw(secret.numpy("selection"))
     best: tuple[tuple[float, str], Settings, Tried] | None = None
-    for index in range(number):
-        own = secret.child(index)
-        settings = asked.settings(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
-        own_plan = _with_clip_of(plan, settings, asked.task.count)
-        tried = (
-            train_and_score(asked.task, settings, own_plan)
-            if attempt is None
-            else attempt(settings, own_plan)
+    trusted: set[tuple[str, ...]] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one a trial would tell their number
+        for index in range(number):
+            own = secret.child(index)
+            settings = asked.settings(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
+            own_plan = _with_clip_of(plan, settings, asked.task.count)
+            tried = (
+                train_and_score(asked.task, settings, own_plan, seed if secure else None)
+                if attempt is None
+                else attempt(settings, own_plan)
+            )
+            trusted.add(tried.assumptions)
+            rank = (
+                -math.inf if math.isnan(tried.score) else tried.score,
+                hashlib.sha256(_content(tried.weights)).hexdigest(),
+            )
+            if best is None or rank > best[0]:
+                best = (rank, settings.seeded(0), tried)
+    if len(trusted) > 1:
+        raise InvalidValue(
+            "every trial must take the same on trust, got trials that do not: nothing would tell what those behind the "
+            "winner took. Train without a search and look at the run's assumptions"
         )
-        rank = (
-            -math.inf if math.isnan(tried.score) else tried.score,
-            hashlib.sha256(_content(tried.weights)).hexdigest(),
-        )
-        if best is None or rank > best[0]:
-            best = (rank, settings.seeded(0), tried)
+    if account is not None:
+        noise = float(plan.noise_multiplier.min())
+        digest = hashlib.sha256(repr(best and best[0]).encode()).digest()
+        account.record(0, plan.sampling.at(0).release(noise), digest)
+        account.finish()
+    whole = Winner(
+        asked, plan, guarantee, machine=machine(), assumptions=(),
+        random=SECURE if secure and attempt is None else SEEDED,
+        account="" if account is None else f"{account.store.dataset}, run {account.id}",
+    )  # fmt: skip
     if best is None:
-        return Winner(asked, plan, guarantee, machine=machine())
-    return Winner(asked, plan, guarantee, best[1], best[2].score, best[2].weights, machine())
+        return whole
+    _, settings, tried = best
+    return replace(
+        whole, settings=settings, score=tried.score, weights=tried.weights, assumptions=tried.assumptions
+    )
 
 
-def train_and_score(task: Task, settings: Settings, plan: Plan) -> Tried:
-    """One trial: trained on the private rows by ``plan``, scored on the public ones."""
-    run, tested = train_with(task, settings, plan, task.load())
+def train_and_score(task: Task, settings: Settings, plan: Plan, seed: Secure | None = None) -> Tried:
+    """One trial: trained on the private rows by ``plan``, scored on the public ones; with the streams of the settings'
+    seed, or initial weights alone from it, and the rest from ``seed``."""
+    run, tested = train_with(task, settings, plan, task.load(), seed)
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
-    return Tried(next(iter(task.scores(tested).values())), cpu_weights(tested))
+    return Tried(next(iter(task.scores(tested).values())), cpu_weights(tested), run.assumptions)
 
 
 def save_winner(path: Path, winner: Winner) -> Path | None:
@@ -265,6 +329,10 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         "score": winner.score,
         "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
         "machine": dict(winner.machine),
+        "provenance": {
+            "random": winner.random, "account": winner.account, "proven": winner.proven,
+            "assumptions": list(winner.assumptions),
+        },
     }  # fmt: skip
     if winner.weights:
         weights.parent.mkdir(parents=True, exist_ok=True)

@@ -14,14 +14,17 @@ import torch
 from jaxtyping import Int
 from torch import nn
 
-from decrescendo.accounting import Accountant, Budget, rounded
+from decrescendo.accounting import Accountant, Budget, Unit, rounded
+from decrescendo.accounting.budget import check_unit
 from decrescendo.base import sealed
-from decrescendo.base.rng import Streams
+from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Batch
+from decrescendo.clipping.proof.memory import Memory
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, check_integer
 from decrescendo.plans import Plan, PoissonSampling, calibrate
 from decrescendo.training.data import Rows, rows
 from decrescendo.training.fitting import fit
+from decrescendo.training.held import memory_of
 from decrescendo.training.run import Run, versions
 from decrescendo.training.settings import Settings
 from decrescendo.training.space import Space, Value, starting_values
@@ -55,6 +58,8 @@ class Recipe:
         space: what moved and what was fixed.
         trials: all of them.
         machine: what they were computed on.
+        unit: whom the budget protects.
+        examples_per_person: of `Unit.PERSON`, as in `Budget`.
     """
 
     settings: Settings
@@ -65,10 +70,17 @@ class Recipe:
     space: Mapping[str, str]
     trials: tuple[Trial, ...]
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
+    unit: Unit = Unit.EXAMPLE
+    examples_per_person: int = 1
+
+    @property
+    def budget(self) -> Budget:
+        """Of one run."""
+        return Budget(self.epsilon, self.delta, self.unit, self.examples_per_person)
 
     def plan(self, task: Task, accountant: Accountant | None = None) -> Plan:
         """The plan of a run of ``task`` with these settings."""
-        return plan_of(task, self.settings, Budget(self.epsilon, self.delta), accountant)
+        return plan_of(task, self.settings, self.budget, accountant)
 
     def describe(self) -> str:
         """A few lines for people."""
@@ -77,8 +89,8 @@ class Recipe:
             (
                 f"score      {self.score:.4g} on {self.on}, the best of {len(self.trials)} trials ({failed} failed)",
                 f"settings   {self.settings.describe()}",
-                f"budget     epsilon {rounded(self.epsilon, 'up', 6)} at delta {rounded(self.delta, 'up')}; "
-                "the search cost none of it",
+                f"budget     epsilon {rounded(self.epsilon, 'up', 6)} at delta {rounded(self.delta, 'up')}, "
+                f"for one {self.budget.protected}; the search cost none of it",
             )
         )
 
@@ -89,6 +101,8 @@ class Recipe:
             "settings": self.settings.written(),
             "trials": [asdict(one) for one in self.trials],
         }
+        if self.unit is Unit.EXAMPLE:  # as versions wrote it that knew no other
+            del facts["unit"], facts["examples_per_person"]
         sealed.write(path, FORMAT, VERSION, facts)
 
     @classmethod
@@ -102,8 +116,9 @@ class Recipe:
         try:
             settings = Settings.read(content.pop("settings"))
             trials = tuple(Trial(**item) for item in content.pop("trials"))
-            budget = Budget(content["epsilon"], content["delta"])
-            known: dict[str, Any] = {**content, "epsilon": budget.epsilon, "delta": budget.delta}
+            unit = check_unit(content.get("unit", Unit.EXAMPLE))
+            budget = Budget(content["epsilon"], content["delta"], unit, content.get("examples_per_person", 1))
+            known: dict[str, Any] = {**content, **asdict(budget)}
             return cls(settings=settings, trials=trials, **known)
         except FileRefused as error:
             raise FileRefused(f"{path}: {error}") from None
@@ -128,13 +143,14 @@ def tune(
 
     The rows of ``public`` are repeated or left out until there are as many as the task has, so that sample rate, steps
     and noise are those of the task. The task's own data are not trained on; the search costs no privacy, provided that
-    none of them is among the public ones. That these are not the very same is looked at: where they come from one
-    function, or lie in memory.
+    none of them is among the public ones, nor what they are scored on. That these are not the very same, and share no
+    memory, is looked at: where they come from one function, or lie in memory. With a budget for people each public row
+    counts as a person of its own: the noise is that of the task's.
 
     Args:
         task: what the settings are for: its number of rows is used, and its defaults.
         public: what is trained in its place; it must have a score.
-        budget: of one run on the task.
+        budget: of one run on the task, for an example or a person.
         space: what moves.
         trials: how many, >= 1; the first has the task's own settings, the others are drawn at random.
         on: how the public data are called.
@@ -153,8 +169,10 @@ def tune(
         raise InvalidValue("the public task must have a score, got none. It is what trials are compared by")
     for values in space.corners():
         space.settings(task, values).check(task)
-    _check_others(task, public)
-    data = _as_many(rows(public.load()), task.count)
+    _check_others(task, public, public.data, lie=not public.loads)
+    loaded = public.load()
+    _check_others(task, public, loaded, lie=True)
+    data = _as_many(rows(loaded), task.count)
     done: list[Trial] = []
     for number in range(trials):
         drawn = space.draw(Streams(seed).child(number).numpy("selection"))
@@ -171,15 +189,22 @@ def tune(
     best = max(scored, key=lambda trial: -math.inf if trial.score is None else trial.score)
     return Recipe(
         settings=space.settings(task, best.values), epsilon=budget.epsilon, delta=budget.delta, score=best.score or 0.0,
-        on=on, space=space.describe(), trials=tuple(done), machine=machine(),
+        on=on, space=space.describe(), trials=tuple(done), machine=machine(), unit=budget.unit,
+        examples_per_person=budget.examples_per_person,
     )  # fmt: skip
 
 
-def _check_others(task: Task, public: Task) -> None:
-    """The rows that are free are not the task's own."""
-    same = task is public or _is_one(task.data, public.data)
-    if not (same or task.loads or public.loads):
-        (own, all_own), (others, all_others) = data_facts(rows(task.data)), data_facts(rows(public.data))
+def _check_others(task: Task, public: Task, data: object, *, lie: bool) -> None:
+    """The rows that are free are not the task's own: those that ``lie`` in memory, where the task's do; the task's are
+    not loaded for it."""
+    same = task is public or _is_one(task.data, data)
+    lie = lie and not task.loads
+    if not same and lie:
+        private = Memory()
+        private.withhold(memory_of(task.data))
+        same = any(map(private.withholds, memory_of(data)))
+    if not same and lie:
+        (own, all_own), (others, all_others) = data_facts(rows(task.data)), data_facts(rows(data))
         same = own == others and all_own and all_others
     if same:
         raise InvalidValue(
@@ -213,12 +238,23 @@ def plan_of(task: Task, settings: Settings, budget: Budget, accountant: Accounta
     )
 
 
-def train_with(task: Task, settings: Settings, plan: Plan, data: object) -> tuple[Run, nn.Module]:
-    """Train a fresh model of ``task`` on ``data``: the run, and the model to score."""
+def train_with(
+    task: Task,
+    settings: Settings,
+    plan: Plan,
+    data: object,
+    seed: Secure | None = None,
+    people: object = None,
+) -> tuple[Run, nn.Module]:
+    """Train a fresh model of ``task`` on ``data``, by the streams of the settings' seed or of ``seed``.
+
+    Returns:
+        The run, and the model to score.
+    """
     return fit(
-        task.fresh(settings.seed, data), task.loss, data, plan, seed=settings.seed, optimizer=settings.optimizer,
-        learning_rate=settings.learning_rate, momentum=settings.momentum, lr_decay=settings.lr_decay,
-        averaging=settings.averaging,
+        task.fresh(settings.seed, data), task.loss, data, plan, seed=settings.seed if seed is None else seed,
+        optimizer=settings.optimizer, learning_rate=settings.learning_rate, momentum=settings.momentum,
+        lr_decay=settings.lr_decay, averaging=settings.averaging, people=people,
     )  # fmt: skip
 
 
@@ -242,8 +278,9 @@ def _try(
     except ImpossibleBudget as error:
         return Trial(values, why=str(error))
     scores: list[float] = []
+    people = np.arange(data.count) if budget.unit is Unit.PERSON else None
     for seed in range(seeds):
-        _, model = train_with(public, settings.seeded(seed), plan, data)
+        _, model = train_with(public, settings.seeded(seed), plan, data, people=people)
         scores.append(next(iter(public.scores(model).values())))
     mean = sum(scores) / len(scores)
     return Trial(values, mean) if math.isfinite(mean) else Trial(values, why="the score is not finite")

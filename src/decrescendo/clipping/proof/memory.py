@@ -83,9 +83,9 @@ class Memory:
         """Whether data that are withheld were moved in memory; they are withheld where they are now, too."""
         return self._data.follow()
 
-    def withholds(self, tensor: Tensor) -> bool:
-        """Whether a tensor lies, with a part at least, in memory that holds the data."""
-        return bool(self._data) and any(map(self._data.overlaps, parts_of(tensor)))
+    def withholds(self, value: Tensor | np.ndarray) -> bool:
+        """Whether a tensor or array lies, with a part at least, in memory that holds the data."""
+        return bool(self._data) and any(map(self._data.overlaps, parts_of(value)))
 
     def check_apart(self, held: Iterable[tuple[str, Tensor]]) -> None:
         """Refuse what lies in the data's memory and is trained, or trains: it would be released with the weights."""
