@@ -55,14 +55,64 @@ def test_what_a_run_says_is_judged_where_its_plan_has_no_lower_end(
     sure = Plan.load(plan_file)
     own = Guarantee(2.0, 1e-5, sure.budget.unit, "mine", "upper")
     loose = Plan(sure.budget, sure.sampling, sure.schedule, own)
-    saved(loose, tmp_path / "good", {"epsilon": 1.9999})
+    saved(loose, tmp_path / "good", {"epsilon": 1.9999, "accountant": "Pld"})
     assert invoke("statement", "good").exit_code == 0
-    assert "said by the run: (2, 1e-05)-DP" in invoke("verify", "good").stdout
-    saved(loose, tmp_path / "bad", {"epsilon": 0.5})
-    for command in ("verify", "statement"):
-        result = invoke(command, "bad")
-        assert result.exit_code == 2
-        assert "a run must promise what its releases are certified for" in result.stderr
+    shown = " ".join(invoke("verify", "good").stdout.split())
+    assert "said by the run: (2, 1e-05)-DP" in shown
+    assert "mine is no accountant of this package: a plan's guarantee was not asked of it again" in shown
+    for name, says, words in (
+        ("low", {"epsilon": 0.5, "accountant": "Pld"}, "must not be below what its accountant says"),
+        ("own", {"epsilon": 1.9999}, "must name who certified its releases, Pld, got mine"),
+        (
+            "nobody",
+            {"accountant": "an exact proof"},
+            "must name who certified its releases, Pld, got an exact proof",
+        ),
+        (
+            "exact",
+            {"accountant": "Pld", "kind": "exact"},
+            "must be called what it is, upper by Pld, got exact",
+        ),
+    ):
+        saved(loose, tmp_path / name, says)
+        for command in ("verify", "statement"):
+            result = invoke(command, name)
+            assert result.exit_code == 2, result.output
+            assert words in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ({"kind": "exact"}, "must be called what it is, upper by Pld, got exact"),
+        ({"accountant": "GdpClt"}, "must be called what it is, estimate by GdpClt, got upper"),
+        ({"accountant": "Rdp"}, "must not be below what its accountant says"),
+        ({"accountant": "Gaussian"}, "sample_rate"),
+        ({"epsilon": 2.0, "epsilon_lower": 1.99999}, "must not be above the true epsilon"),
+        ({"epsilon": 0.001, "epsilon_lower": None}, "must not be below the true epsilon"),
+        ({"epsilon_lower": None}, ""),
+    ],
+)
+def test_a_plan_says_what_its_accountant_says_and_calls_it_so(
+    invoke: Invoke,
+    plan_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    says: dict[str, Any],
+    words: str,
+) -> None:
+    """Any kind, any name and any lower end were verified. What is wrong is found before the other library is asked, who
+    takes a minute for an epsilon of a thousandth."""
+    content = json.loads(plan_file.read_text(encoding="utf-8"))
+    del content["sha256"]
+    content["guarantee"] |= says
+    (tmp_path / "plan.json").write_text(sealed.seal(content) + "\n", encoding="utf-8")
+    with monkeypatch.context() as patched:
+        if words:
+            patched.setattr(Plan, "verify", None)
+        result = invoke("verify", "plan.json")
+    assert result.exit_code == (2 if words else 0), result.output
+    assert words in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -377,6 +377,17 @@ class TestFiles:
         with pytest.raises(InvalidValue, match="must promise what its releases spend"):
             trainer_of(lie)
 
+    def test_what_is_promised_between_the_two_ends_is_no_guarantee(self) -> None:
+        """The bracket is wide: what contradicts no lower end was verified and trained by."""
+        given = once().guarantee
+        low = (given.epsilon + (given.epsilon_lower or 0.0)) / 2
+        assert low < 0.9 * given.epsilon
+        between = replace(once(), guarantee=replace(given, epsilon=low, epsilon_lower=None))
+        with pytest.raises(AccountingError, match="must not be below what its accountant says"):
+            list(between.confirm(between.ledger))
+        with pytest.raises(InvalidValue, match="must promise what its releases spend"):
+            trainer_of(between)
+
     @pytest.mark.slow
     def test_every_accountant_side_by_side(self) -> None:
         first, *others = verdicts(once().ledger, 1e-3)

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from decrescendo.clipping import EngineSettings
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import growing_mu, sensitivity_decay
-from decrescendo.plans.plan import Plan
+from decrescendo.plans.plan import _EXAMPLE, Plan
 from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.plans.schedule import Schedule
 from decrescendo.training import Trainer, train
@@ -28,6 +29,7 @@ from decrescendo.training.run import Run
 from decrescendo.training.statement import Declaration, Provenance
 from decrescendo.training.statement.declaration import NOT_STATED
 from decrescendo.training.statement.prose import LABELS
+from decrescendo.training.statement.statement import state
 from decrescendo.training.steering import Adaptive, FromSchedule
 from decrescendo.training.store import Store
 
@@ -270,3 +272,26 @@ def test_what_follows_the_sizes_of_batches_is_not_published(run: Run) -> None:
     """A statement is made to leave the house; how long a training took depends on how many rows were drawn."""
     slower = dataclasses.replace(run, seconds=1234.5)
     assert slower.statement().to_json() == run.statement().to_json()
+
+
+def test_an_audit_of_its_own_plan_is_held_against_what_the_statement_promises() -> None:
+    """It was held against a promise that it brought itself: a lower bound of 50 stood beside epsilon 1, as nothing
+    found."""
+    plan = Plan.from_json(_EXAMPLE)
+    audit: dict[str, Any] = {
+        "lower": 50.0,
+        "lower_by_curve": 60.0,
+        "certified": 1e6,
+        "caught_by": [],
+        "store": "",
+    }
+    own = audit | {"plan_sha256": plan.sha256, "delta": plan.guarantee.delta}
+
+    def page(facts: dict[str, Any]) -> str:
+        return state(plan, plan.ledger, plan.guarantee, provenance=None, audit=facts).to_markdown()
+
+    with pytest.raises(InvalidValue, match="got one of at least 60 beside epsilon="):
+        page(own)
+    assert "lower: 50" in page(own | {"caught_by": ["bound"]})  # it says so itself
+    for other in ({"plan_sha256": "another"}, {"delta": 0.5}, {"lower": 0.1, "lower_by_curve": 0.2}):
+        assert "certified: 1000000.0" in page(own | other)

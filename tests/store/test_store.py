@@ -149,6 +149,34 @@ def test_adaptive_runs_take_their_whole_budget(path: Path) -> None:
             make(path.with_name(rule[:5]), composition=rule).start(adaptive)
 
 
+@pytest.mark.parametrize("opened", ["once", "anew before each release"])
+def test_an_adaptive_run_records_what_its_filter_grants_and_nothing_else(path: Path, opened: str) -> None:
+    """The filter was never asked: one release too loud, or of another rate, and nobody could read the store again."""
+    adaptive = AdaptivePlan(Budget(1.0, 1e-6), plan().sampling, "RenyiFilter(order=12)", 200, "by hand")
+    store, guard = make(path), RenyiFilter(adaptive.budget, 12)
+    account = store.start(adaptive)
+    position = 0
+    for noise in [3.3, 0.2, 2.0, 1e-9, 3.3, 0.0, *[1.2] * 30]:
+        step = Release(adaptive.sampling.sample_rate, noise)
+        if opened != "once":
+            account = store.account(account.id)
+        with pytest.raises(PlanViolation, match="reserved for it"):
+            account.record(position, Release(0.5, 3.3), b"x")
+        if guard.request(step):
+            assert account.record(position, step, b"x")
+            assert not account.record(position, step, b"x")
+            position += 1
+        else:
+            with pytest.raises(PlanViolation, match="what its filter grants"):
+                account.record(position, step, b"x")
+        if noise == 1.1 and not guard.request(Release(0.02, 30.0)):
+            break
+    assert 3 < position < 33  # all kinds of noise were asked for, and the budget came to its end
+    entry = Store(path).entries()[0]
+    assert entry.released.steps == position
+    assert adaptive.replay(entry.released) is not None
+
+
 def test_releases_are_those_of_the_plan_in_order_and_once(path: Path) -> None:
     store = make(path)
     account = store.start(plan())

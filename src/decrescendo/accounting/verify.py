@@ -1,6 +1,7 @@
 """A second opinion: the same releases judged by an independent library, Google's dp-accounting."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,15 +9,54 @@ from jaxtyping import Float
 
 from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Guarantee, rounded
+from decrescendo.accounting.concentrated import Tcdp, Zcdp
+from decrescendo.accounting.gaussian import Gaussian
+from decrescendo.accounting.gdp import GdpClt
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.mixture import BinomialMixture, composed
-from decrescendo.accounting.rdp import round_down, round_up
+from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.rdp import Rdp, round_down, round_up
 from decrescendo.accounting.truncated import left_of
-from decrescendo.errors import check_integer
+from decrescendo.errors import AccountingError, check_integer
 
 # Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It
 # costs as a grid's square times the number of steps: of fewer the grid is as much coarser, up to so many times.
 _GRID_SHARE, _STEPS, _COARSER = 1 / 8_000, 5_000, 16
+
+
+_OWN: dict[str, Callable[[], Accountant]] = {
+    judge.__name__: judge for judge in (Pld, Allocated, Rdp, Gaussian, Zcdp, Tcdp, GdpClt)
+}
+# An epsilon may be below its accountant's word by this share: versions of one accountant differ by less.
+APART = 1e-3
+
+
+def accountant_named(name: str) -> Accountant | None:
+    """The accountant of this package that a guarantee names; ``None`` for another.
+
+    >>> accountant_named("Truncated(Rdp)"), accountant_named("my own")
+    (Rdp(), None)
+    """
+    made = _OWN.get(name.removeprefix("Truncated(").removesuffix(")"))
+    return None if made is None else made()
+
+
+def check_word(whose: str, given: Guarantee, again: Guarantee) -> None:
+    """``given`` says no less than ``again``, the word of the accountant that it names, and calls it the same.
+
+    Raises:
+        AccountingError: it does.
+    """
+    if given.kind != again.kind:
+        raise AccountingError(
+            f"{whose}'s guarantee must be called what it is, {again.kind} by {again.accountant}, got {given.kind}"
+        )
+    if given.epsilon < again.epsilon * (1 - APART):
+        raise AccountingError(
+            f"{whose}'s guarantee must not be below what its accountant says, {again}, got "
+            f"epsilon={given.epsilon:.6g}. Calibrate again"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,8 @@ class AdaptivePlan:
         return ledger
 
     def allows(self, position: int, release: Release) -> bool:
-        """Whether there is a step at ``position``; its noise is for the filter to grant."""
-        del release
-        return position < self.steps
+        """Whether there is a step at ``position``, of this sampling; its noise is for the filter to grant."""
+        return position < self.steps and release == self.sampling.release(release.noise_multiplier)
 
     def begins(self, ledger: Ledger) -> bool:
         """Whether ``ledger`` keeps to these steps and this sampling."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 from decrescendo.accounting.budget import Budget, Guarantee
+from decrescendo.accounting.filters import Filter
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.plans.adaptive_plan import AdaptivePlan
@@ -79,6 +80,11 @@ class Agreement(Protocol):
 
     def check(self, ledger: Ledger, guarantee: Guarantee) -> None:
         """Refuse what cannot be ledger and guarantee of a run under this agreement, with an `AccountingError`."""
+        ...
+
+    def replay(self, ledger: Ledger) -> Filter | None:
+        """A fresh filter that granted all of ``ledger``, to be asked for what follows; ``None`` where noise was fixed
+        before, or by a filter that is not of this package. `AccountingError` where it refuses."""
         ...
 
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:

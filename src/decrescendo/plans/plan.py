@@ -19,7 +19,7 @@ from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.truncated import Truncated, least_epsilon, left_of
-from decrescendo.accounting.verify import Verification, verify_epsilon
+from decrescendo.accounting.verify import Verification, accountant_named, check_word, verify_epsilon
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import (
@@ -232,6 +232,10 @@ class Plan:
                 f"{self.guarantee.epsilon_lower:.6g} by the plan, got epsilon={guarantee.epsilon:.6g}"
             )
 
+    def replay(self, ledger: Ledger) -> None:
+        """No filter: the noise was fixed before."""
+        del ledger
+
     def clip_norms(self, decided: Sequence[float], steps: int) -> list[float]:
         """C_t of the first ``steps`` steps, from the schedule; where they followed the gradients, ``decided``."""
         if decided and len(decided) != steps:
@@ -254,15 +258,33 @@ class Plan:
         yield f"{again.accountant} again: epsilon " + (
             f"at most {upper}" if cut else f"in [{rounded(lower, 'down', 6)}, {upper}]"
         )
+        said = [("a plan", self.guarantee)]
+        if guarantee is not None and guarantee != self.guarantee:
+            said.append(("a run", guarantee))
+        for whose, given in said:  # before the other library, which takes its time
+            _check_least(whose, given, max(lower, least_epsilon(self.ledger, given) if cut else 0.0))
+            if (given.epsilon_lower or 0.0) > again.epsilon:
+                raise AccountingError(
+                    f"{whose}'s lower end must not be above the true epsilon, which is at most {again.epsilon:.6g}, "
+                    f"got epsilon_lower={given.epsilon_lower:.6g}"
+                )
+        for whose, given in said:
+            yield from self._asked_again(whose, given, again)
         opinion = self.verify()
         yield str(opinion)
-        for whose, given in (("a plan", self.guarantee), ("a run", guarantee or self.guarantee)):
-            proved = max(lower, opinion.lower, least_epsilon(self.ledger, given) if cut else 0.0)
-            if given.epsilon < proved:
-                raise AccountingError(
-                    f"{whose}'s guarantee must not be below the true epsilon, which is at least {proved:.6g}, "
-                    f"got epsilon={given.epsilon:.6g}. Calibrate again"
-                )
+        for whose, given in said:
+            _check_least(whose, given, opinion.lower)
+
+    def _asked_again(self, whose: str, given: Guarantee, known: Guarantee) -> Iterator[str]:
+        """The accountant that a guarantee names; ``known`` is what was asked before."""
+        judge = accountant_named(given.accountant)
+        if judge is None:
+            yield f"{given.accountant} is no accountant of this package: {whose}'s guarantee was not asked of it again"
+            return
+        again = known if given.accountant == known.accountant else self.price(judge)
+        check_word(whose, given, again)
+        if again is not known:
+            yield f"{again.accountant} again: {again}"
 
     def gap(self, ledger: Ledger) -> str:
         """Nothing was decided on the way."""
@@ -508,6 +530,14 @@ def _version(sampling: Sampling) -> int:
     if sampling.max_batch_size is not None:
         return CUT_VERSION
     return MOVING_VERSION if isinstance(sampling, BatchSchedule) else VERSION
+
+
+def _check_least(whose: str, given: Guarantee, proved: float) -> None:
+    if given.epsilon < proved:
+        raise AccountingError(
+            f"{whose}'s guarantee must not be below the true epsilon, which is at least {proved:.6g}, got "
+            f"epsilon={given.epsilon:.6g}. Calibrate again"
+        )
 
 
 def _span(values: Float[np.ndarray, " steps"], digits: int = 4) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from decrescendo.accounting.budget import Guarantee, check_unit, rounded
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.verify import check_word
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import (
@@ -279,20 +280,19 @@ class Run:
         return run
 
 
-_APART = 1e-3
-
-
 def _check_claim(run: Run) -> None:
-    """A run may promise less than its plan where the plan was judged by a looser accountant, and no less than that (but
-    for what brackets of two accountants are apart)."""
-    planned = run.plan.planned
-    if planned is None or run.guarantee.epsilon >= run.plan.guarantee.epsilon:
+    """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
+    was judged by a looser accountant; no less than that, and by that name."""
+    planned, own, given = run.plan.planned, run.plan.guarantee, run.guarantee
+    as_planned = (own.accountant, own.kind) == (given.accountant, given.kind)
+    if planned is None or (as_planned and given.epsilon >= own.epsilon):
         return
     again = certify(planned, run.plan.budget)
-    if run.guarantee.epsilon < again.epsilon * (1 - _APART):
+    if given.accountant != again.accountant:
         raise AccountingError(
-            f"a run must promise what its releases are certified for, {again}, got epsilon={run.guarantee.epsilon:.6g}"
+            f"a run must name who certified its releases, {again.accountant}, got {given.accountant}"
         )
+    check_word("a run", given, again)
 
 
 def check_free(folder: Path) -> None:

@@ -17,7 +17,7 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.truncated import left_of, overflow_of
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
-from decrescendo.errors import AccountingError
+from decrescendo.errors import AccountingError, InvalidValue
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import row_of
 from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
@@ -119,6 +119,8 @@ def state(
     >>> print(statement.to_markdown().splitlines()[2])
     **(0.99, 1e-05)-differential privacy for one example**, an upper bound by Pld.
     """
+    if audit is not None:
+        _check_audit(audit, agreed, guarantee)
     unit, row = str(guarantee.unit), str(row_of(guarantee))
     behind = WRONG_IDS if guarantee.unit is Unit.PERSON else SEVERAL.format(unit=unit)
     planned, clips = agreed.planned, agreed.clip_norms(clip_norm, ledger.steps)
@@ -296,6 +298,19 @@ def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, 
         ledger = ledger.first(len(ledger) - len(ledger) % int(ledger.steps_per_epoch[0]))
     spent = EpsilonCurve(ledger, guarantee.delta, checkpoints=points, group=guarantee.examples_per_person)
     return [{"step": int(step), "epsilon": spent.at_step(int(step))} for step in spent.steps]
+
+
+def _check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarantee) -> None:
+    """An audit of this very plan must be held against the promise that it stands beside, not against one of its own."""
+    same = audit.get("plan_sha256") == agreed.sha256 and audit.get("delta") == guarantee.delta
+    if not same or audit.get("caught_by"):  # what is broken is said to be
+        return
+    lower = max(float(audit.get(name) or 0.0) for name in ("lower", "lower_by_curve"))
+    if lower > guarantee.epsilon:
+        raise InvalidValue(
+            "an audit that found nothing must be below what its plan promises, got one of at least "
+            f"{lower:.6g} beside epsilon={guarantee.epsilon:.6g}. It was held against another promise: audit again"
+        )
 
 
 def _audited(audit: Mapping[str, Any], sha256: str) -> list[str]:

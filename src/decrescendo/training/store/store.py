@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, final
 
 from decrescendo.accounting.budget import Budget, check_budget, check_unit
+from decrescendo.accounting.filters import Filter
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.errors import (
     DecrescendoError,
@@ -360,6 +361,8 @@ class Account:
     def __init__(self, store: Store, number: int, id: str, agreed: Agreement) -> None:
         self.store, self.id, self.agreed = store, id, agreed
         self._number = number
+        # Of noise that is decided on the way: the filter, as it was after so many releases.
+        self._guard: tuple[Filter | None, int] = (None, -1)
 
     def record(self, position: int, release: Release, digest: bytes) -> bool:
         """Write down a release before anything of it is seen.
@@ -374,8 +377,8 @@ class Account:
             run had finished and its weights were lost before they were saved.
 
         Raises:
-            PlanViolation: not the plan's next release, or an old one with another result: the same noise on another
-                sum would betray the difference.
+            PlanViolation: not the plan's next release, or one that its filter refuses, or an old one with another
+                result: the same noise on another sum would betray the difference.
         """
         check_integer("position", position)
         if not self.agreed.allows(position, release):
@@ -408,11 +411,28 @@ class Account:
                 raise PlanViolation(
                     f"releases must be written down in order, got step {position + 1} after {before}"
                 )
+            self._ask(connection, position, release)
             connection.execute(
                 "INSERT INTO releases VALUES (?, ?, ?, ?, ?)",
                 (*where, release.sample_rate, release.noise_multiplier, digest),
             )
         return True
+
+    def _ask(self, connection: sqlite3.Connection, position: int, release: Release) -> None:
+        """The filter again, where noise is decided on the way: whoever records need not have asked it."""
+        if self.agreed.planned is not None:
+            return
+        guard, asked = self._guard
+        if asked != position:
+            query = "SELECT sample_rate, noise_multiplier FROM releases WHERE run = ? ORDER BY position"
+            rows = connection.execute(query, (self._number,)).fetchall()
+            guard = self.agreed.replay(Ledger(Release(rate, noise) for rate, noise in rows))
+        self._guard = (None, -1)  # until it is written down
+        if guard is not None and not (answer := guard.request(release)):
+            raise PlanViolation(
+                f"a run must release what its filter grants, got {answer}. Ask the filter before each release"
+            )
+        self._guard = (guard, position + 1)
 
     def entry(self) -> Entry:
         """As the store has it now."""
