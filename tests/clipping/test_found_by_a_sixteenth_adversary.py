@@ -1,11 +1,17 @@
-"""What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile."""
+"""What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile.
 
+And a seventeenth: memory that others than torch know of, and what a program keeps of the shape of others' examples.
+"""
+
+import ctypes
 import gc
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +19,9 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
+from decrescendo.base.rng import Seeds
 from decrescendo.clipping import Engine, Reference
+from decrescendo.clipping.batches import Ragged
 from decrescendo.errors import UnsupportedModel
 
 ROWS = 8
@@ -350,3 +358,228 @@ class TestCode:
             assert any("a_sixteenth_adversarys" in one for one in engine.assumptions)
         finally:
             library._destroy()
+
+
+def array(value: float = 0.0) -> np.ndarray:
+    return np.full(1, value, np.float32)
+
+
+class TestSharedMemory:
+    """The data were written to an array that the pass had made, and Python read it: 57 C, *proven*."""
+
+    MADE: ClassVar[dict[str, Callable[[np.ndarray], Tensor]]] = {
+        "from_numpy": torch.from_numpy,
+        "as_tensor": torch.as_tensor,
+        "asarray": torch.asarray,
+        "default_convert": torch.utils.data.default_convert,
+        "another view": lambda held: torch.from_numpy(held.view(np.int32)).view(torch.float32),
+        "its storage": lambda held: torch.empty(0).set_(torch.from_numpy(held).untyped_storage(), 0, (1,)),
+        "from_dlpack": torch.from_dlpack,
+        "frombuffer": lambda held: torch.frombuffer(held, dtype=torch.float32),
+    }
+    WRITTEN: ClassVar[dict[str, Callable[[Tensor, Tensor], Any]]] = {
+        "copy_": lambda t, x: t.copy_(x.mean().reshape(1)),
+        "add_": lambda t, x: t.add_(x.mean()),
+        "an entry": lambda t, x: t.__setitem__(0, x.mean()),
+        "out": lambda t, x: torch.sum(x.flatten(), 0, keepdim=True, out=t),
+    }
+
+    @pytest.mark.parametrize("made", MADE)
+    @pytest.mark.parametrize("written", WRITTEN)
+    def test_the_data_do_not_go_there(self, made: str, written: str) -> None:
+        def factor(x: Tensor) -> float:
+            held = array()
+            self.WRITTEN[written](self.MADE[made](held), x)
+            return 1.0 if held[0] > 0.3 else -1.0
+
+        with pytest.raises(UnsupportedModel, match=r"must not leave torch in a pass|into what outlives it"):
+            Engine(nn.Linear(3, 1), scaled(factor)).per_example_norms(data())
+
+    def test_nor_through_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "held").write_bytes(bytes(4))
+
+        def factor(x: Tensor) -> float:
+            torch.from_file(str(tmp_path / "held"), shared=True, size=1).copy_(x.mean().reshape(1))
+            return 1.0 if np.fromfile(tmp_path / "held", np.float32)[0] > 0.3 else -1.0
+
+        with pytest.raises(UnsupportedModel, match="must not leave torch in a pass"):
+            Engine(nn.Linear(3, 1), scaled(factor)).per_example_norms(data())
+        assert (tmp_path / "held").read_bytes() == bytes(4)
+
+    def test_nor_where_an_address_was_asked_for(self) -> None:
+        def factor(x: Tensor) -> float:
+            held = torch.zeros(1)
+            place = held.data_ptr()
+            held.copy_(x.mean().reshape(1))
+            return 1.0 if ctypes.c_float.from_address(place).value > 0.3 else -1.0
+
+        with pytest.raises(UnsupportedModel, match="must not leave torch in a pass"):
+            Engine(nn.Linear(3, 1), scaled(factor)).per_example_norms(data())
+
+    def test_the_number_of_examples_does_not_come_from_there(self) -> None:
+        def within(x: Tensor) -> Tensor:
+            held = array()
+            found = torch.from_numpy(held)
+            held[0] = len(x)
+            return found
+
+        outside, shown = array(1.0), torch.ones(1)
+        constant, view = torch.from_numpy(outside), shown.numpy()
+
+        def before(x: Tensor) -> Tensor:
+            outside[0] = 1.0 if len(x) > 5 else -1.0
+            return constant
+
+        def seen(x: Tensor) -> Tensor:
+            view[0] = 1.0 if len(x) > 5 else -1.0
+            return shown
+
+        for factor in (within, before, seen):
+            engine = Engine(nn.Linear(3, 1), scaled(factor))
+            with pytest.raises(UnsupportedModel, match=r"for any number of examples|changed in a pass where"):
+                engine.per_example_norms(data())
+
+    def test_a_buffer_that_numpy_shares_neither(self) -> None:
+        class Scaled(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.one = nn.Linear(3, 1)
+                self.register_buffer("scale", torch.ones(1))
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.one(x) * self.scale
+
+        model = Scaled()
+        view = model.get_buffer("scale").numpy()
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            view[0] = 1.0 if len(x) > 5 else -1.0
+            return model(x).sum(1)
+
+        with pytest.raises(UnsupportedModel, match="changed in a pass where nothing is seen"):
+            Engine(model, loss).per_example_norms(data())
+
+    def test_honest_arrays_are_taken_and_may_change_between_passes(self) -> None:
+        """What torch wrote, or a loop between two passes, is no change in a pass."""
+        table, model = np.linspace(1, 2, 3, dtype=np.float32), nn.Linear(3, 1)
+        outside, counted = torch.from_numpy(table), torch.zeros(1)
+        counted.numpy()
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            inside = torch.from_numpy(np.arange(3, dtype=np.float32))
+            many = torch.tensor(
+                list(range(100)), dtype=torch.float32
+            )  # torch's own memory: the data may go there
+            many[:3] += 0.0
+            total = torch.zeros(ROWS if len(x) == ROWS else len(x))
+            total += x.sum(1)
+            return model(x * outside + inside).sum(1) + 0.0 * total
+
+        engine = Engine(model, loss)
+        for scale in (1.0, 2.0, 3.0):
+            table[:] = scale
+            found = engine.clipped_sum(data(), 0.5)
+            expected = Reference(model, loss).clipped_sum(data(), 0.5)
+            for name, value in found.gradients.items():
+                torch.testing.assert_close(value, expected.gradients[name])
+        assert not engine.assumptions
+
+    def test_other_processes_are_not_asked(self, tmp_path: Path) -> None:
+        """An operation of torch.distributed writes where its schema does not say so: 21 C of another rank's row."""
+        torch.distributed.init_process_group("gloo", f"file://{tmp_path / 'ranks'}", rank=0, world_size=1)
+        try:
+
+            def loss(model: nn.Module, x: Tensor) -> Tensor:
+                total = x.detach().sum(1)
+                torch.distributed.all_reduce(total)
+                return model(x).sum(1) * total
+
+            with pytest.raises(UnsupportedModel, match="must be of its own process alone, but allreduce_"):
+                Engine(nn.Linear(3, 1), loss).per_example_norms(data())
+        finally:
+            torch.distributed.destroy_process_group()
+
+
+class Keeping(nn.Module):
+    """Remembers something of the shape of each example, and goes by it."""
+
+    def __init__(self, keep: Callable[["Keeping", Tensor], float]) -> None:
+        super().__init__()
+        self.one = nn.Linear(1, 1, bias=False)
+        self.keep, self.kept, self.items = keep, 0.0, list[int]()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.one(x[:, :, None]).sum((1, 2)) * self.keep(self, x)
+
+
+def longest(model: Keeping, x: Tensor) -> float:
+    model.kept = max(model.kept, float(x.shape[1]))
+    return 1.0 if model.kept < 9 else -1.0
+
+
+def listed(model: Keeping, x: Tensor) -> float:
+    model.items.append(x.shape[1])
+    return 1.0 if max(model.items) < 9 else -1.0
+
+
+def first(model: Keeping, x: Tensor) -> float:
+    model.kept = model.kept or float(x.shape[1])
+    return 1.0 if model.kept < 9 else -1.0
+
+
+def drawn(model: Keeping, x: Tensor) -> Any:
+    x = nn.functional.dropout(x, 0.1)
+    if not model.kept:
+        model.kept = torch.randn(1)  # type: ignore[assignment]
+    return torch.sign(model.kept)  # type: ignore[arg-type]
+
+
+class TestOfOtherShapes:
+    """ "Examples of another shape are new without that": one long record turned the sign of all others, 39 C a step."""
+
+    @pytest.mark.parametrize("keep", [longest, listed, first, drawn])
+    def test_what_is_kept_of_others_is_said(self, keep: Callable[[Keeping, Tensor], float]) -> None:
+        model = Keeping(keep)
+        engine = Engine(model, lambda model, x: model(x), seeds=Seeds.of(1))
+        engine.clipped_sum(Ragged((torch.ones(1, 9), torch.ones(4, 5))), 1.0)
+        name = "items" if keep is listed else "kept"
+        assert any(f"what is kept in Keeping.{name} is no other" in one for one in engine.assumptions)
+
+    def test_of_one_shape_nothing_is(self) -> None:
+        for keep in (longest, first, drawn):
+            engine = Engine(Keeping(keep), lambda model, x: model(x), seeds=Seeds.of(1))
+            for rows in (1, 4, 9):
+                engine.clipped_sum(torch.ones(rows, 5), 1.0)
+            assert not engine.assumptions
+
+    def test_of_shapes_that_leave_nothing_neither(self) -> None:
+        engine = Engine(Keeping(lambda model, x: 2.0), lambda model, x: model(x))
+        for _ in range(2):
+            engine.clipped_sum(Ragged((torch.ones(1, 9), torch.ones(4, 5), torch.ones(2, 7))), 1.0)
+        assert not engine.assumptions
+
+    def test_random_numbers_of_the_first_pass_are_the_same_after_any_first_batch(self) -> None:
+        """They followed a batch of two, or of three and more: +20 and -20 in the next."""
+        found = set()
+        for rows in (1, 2, 3, 7):
+            model = Keeping(drawn)
+            engine = Engine(model, lambda model, x: model(x), seeds=Seeds.of(1))
+            engine.clipped_sum(torch.ones(rows, 5), 1.0)
+            found.add(float(model.kept))
+            assert not engine.assumptions
+        assert len(found) == 1
+
+    def test_the_same_data_withheld_again_forget_nothing(self) -> None:
+        """A loop that asks for its batches anew each epoch had the proof begin anew: state by then was never seen."""
+
+        def big(model: Keeping, x: Tensor) -> float:
+            now = model.kept
+            model.kept = 1.0 if len(x) > 5 else model.kept
+            return -1.0 if now else 1.0
+
+        data = torch.ones(8, 5)
+        engine = Engine(Keeping(big), lambda model, x: model(x))
+        for _ in range(3):
+            engine.withhold([data])
+            engine.clipped_sum(torch.ones(8, 5), 1.0)
+        assert any("Keeping.kept is no other" in one for one in engine.assumptions)

@@ -10,7 +10,7 @@ from ranks import run_ranks
 
 from decrescendo.training.between import ROWS_CHANGED, WRITTEN
 from decrescendo.training.run import Run
-from decrescendo.training.world import RANKS_ALIKE
+from decrescendo.training.world import RANKS_ALIKE, RANKS_PASS
 
 # Coordinates that one life of `rank_life.noises` sees: four steps of 30,000.
 COUNT = 4 * 30_000
@@ -51,8 +51,10 @@ def test_noise_that_is_three_percent_off_would_be_seen(scale: float, shard: str)
             ({"what": "weights", "shard": "all"}, (WRITTEN,)),
             ({"what": "weights"}, (WRITTEN,)),
             ({"what": "nothing", "items": True}, (RANKS_ALIKE,)),
+            ({"what": "rank"}, (RANKS_PASS,)),
+            ({"what": "attribute"}, (RANKS_PASS,)),
         ],
-        2,
+        3,
     ),
     ids=str,
 )
@@ -60,7 +62,8 @@ def test_what_one_rank_supposes_the_runs_of_all_say(
     options: dict[str, object], found: tuple[str, ...]
 ) -> None:
     """Rank 1's share was changed between steps, or a model's part: rank 0, whose run is kept, said that it was proven.
-    So it did where ranks had compared eight of their rows."""
+    So it did where ranks had compared eight of their rows, and where a loss goes by its rank: one record less gives all
+    that follow another one, 41 C."""
     outcomes, _ = run_ranks("supposed", 2, who=1, **options)
     assert [(outcome.error, outcome.message) for outcome in outcomes] == [("", "")] * 2
     assert [outcome.value for outcome in outcomes] == [found] * 2

@@ -252,7 +252,12 @@ def supposed(what: str, who: int, shard: str = "", items: bool = False) -> tuple
     if shard:
         put_in_parts(model, shard, world.size)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    trainer = Trainer(model, loss, plan_of("dynamic"), optimizer, seed=3, world=world)
+    used = loss
+    if what == "rank":
+        used = lambda model, batch: loss(model, batch) * (1.0 + torch.distributed.get_rank())  # noqa: E731
+    if what == "attribute":
+        cast("Any", model).rank = world.rank
+    trainer = Trainer(model, used, plan_of("dynamic"), optimizer, seed=3, world=world)
     for number, batch in enumerate(trainer.batches(rows)):
         if what == "rows" and world.rank == who and batch is not None:
             batch[0].data.sub_(batch[0].mean(0))

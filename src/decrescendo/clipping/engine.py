@@ -1,5 +1,6 @@
 """The clipped sum from one forward and one backward pass, on an unmodified model."""
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -161,6 +162,15 @@ class Engine:
     def assumptions(self) -> tuple[str, ...]:
         """What was not proven so far but declared; none: every example was proven apart at every step."""
         return tuple(sorted(self._prover.memory.assumed))
+
+    def tell(self) -> None:
+        """Note what passes do from here on, for `told`."""
+        self._prover.told = set()
+
+    @property
+    def told(self) -> str:
+        """In short, what passes did since `tell`: the same in every process in which they did the same."""
+        return hashlib.sha256("\n".join(sorted(self._prover.told or ())).encode()).hexdigest()
 
     @property
     def workspace(self) -> Workspace:

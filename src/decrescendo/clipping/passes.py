@@ -60,6 +60,7 @@ def run(
     check_hooks(parameters.values())
     recorder = Recorder(parameters, watch, workspace.fresh())
     watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
+    watch.labels.weights = frozenset(map(key_of, held.parameters.values()))
     with COLLECTOR, gradients_kept(parameters.values()):
         with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
             losses = loss(model, batch)

@@ -31,7 +31,7 @@ from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.operations import REJECTING
-from decrescendo.clipping.proof.remembered import Numbers, following, moved, numbers_of
+from decrescendo.clipping.proof.remembered import Numbers, comparable, following, moved, numbers_of
 from decrescendo.clipping.proof.script import Script
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
@@ -77,24 +77,32 @@ class Prover:
         self._idle: dict[tuple[bool, ...], int] = {}
         # Of small passes: how many examples, and the numbers that Python kept before and after.
         self._kept: list[tuple[int, Numbers, Numbers]] = []
-        # What Python kept when a pass was new last, and what has become another since the first one.
+        # What Python kept before the first pass, when a pass was new last, and what has become another since that one.
+        self._began: Numbers | None = None
         self._noted: Numbers | None = None
         self._changed: set[str] = set()
         self._many = False
+        # What passes over as many examples did, and what Python kept before the first, to compare with other processes;
+        # nobody does as long as there is none.
+        self.told: set[str] | None = None
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """No pass may use these: what was accepted before is looked at anew."""
         with self._one_at_a_time:
-            self.memory.withhold(data)
-            self._forget()
+            if self.memory.withhold(data):
+                self._forget()
 
     def begin(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> None:
-        """A first pass over ``rows`` rows, or a few of them, if there was none over examples of their shape."""
+        """A first pass over a few rows, if there was none over examples of their shape.
+
+        They are as many whatever ``rows`` is (of fewer some come twice): what a program makes in its first pass and
+        keeps, random numbers among it, would show how many there were.
+        """
         with self._one_at_a_time:
             self._turn_to(batch, held)
             if self._script is None:
                 few = min(rows, max(_SMALL))
-                self.run(slice_rows(batch, 0, few), few, held, seed, workspace)
+                self._proven(slice_rows(batch, 0, few), few, max(_SMALL), seed, workspace)
 
     def run(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> Pass:
         """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's.
@@ -103,7 +111,7 @@ class Prover:
         """
         with self._one_at_a_time:
             self._turn_to(batch, held)
-            return self._proven(batch, rows, seed, workspace)
+            return self._proven(batch, rows, max(rows, min(_SMALL)), seed, workspace)
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
@@ -134,15 +142,20 @@ class Prover:
                     UserWarning, stacklevel=2,
                 )  # fmt: skip
 
-    def _proven(self, batch: Batch, rows: int, seed: int, workspace: Workspace) -> Pass:
-        count, again, resolved = max(rows, 2), True, 0
+    def _proven(self, batch: Batch, rows: int, count: int, seed: int, workspace: Workspace) -> Pass:
+        again, resolved = True, 0
+        kept = numbers_of(self._model, self._loss, self.memory.stale) if self._script is None else None
+        if self._began is None and kept is not None:
+            self._began = kept
+            if self.told is not None:
+                self.told.update(comparable(kept))
         while True:
             self._kept.clear()
             first = self._try(batch, rows, count, seed, workspace)
             if isinstance(first, Pass) and self._is_known(first.watch.script):
                 self._check_answers(batch, rows, first, seed)
                 return first
-            self._note()
+            self._note(kept)
             script = first.watch.script if isinstance(first, Pass) else None
             try:
                 others = [
@@ -183,24 +196,32 @@ class Prover:
                 self._check_steering(batch, rows, small[0], seed, workspace)
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
-            self._accept(first.watch.script, [one.watch.script for one in small])
+            scripts = [one.watch.script for one in (first, *small)]
+            self._accept(scripts[0], scripts[1:])
+            if self.told is not None:
+                one = next(script for script in scripts if script.count == max(_SMALL))
+                self.told.add(f"{self._shape} {one.digest()}")
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
 
-    def _note(self) -> None:
+    def _note(self, kept: Numbers | None) -> None:
         """What a program keeps may be why it does something else than before, and may be so by how many examples or
-        passes there were: none over an empty batch, several over one in parts."""
-        if self._noted is None:
+        passes there were: none over an empty batch, several over one in parts.
+
+        ``kept``: before a pass over examples of a shape that none had before. It is new without that, but what others
+        have left there may be why it does what it does.
+        """
+        if self._noted is None or self._began is None:
             return
         now = numbers_of(self._model, self._loss, self.memory.stale)
         self._changed |= moved(self._noted, now)
         self._noted = now
-        # Examples of another shape are new without that; but a mode is a part of what is called their shape.
-        new = self._script is None
+        # A mode is a part of what is called a shape.
+        names = self._changed if kept is None else {n for n in self._changed if n.endswith(".training")}
+        names = names if kept is None else names | moved(self._began, kept)
         self.memory.assumed |= {
             f"what is kept in {name} is no other for other examples or another number of passes"
-            for name in self._changed
-            if not new or name.endswith(".training")
+            for name in names
         }
 
     def _check_kept(self) -> None:

@@ -34,7 +34,7 @@ def fingerprint(*values: Tensor) -> bytes:
     for value in values:
         flat = _local(value.detach()).resolve_conj().resolve_neg()
         if flat.device.type == _HASHED:
-            content = cast("Any", _in_line(flat).view(uint8).numpy())
+            content = _bytes_of(_in_line(flat).view(uint8))
             starts = range(0, max(len(content), 1), _CHUNK)
             found += [_codes().encrypt(bytes(12), b"", content[at : at + _CHUNK]) for at in starts]
         else:
@@ -98,4 +98,9 @@ def _in_line(value: Tensor) -> Tensor:
 
 
 def _content(value: Tensor) -> bytes:
-    return _in_line(_local(value).detach().cpu()).view(uint8).numpy().tobytes()
+    return _bytes_of(_in_line(_local(value).detach().cpu()).view(uint8)).tobytes()
+
+
+def _bytes_of(value: Tensor) -> Any:
+    """As NumPy's; by `numpy()` torch would note that others know of this memory (`proof.storage.is_shared`)."""
+    return np.from_dlpack(value)

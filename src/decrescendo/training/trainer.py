@@ -55,6 +55,7 @@ from decrescendo.training.steering import Adaptive, QuantileClip, Settings
 from decrescendo.training.store import Account, Store, new_id
 from decrescendo.training.world import (
     RANKS_ALIKE,
+    RANKS_PASS,
     Tree,
     World,
     data_facts,
@@ -213,9 +214,10 @@ class Trainer:
         self._streams = RunStreams.of(_of_its_own(seed, place))
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
-        self._engine: Clipper = Engine(
-            model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep
-        )
+        engine = Engine(model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep)
+        if self._world.size > 1:
+            engine.tell()
+        self._engine: Clipper = engine
         self._life = Life(
             "" if store is None else new_id(),
             place=None if store is None else place,
@@ -621,6 +623,9 @@ class Trainer:
         self._between.look()
         if isinstance(self._engine, Engine):
             found = self._engine.assumptions
+            # Which rank an example comes to follows from which others there are.
+            if self._world.size > 1 and len(self._world.together((self._engine.told,))) > 1:
+                found = (*found, RANKS_PASS)
         else:
             found = (f"{type(self._engine).__name__}, which clipped, proves nothing about examples",)
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))

@@ -30,6 +30,7 @@ Noised = Callable[[ClippedSum], tuple[NoisyMean, bytes]]
 # What ranks compare before the first step: so many examples where each must be read, and so many bytes of rows.
 _PROBES, _PROBED = 8, 2**26
 RANKS_ALIKE = "every rank has the same rows in the same order (compared: some of them)"
+RANKS_PASS = "each example counts alike on every rank (compared: what passes did, which was not all alike)"
 # How the name of a fact begins that only some ranks have.
 OF_PART = "weights of part "
 

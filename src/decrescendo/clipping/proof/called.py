@@ -14,7 +14,7 @@ from decrescendo.clipping.proof.tables import DECLARED
 from decrescendo.clipping.proof.whose import code_of, is_own, is_program
 
 _C = cast("Any", torch)._C
-_TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
+_TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized", "profiler"})
 # Of these namespaces torch itself puts no code in from Python later on, but for shapes and for vmap.
 _PUBLISHED = frozenset({"aten", "prim", "mkldnn", "mkl", "quantized"})
 _LATER = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition")

@@ -20,7 +20,7 @@ from decrescendo.clipping.proof.whose import asks_for_a_hook, code_of, is_librar
 
 _CHECKPOINT = cast("Any", checkpoint)
 # By these Python gets numbers of a tensor, and no hold of its memory.
-_COPIES = frozenset({"tolist", "data_ptr", "const_data_ptr", "__repr__", "__reduce_ex__", "__deepcopy__"})
+_COPIES = frozenset({"tolist", "__repr__", "__reduce_ex__", "__deepcopy__"})
 # What torch's own hooks on saved tensors run: checkpoints, and memory on the CPU.
 _PACKS = frozenset(
     code

@@ -4,6 +4,7 @@ Longer than most files: what a write, a view and an end of life do to labels han
 """
 
 import bisect
+import hashlib
 import itertools
 import threading
 import weakref
@@ -32,6 +33,7 @@ from decrescendo.clipping.proof.script import PACKED, Script
 from decrescendo.clipping.proof.storage import (
     FUNCTIONS_OFF,
     content_of,
+    is_shared,
     is_whole,
     key_of,
     kind_of,
@@ -44,6 +46,8 @@ from decrescendo.errors import UnsupportedModel
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
 Guess: TypeAlias = tuple[int, int, Place]
 _Bytes: TypeAlias = tuple[int, int]
+# A storage, the first byte in it, and how many.
+_Stretch: TypeAlias = tuple[int, int, int]
 Mark: TypeAlias = Public | Mixed | Span
 STALE = Mixed(
     "a tensor is used that holds the data beside the batch, or that an earlier pass made from its examples or was given"
@@ -74,10 +78,31 @@ class Memory:
         # Constants that are as long as a batch by coincidence alone.
         self.coincident: set[Guess] = set()
         self._data = _Withheld()
+        # Stretches of constants' memory that others than torch may write to, by storage and place in it, which passes
+        # before this one have used.
+        self._shared: dict[_Stretch, object] = {}
 
-    def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
-        """No pass may use these, of which it is given its batch."""
-        self._data.add(part for value in data for part in parts_of(value))
+    def shared(self) -> dict[_Stretch, object]:
+        """What lies now in the memory of constants that others than torch may write to."""
+        found: dict[_Stretch, object] = {}
+        for stretch in list(self._shared):
+            storage = _STORAGE._new_with_weak_ptr(stretch[0])
+            if storage is None:
+                _STORAGE._free_weak_ref(stretch[0])
+                del self._shared[stretch]
+            else:
+                found[stretch] = _bits(storage, stretch)
+        return found
+
+    def share(self, stretch: _Stretch, tensor: Tensor) -> None:
+        """Look at this stretch before each pass from here on."""
+        if stretch not in self._shared:
+            cast("Any", tensor.untyped_storage())._weak_ref()
+            self._shared[stretch] = None
+
+    def withhold(self, data: Iterable[Tensor | np.ndarray]) -> bool:
+        """No pass may use these, of which it is given its batch; whether some were not withheld before."""
+        return self._data.add(part for value in data for part in parts_of(value))
 
     def follow(self) -> bool:
         """Whether data that are withheld were moved in memory; they are withheld where they are now, too."""
@@ -97,6 +122,19 @@ class Memory:
                 )
 
 
+def _stretch_of(tensor: Tensor, key: int) -> _Stretch:
+    """Of a tensor with numbers."""
+    width = tensor.element_size()
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return key, int(tensor.storage_offset()) * width, (last + 1) * width
+
+
+def _bits(storage: Any, stretch: _Stretch) -> bytes:
+    """What lies there, in short."""
+    flat = cast("Any", torch.empty(0, dtype=torch.uint8)).set_(storage, stretch[1], (stretch[2],))
+    return hashlib.blake2b(memoryview(flat.numpy()), digest_size=32).digest()
+
+
 class _Withheld:
     """Stretches of memory: by address, and by their place in a storage, whose address may become another."""
 
@@ -112,8 +150,8 @@ class _Withheld:
     def __bool__(self) -> bool:
         return bool(self._given)
 
-    def add(self, values: Iterable[Tensor | np.ndarray]) -> None:
-        given, kept = [*self._given.values(), *values], list(self._kept.values())
+    def add(self, values: Iterable[Tensor | np.ndarray]) -> bool:
+        given, kept, before = [*self._given.values(), *values], list(self._kept.values()), self._given.keys()
         self._given = _placed(given)
         with FUNCTIONS_OFF():
             kept += [value.detach() for value in self._given.values() if isinstance(value, Tensor)]
@@ -132,6 +170,7 @@ class _Withheld:
                 starts.append(start)
                 ends.append(end)
         self._turns = itertools.cycle(self._given.items())
+        return self._given.keys() != before
 
     def follow(self) -> bool:
         """Of many some are asked, in turn: what moves one usually moves them all."""
@@ -219,6 +258,12 @@ class Labels:
     views: dict[int, dict[tuple[object, ...], frozenset[int]]] = field(
         default_factory=dict[int, dict[tuple[object, ...], frozenset[int]]]
     )
+    # What lay in memory of constants that others than torch may write to, before the pass or when it was used first;
+    # but for the weights, which others look after.
+    shared: dict[_Stretch, object] = field(default_factory=dict[_Stretch, object])
+    weights: Container[int] = ()
+    # A constant whose memory was changed where nothing is seen.
+    changed: str = ""
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
     known: list[Place] = field(default_factory=list[Place])
     held: list[Tensor] = field(default_factory=list[Tensor])
@@ -405,10 +450,22 @@ class Labels:
             place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))
         except (NotImplementedError, RuntimeError):
             return birth
-        if key in self.exposed:
-            return (birth, *place, content_of(tensor))
+        if key in self.exposed or is_shared(tensor):
+            if birth != key or key in self.exposed:
+                return (birth, *place, content_of(tensor))
+            self._look(tensor, key)
         known = self.views.get(key)
         return (birth, *place) if known is None or place not in known else known[place]
+
+    def _look(self, tensor: Tensor, key: int) -> None:
+        """Whether a constant from before the pass, which others than torch may write to, is what it was."""
+        if key in self.weights or not tensor.numel():
+            return
+        stretch = _stretch_of(tensor, key)
+        self.memory.share(stretch, tensor)
+        bits = _bits(tensor.untyped_storage(), stretch)
+        if self.shared.setdefault(stretch, bits) != bits:
+            self.changed = str(tuple(tensor.shape))
 
     def note(self, output: Any, at: int) -> bool:
         """Number what an operation gave that is no example's own, so that no choice between two goes unseen."""

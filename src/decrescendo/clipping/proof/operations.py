@@ -67,6 +67,8 @@ class Operation:
     foreach: bool
     # Writes to arguments of which its schema does not say so.
     hides: bool
+    # Sends tensors to other processes, or receives them: into memory, while nothing is seen.
+    talks: bool
     # As many rows as a mask selects.
     selects: bool
     # The shape of its output depends on values.
@@ -118,6 +120,7 @@ def _describe(func: Any) -> Operation:
         "empties": name in _EMPTIES,
         "foreach": name.startswith("_foreach"),
         "hides": name in _HIDES,
+        "talks": "c10d" in namespace or namespace == "symm_mem",
     }
     grows = torch.Tag.dynamic_output_shape in func.tags and name not in _SELECTS
     sizes = _SIZES.union(_SIZES_OF.get(name, ()))

@@ -82,7 +82,9 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
         if isinstance(value, np.generic):
             value = value.item()
         if stale is not None:
-            found[f"{name} "] = _which(value, stale)
+            found.setdefault(
+                f"{name} ", _which(value, stale)
+            )  # what it has without a name of its own comes after
             if isinstance(value, nn.Module):
                 found[f"{name}.training"] = value.training
         if isinstance(value, _NUMBERS):
@@ -105,6 +107,20 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                     continue
             left += [(f"{name}.{key}" if key else name, item) for key, item in held_in(value)]
     return found
+
+
+def comparable(numbers: Numbers) -> list[str]:
+    """What another process can compare: numbers and texts, not what is told by a hash or by an address of this one.
+
+    >>> comparable({"n": 2, "x ": 12345, "name ": "a"})
+    ["n=2", "name ='a'"]
+    """
+    kinds = (int, float, complex, str, tuple)
+    return sorted(
+        f"{name}={value!r}"
+        for name, value in numbers.items()
+        if isinstance(value, kinds) and not (name.endswith(" ") and isinstance(value, int))
+    )
 
 
 def _which(value: object, stale: Container[int]) -> object:
@@ -199,10 +215,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
     """What a value holds, by name."""
     if isinstance(value, dict):
         entries = dict[object, object].items(cast("dict[object, object]", value))
-        return [
-            (key if type(key) is str and key.isidentifier() and key.isascii() else f"[{at}]", item)
-            for at, (key, item) in enumerate(entries)
-        ]
+        return [(_named(key, at), item) for at, (key, item) in enumerate(entries)]
     if isinstance(value, _ITEMS):
         kind = next(kind for kind in type(value).__mro__ if kind in _ITEMS)
         return [(str(at), item) for at, item in enumerate(cast("Any", kind).__iter__(value))]
@@ -257,6 +270,13 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         ).items()  # scripted ones have none
         named += [(name, item) for name, item in own if item is not None and item.__dict__]
     return [*named, *entries]
+
+
+def _named(key: object, at: int) -> str:
+    """An entry of a dictionary; what a function wraps has its name."""
+    if key == "__wrapped__":
+        return ""
+    return key if type(key) is str and key.isidentifier() and key.isascii() else f"[{at}]"
 
 
 def _names_in(code: CodeType) -> Iterator[str]:

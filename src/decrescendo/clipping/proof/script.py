@@ -1,5 +1,6 @@
 """What a pass did, in a form in which passes over different numbers of examples can be compared."""
 
+import hashlib
 import itertools
 import math
 from collections.abc import Sequence
@@ -121,6 +122,25 @@ class Script:
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
 
+    def digest(self) -> str:
+        """Of what it does, as any process tells it: constants and memory are told by the order in which they come.
+
+        >>> one, two = Script(3, [Event("mul", (2.0,), (7, 94))]), Script(3, [Event("mul", (2.0,), (7, 31))])
+        >>> one.digest() == two.digest(), one.digest() == Script(3, [Event("mul", (2.5,), (7, 94))]).digest()
+        (True, False)
+        """
+        known: dict[object, int] = {}
+
+        def told(wire: object) -> object:
+            if isinstance(wire, frozenset):
+                return [told(number) for number in sorted(cast("frozenset[int]", wire))]
+            if isinstance(wire, tuple) and wire and isinstance(wire[0], int):
+                return known.setdefault(wire[0], len(known)), _plain(cast("tuple[object, ...]", wire)[1:])
+            return known.setdefault(wire, len(known)) if isinstance(wire, int) else _plain(wire)
+
+        events = [(str(e.func), _plain(e.numbers), [told(wire) for wire in e.wires]) for e in self.events]
+        return hashlib.sha256(repr(events).encode()).hexdigest()
+
     def grows(self, other: "Script") -> bool:
         """Whether a constant has another shape here, and not in proportion to the number of examples.
 
@@ -155,6 +175,13 @@ def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
         or (isinstance(one, tuple) and isinstance(two, tuple) and PACKED in (one, two))
         for one, two in zip(mine, its, strict=True)
     )
+
+
+def _plain(value: object) -> object:
+    """Numbers and names, without what a process has alone: which of several devices it has."""
+    if isinstance(value, torch.device):
+        return value.type
+    return tuple(map(_plain, cast("tuple[object, ...]", value))) if isinstance(value, tuple) else value
 
 
 def _name(event: Event) -> str:

@@ -84,6 +84,23 @@ def is_blank(tensor: Tensor) -> bool:
         return not tensor.detach().unsqueeze(-1).contiguous().view(torch.uint8).any()
 
 
+def is_shared(tensor: Tensor) -> bool:
+    """Whether others than torch may know where a tensor of the CPU's lies: torch says of memory that it did not make
+    (arrays of NumPy's, files), or has given to NumPy, that it cannot grow.
+
+    >>> torch.zeros(3).numpy().shape, is_shared(torch.zeros(3))
+    ((3,), False)
+    >>> is_shared(torch.from_numpy(torch.zeros(3).numpy()))
+    True
+    """
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu" or tensor.is_nested:
+        return False
+    try:
+        return not tensor.untyped_storage().resizable()
+    except (NotImplementedError, RuntimeError):
+        return False
+
+
 def key_of(tensor: Tensor) -> int:
     """Of the memory a tensor lies in; negative for those without one."""
     if HAS_FUNCTION_MODES():
@@ -172,8 +189,7 @@ def content_of(tensor: Tensor) -> object:
     if tensor.is_meta or not tensor.numel():
         return ()  # it has none
     if tensor.numel() > 64:
-        # In short: scripts of many passes are remembered.
-        return hashlib.sha256(
-            tensor.detach().cpu().flatten().contiguous().view(torch.uint8).numpy().tobytes()
-        ).digest()
+        # In short: scripts of many passes are remembered. (Of a copy: what NumPy was given counts as shared.)
+        flat = tensor.detach().flatten().clone().cpu()
+        return hashlib.sha256(flat.view(torch.uint8).numpy().tobytes()).digest()
     return str(tensor.dtype), repr(tensor.detach().flatten().tolist())

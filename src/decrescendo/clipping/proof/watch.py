@@ -45,6 +45,7 @@ from decrescendo.clipping.proof.storage import (
     content_of,
     exactly,
     is_blank,
+    is_shared,
     is_whole,
     key_of,
     kind_of,
@@ -110,7 +111,7 @@ class Watch(Pausable):
         self.recipes: Mapping[int, Recipe] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.script = Script(count)
-        self.labels = Labels(count, memory, self.script)
+        self.labels = Labels(count, memory, self.script, shared=memory.shared())
         self.looks = Looks(
             count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison
         )
@@ -443,6 +444,11 @@ class Watch(Pausable):
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], data: bool
     ) -> bool:
         """Refuse what hides data; whether an operation draws from the run's stream."""
+        if op.talks:
+            self.refuse(
+                f"a pass must be of its own process alone, but {op.name} at {line()} sends tensors to other processes "
+                "or receives them. decrescendo.distributed adds up over processes: leave it out of the loss"
+            )
         if op.hides and data:
             bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
             if bound.get("training") and bound.get("running_mean") is not None:
@@ -717,10 +723,12 @@ class Watch(Pausable):
                     f"{self.guarded[key]}. They would hold the data without noise; call .eval() on that module, or use "
                     "one without running statistics (GroupNorm, LayerNorm)"
                 )
-            if data and key in self.labels.exposed:
+            kind = self.labels.marks.get(key, (None, 0))[0]
+            if data and (key in self.labels.exposed or (isinstance(kind, Public) and is_shared(target))):
                 self.refuse(
                     f"the data must not leave torch in a pass, but {op.name} writes them at {line()} into memory of "
-                    "which Python has taken hold (numpy(), storage()). Use tensor operations there"
+                    "which Python has taken hold (numpy(), from_numpy(), storage(), data_ptr(), a file). Use tensor "
+                    "operations there"
                 )
             if data and key not in self.labels.marks:
                 self.refuse(
@@ -740,6 +748,12 @@ class Watch(Pausable):
         """Refuse a pass in which something else than the operations that are seen has written to memory."""
         for blank in self.blank.values():
             self._check_blank(blank)
+        if self.labels.changed:
+            self.refuse(
+                f"the proof must see what writes to memory, but a constant of shape {self.labels.changed} changed in a "
+                "pass where nothing is seen: an array of NumPy's, say, that has its memory. Let the pass make it anew, "
+                "or write to it by torch's operations"
+            )
 
     def _check_blank(self, blank: Tensor) -> None:
         if key_of(blank) not in self.labels.exposed and not is_blank(blank):
@@ -756,6 +770,7 @@ class Watch(Pausable):
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
+            self.labels.shared = {at: bits for at, bits in self.labels.shared.items() if at[0] != key}
             if op.rule is not drawn and op.name not in ("zero_", "fill_"):
                 # There is no pass over an empty batch, and there are several over one in parts.
                 self.memory.assumed.add(
