@@ -31,8 +31,8 @@ from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.operations import REJECTING
-from decrescendo.clipping.proof.remembered import Numbers, comparable, following, moved, numbers_of
-from decrescendo.clipping.proof.script import Script
+from decrescendo.clipping.proof.remembered import Numbers, following, moved, numbers_of
+from decrescendo.clipping.proof.script import Script, comparable
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace

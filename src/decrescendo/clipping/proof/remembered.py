@@ -109,20 +109,6 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
     return found
 
 
-def comparable(numbers: Numbers) -> list[str]:
-    """What another process can compare: numbers and texts, not what is told by a hash or by an address of this one.
-
-    >>> comparable({"n": 2, "x ": 12345, "name ": "a"})
-    ["n=2", "name ='a'"]
-    """
-    kinds = (int, float, complex, str, tuple)
-    return sorted(
-        f"{name}={value!r}"
-        for name, value in numbers.items()
-        if isinstance(value, kinds) and not (name.endswith(" ") and isinstance(value, int))
-    )
-
-
 def _which(value: object, stale: Container[int]) -> object:
     """What tells a value that is no number from another that may lie in its place."""
     if isinstance(value, nn.Parameter):

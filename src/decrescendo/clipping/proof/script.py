@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, NamedTuple, cast
@@ -162,6 +162,20 @@ class Script:
             return any(mine * two == its * one for one, two in pairs)
         both_nan = isinstance(mine, float) and isinstance(its, float) and math.isnan(mine) and math.isnan(its)
         return both_nan or (type(mine) is type(its) and mine == its)
+
+
+def comparable(kept: Mapping[str, object]) -> list[str]:
+    """Of what Python keeps, what another process can compare: no hash, and no address, of this one.
+
+    >>> comparable({"n": 2, "x ": 12345, "name ": "a"})
+    ['n=2', "name ='a'"]
+    """
+    kinds = (int, float, complex, str, tuple)
+    return sorted(
+        f"{name}={value!r}"
+        for name, value in kept.items()
+        if isinstance(value, kinds) and not (name.endswith(" ") and isinstance(value, int))
+    )
 
 
 def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
