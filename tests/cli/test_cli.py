@@ -480,6 +480,8 @@ BAD: dict[str, tuple[list[Any], str]] = {
     "rate": (["account", "z.json", "--delta", 1e-5, "--sample-rate", 2], "--sample-rate must be"),
     "no delta": (["account", "z.json", "--sample-rate", 0.1], "--delta must be given"),
     "text": (["account", "text.csv", "--delta", 1e-5, "--sample-rate", 0.1], "must hold numbers"),
+    "underscores": (["account", "odd.csv", "--delta", 1e-5, "--sample-rate", 0.1], "must hold numbers"),
+    "truth values": (["account", "true.json", "--delta", 1e-5, "--sample-rate", 0.1], "JSON list of numbers"),
     "columns": (["account", "columns.csv", "--delta", 1e-5], "must have columns"),
     "ragged": (["account", "ragged.csv", "--delta", 1e-5], "must have 2 values a line"),
     "empty": (["account", "empty.csv", "--delta", 1e-5], "got an empty file"),
@@ -497,7 +499,8 @@ def test_wrong_input_is_one_clear_line_and_leaves_nothing(
     invoke: Invoke, tmp_path: Path, plan_file: Path, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {
-        "z.json": "[2.0]", "text.csv": "2.0\nhello\n", "columns.csv": "noise_multiplier,sigma\n1,2\n",
+        "z.json": "[2.0]", "text.csv": "2.0\nhello\n", "odd.csv": "1_0.0\n", "true.json": "[true]",
+        "columns.csv": "noise_multiplier,sigma\n1,2\n",
         "ragged.csv": "noise_multiplier,sample_rate\n1\n", "empty.csv": "\n", "broken.json": "[1, 2",
         "strings.json": '["a"]', "negative.json": "[-1.0]", "foreign.json": '{"name": "another program"}',
     }  # fmt: skip

@@ -203,6 +203,8 @@ def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated
     assert page.count("\n# Privacy statement") == 0
     assert page.count("\n**(") == 1
     assert page.count(NOT_STATED) == len(LABELS) - 1
+    path.write_text('data = "\\u001b[2Jletters \\u202eof 2019"\n')  # clears a screen, reads backwards
+    assert "- Data: \ufffd[2Jletters \ufffdof 2019\n" in run.statement(Declaration.load(path)).to_markdown()
     assert {field.name for field in dataclasses.fields(Declaration)} == LABELS.keys()
     for text in ("surprise = 1", "data = 3", "data = ", "\0"):
         path.write_text(text)

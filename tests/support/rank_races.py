@@ -97,13 +97,15 @@ def raced(race: str, workers: int) -> dict[str, Any]:
         data = tuple(column[order] for column in columns)
     if race in ("an error in a worker", "a worker that dies"):
         data, options["num_workers"] = Slow(columns, race if odd else ""), workers
-    folder = Path(tempfile.mkdtemp())
-    if race == "no folder":
-        options["checkpoints"] = Checkpoints(folder if not odd else folder / "not" / "here", every=2)
-    if race == "other checkpoints":
-        options["checkpoints"] = Checkpoints(folder, every=3 if odd else 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    folder, kept = Path(tempfile.mkdtemp()), {"scheduler": schedule}
+    if race == "no folder":
+        options["checkpoints"] = Checkpoints(
+            folder if not odd else folder / "not" / "here", every=2, also=kept
+        )
+    if race == "other checkpoints":
+        options["checkpoints"] = Checkpoints(folder, every=3 if odd else 2, also=kept)
     steps = 0
 
     def odd_loss(model: nn.Module, batch: Any) -> Tensor:

@@ -4,7 +4,7 @@ import csv
 import io
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from decrescendo.accounting import Ledger, Release
 from decrescendo.base import strict_json
@@ -86,6 +86,8 @@ def _from_json(path: object, text: str, sample_rate: float | None) -> Ledger:
     except ValueError as error:
         raise FileRefused(f"{path} must be a JSON list of noise multipliers, got {error}") from None
     try:
+        if isinstance(values, list) and any(isinstance(one, bool) for one in cast("list[object]", values)):
+            raise TypeError("a truth value")
         return Ledger.of(values, _needed(path, sample_rate))
     except TypeError as error:
         raise FileRefused(f"{path} must be a JSON list of numbers, one a step, got {error}") from None
@@ -111,6 +113,8 @@ def _from_csv(path: object, text: str, sample_rate: float | None) -> Ledger:
             raise FileRefused(f"{path} must have {len(names)} values a line, got {len(row)} in row {number}")
         cells = dict(zip(names, row, strict=True))
         try:
+            if any("_" in cell for cell in row):  # Python's own way to write 10 as 1_0
+                raise ValueError("an underscore")
             releases.append(
                 Release(
                     float(cells["sample_rate"]) if "sample_rate" in cells else _needed(path, sample_rate),

@@ -49,8 +49,9 @@ def markdown(facts: Mapping[str, Any]) -> str:
 
 
 def _line(text: str) -> str:
-    """On one line, so that what somebody declares cannot look like another part of the page."""
-    return " ".join(text.split())
+    """On one line, so that what somebody declares cannot look like another part of the page; without what moves a
+    terminal's cursor or turns the direction of reading."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in " ".join(text.split()))
 
 
 def _headline(promise: Mapping[str, Any]) -> str:
