@@ -583,3 +583,18 @@ class TestOfOtherShapes:
             engine.withhold([data])
             engine.clipped_sum(torch.ones(8, 5), 1.0)
         assert any("Keeping.kept is no other" in one for one in engine.assumptions)
+
+
+def test_whether_tokens_are_special_ones_is_each_examples_own() -> None:
+    """It was refused, as an operation without a rule."""
+    model, tokens, special = nn.Embedding(9, 3), torch.arange(32).reshape(8, 4) % 9, torch.tensor([0, 3])
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        return (model(x).sum(2) * ~torch.isin(x, special)).sum(1)
+
+    found, expected = (kind(model, loss).clipped_sum(tokens, 0.5) for kind in (Engine, Reference))
+    torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"])
+    with pytest.raises(UnsupportedModel, match="no example's loss may depend on another"):
+        Engine(model, lambda model, x: model(x).sum((1, 2)) * torch.isin(special, x).sum()).clipped_sum(
+            tokens, 0.5
+        )

@@ -443,7 +443,7 @@ _SIGNATURES = {
     "addmv": "+,ik,k->i", "dot": "k,k->", "vdot": "k,k->", "addr": "+,i,j->ij", "linear": ".k,ok,o->.o",
     "addbmm": "+,bik,bkj->ij", "_addmm_activation": "+,ik,kj->ij",
     "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr",
-    "embedding": "Vd,.->.d", "bucketize": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
+    "embedding": "Vd,.->.d", "bucketize": ".,A->.", "isin": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
     "_sample_dirichlet": ".C->.C",
     "grid_sampler_2d": "nc*,n*->nc*", "grid_sampler_3d": "nc*,n*->nc*",
     "grid_sampler_2d_backward": "nc*,nc*,n*->nc*,n*", "grid_sampler_3d_backward": "nc*,nc*,n*->nc*,n*",
