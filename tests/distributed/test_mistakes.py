@@ -60,7 +60,8 @@ GONE = {
     "Alone on one": "RankLost .*every rank must go on, got one that ended",
     "something else as world": "RankLost .*every rank must go on, got one that ended",
 }
-SECONDS = 10.0
+# Ranks wait a minute for one that is silent; a machine with other work takes some seconds to end both.
+SECONDS = 40.0
 
 
 @pytest.fixture(scope="module")

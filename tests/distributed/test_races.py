@@ -36,7 +36,8 @@ WRONG = {
     "a stopped rank": (LOST + "one that ended or was silent too long", LOST),
     "a collective of its own": (LOST + "one that ended or was silent too long", "(RankLost|RuntimeError) "),
 }  # fmt: skip
-SECONDS = 10.0
+# Ranks wait a minute for one that is silent; a machine with other work takes some seconds to end both.
+SECONDS = 40.0
 QUICK = (
     "joined again", "one label", "other checkpoints", "other comparisons", "trainers in another order", "Ctrl-C",
     "sys.exit", "an error without words",
