@@ -244,6 +244,11 @@ def search_privately(
         no trial at all (Poisson): no winner, said so.
     """
     secure = isinstance(seed, Secure)
+    if store is not None and not secure:
+        raise InvalidValue(
+            "seed must be Secure() with a store, got a number: two searches with one seed draw the same noise, and "
+            "what a store adds up is drawn independently"
+        )
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
     account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
