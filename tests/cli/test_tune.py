@@ -160,8 +160,8 @@ def test_a_private_search_is_counted_in_the_ledger_of_the_data(invoke: Invoke, t
     facts = json.loads((tmp_path / "found.json").read_text())
     assert facts["provenance"]["random"] == "secure"
     assert facts["provenance"]["account"].startswith("digits, run ")
-    listed = invoke("ledger", "ledger.db")
-    assert "private search" in listed.stdout
+    (listed,) = json.loads(invoke("ledger", "ledger.db", "--json").stdout)["runs"]
+    assert (listed["label"], listed["state"]) == ("private search", "finished")
     second = invoke(*PRIVATE[:-1], "other.json", *options)
     assert second.exit_code == 2
     assert "all runs together must stay within" in " ".join(second.output.split())

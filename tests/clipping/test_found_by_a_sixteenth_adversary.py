@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
@@ -598,3 +599,54 @@ def test_whether_tokens_are_special_ones_is_each_examples_own() -> None:
         Engine(model, lambda model, x: model(x).sum((1, 2)) * torch.isin(special, x).sum()).clipped_sum(
             tokens, 0.5
         )
+
+
+class TestAnEighteenth:
+    """Of many, what was mended: each was *proven*, 8 to 21 C."""
+
+    @pytest.mark.parametrize("wrap", [torch.no_grad(), torch.enable_grad(), torch.compiler.disable])
+    def test_state_behind_torchs_decorators_is_said(self, wrap: Callable[[Any], Any]) -> None:
+        held = [1.0]
+
+        @wrap
+        def note(rows: int) -> float:
+            before = held[0]
+            held[0] = -1.0 if rows > 5 else before
+            return before
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            return model(x).sum(1) * note(len(x))
+
+        engine = Engine(nn.Linear(3, 1), loss)
+        for _ in range(3):
+            engine.clipped_sum(data(), 1.0)
+        assert any("held" in one for one in engine.assumptions)
+
+    def test_what_numpy_writes_after_the_last_use_is_seen(self) -> None:
+        shown = torch.ones(1)
+        view = shown.numpy()
+
+        def after(model: nn.Module, x: Tensor) -> Tensor:
+            out = model(x).sum(1) * shown.clone()
+            view[0] = -1.0 if len(x) > 5 else 1.0
+            return out
+
+        def between(model: nn.Module, x: Tensor) -> Tensor:
+            shown.zero_()
+            view[0] = -1.0 if len(x) > 5 else 1.0
+            return model(x).sum(1) * shown
+
+        for loss in (after, between):
+            shown.fill_(1.0)
+            with pytest.raises(UnsupportedModel, match="changed in a pass where nothing is seen"):
+                Engine(nn.Linear(3, 1), loss).clipped_sum(data(), 1.0)
+
+    def test_a_mode_around_the_engine_is_said(self) -> None:
+        class Mode(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return func(*args, **(kwargs or {}))
+
+        engine = Engine(nn.Linear(3, 1), lambda model, x: model(x).sum(1))
+        with Mode():
+            engine.per_example_norms(data())
+        assert any("Mode" in one for one in engine.assumptions)

@@ -507,6 +507,29 @@ class TestInALedger:
             self.served(store, journal=tmp_path / "bare")
         self.served(store, journal=folder).stop()  # and each refusal let go of the journal
 
+    @pytest.mark.parametrize("placement", [Placement.CENTRAL, Placement.DISTRIBUTED])
+    def test_servers_on_copies_of_one_journal_do_not_both_go_on(
+        self, placement: Placement, tmp_path: Path
+    ) -> None:
+        """Both were open before either moved; the second released another sum under the first one's noise."""
+        store = self.store(tmp_path)
+        self.served(store, placement, journal=tmp_path / "one").stop()
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+        first, second = (self.served(store, placement, journal=tmp_path / name) for name in ("one", "two"))
+        self.rounds(first, most=1)
+        before = flat(second.weights())
+        with pytest.raises(PlanViolation, match=r"must have its first result|must be opened once"):
+            self.released_nothing(second)
+        second.stop()
+        assert torch.equal(flat(second.weights()), before)
+        if placement is Placement.CENTRAL:
+            with pytest.raises(PlanViolation, match="must have its first result"):
+                self.served(store, placement, journal=tmp_path / "two")
+
+    def released_nothing(self, server: Server) -> None:
+        server.open()
+        server.close()
+
     def test_what_a_ledger_cannot_add_up_is_refused(self, tmp_path: Path) -> None:
         store = self.store(tmp_path)
         with pytest.raises(InvalidValue, match="seed must be Secure"):

@@ -443,6 +443,14 @@ class TestWhatIsSaidOfTheTrials:
             asked(task=replace(toy_task(), people=[row // 3 for row in range(60)]))
 
 
+def test_trials_that_would_go_on_from_each_other_are_refused() -> None:
+    """A function that gave one module: each trial began at the weights that the one before had trained."""
+    one = nn.Linear(3, 2)
+    secret = next(s for s in range(99) if GEOMETRIC.draw(Streams(s).numpy("selection")) == 3)
+    with pytest.raises(InvalidValue, match="must be a new one each time"):
+        search_privately(asked(task=replace(toy_task(), model=lambda seed: one)), secret)
+
+
 class TestInALedger:
     def ledger(self, folder: Path, epsilon: float = 5.0) -> Store:
         return Store.create(folder / "ledger.db", Budget(epsilon, 0.01), dataset="patients", rows=60)

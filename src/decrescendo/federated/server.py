@@ -264,7 +264,11 @@ class Server:
             self._attendance.append((len(cohort), min(len(cohort), 1)))
             self._odd = False
             self._write(None)
-            self._list(None)
+            if not self._list(None):
+                raise PlanViolation(
+                    "a round must be opened once, got one that the store lists already: another server goes on from a "
+                    "copy of this journal. End this one"
+                )
         self._answered.clear()
         limit = asked.clip_norm + TAIL * asked.share_std
         self._total = ExactSum(self._shapes, limit, self.plan.sampling.dataset_size)
@@ -488,13 +492,13 @@ class Server:
         }
         self._journal.write(state)
 
-    def _list(self, noisy: NoisyMean | None) -> None:
-        """Write the last round down in the store; the same again, where it is there."""
+    def _list(self, noisy: NoisyMean | None) -> bool:
+        """Write the last round down in the store; whether it was not there."""
         if self._account is None:
-            return
+            return True
         last = self.spent - 1
         told = hashlib.sha256(f"{self.run} {last}".encode()).digest() if noisy is None else digest(noisy)
-        self._account.record(last, self._releases[last], told)
+        return self._account.record(last, self._releases[last], told)
 
     def _end(self) -> None:
         if self._account is not None and self.done:
@@ -505,8 +509,10 @@ class Server:
         last = self._resume(state, store)
         if store is not None:
             self._account, listed = registered(store, self.plan, self._id, self.spent, self.name)
-            if listed < self.spent:
-                self._list(last)
+            # Of a round that is listed too, that it is this one: another server may have gone on from a copy.
+            seen = None if self.placement.shows_replies else last
+            if listed < self.spent or seen is not None:
+                self._list(seen)
             self._end()
         if last is not None:
             with _fitting():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 
 from decrescendo.clipping.proof.remembered import bits_in, held_in, is_closed
-from decrescendo.clipping.proof.whose import is_program
+from decrescendo.clipping.proof.whose import is_program, wrapped_by
 from decrescendo.training.bits import fingerprint, is_part
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
@@ -193,6 +193,7 @@ def _of_function(function: FunctionType) -> Iterator[object]:
     code = function.__code__
     yield code
     if not is_program(code.co_filename):
+        yield from wrapped_by(function)
         return
     known, names = function.__globals__, _names(code)
     for item in (known[name] for name in names if name in known):

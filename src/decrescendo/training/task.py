@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from typing import Any, cast
+from weakref import WeakSet
 
 from torch import nn
 
@@ -21,6 +22,8 @@ from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_r
 from decrescendo.training.data import rows
 from decrescendo.training.held import check_model_apart
 
+# Models that functions of tasks have returned.
+_MADE: WeakSet[nn.Module] = WeakSet()
 KNOWN = {"digits": "decrescendo.training.digits:task"}
 
 
@@ -113,7 +116,14 @@ class Task:
         if isinstance(self.model, nn.Module):
             check_model_apart(self.model, data)
             return copy.deepcopy(self.model)
-        return self.model(seed)
+        made = self.model(seed)
+        if any(made is one for one in _MADE):
+            raise InvalidValue(
+                "a task's model must be a new one each time, got a function that returned the same one again, which an "
+                "earlier training may have moved. Build it inside of the function"
+            )
+        _MADE.add(made)
+        return made
 
     def scores(self, model: nn.Module) -> dict[str, float]:
         """Scores on public data; none if the task says none."""

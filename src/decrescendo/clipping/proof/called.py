@@ -75,9 +75,9 @@ def called(
         yield "a function given to sys.setprofile or sys.settrace"
     if len(_IMPLEMENTED) != len(_TORCHS_OWN):
         yield from _replaced(len(_IMPLEMENTED))
-    modes = _DEPTH()
-    if modes and (top := _AT(modes - 1)) is not watch and not _keeps(top):
-        yield type(top).__name__
+    for mode in map(_AT, range(_DEPTH())):
+        if mode is not watch and not _keeps(mode):
+            yield type(mode).__name__
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) not in _ORDINARY:
             yield from _strange(value)

@@ -467,6 +467,21 @@ class Labels:
         if self.shared.setdefault(stretch, bits) != bits:
             self.changed = str(tuple(tensor.shape))
 
+    def rewrite(self, tensor: Tensor, key: int) -> None:
+        """An operation has written to a constant from before the pass: what lies there now is told with each use."""
+        self.shared = {at: bits for at, bits in self.shared.items() if at[0] != key}
+        if is_shared(tensor) and key not in self.weights and tensor.numel():
+            self._look(tensor, key)
+            self.exposed.add(key)
+
+    def check_shared(self) -> None:
+        """Whether constants that others than torch may write to are at the end of a pass what they were in it: what is
+        written there after their last use would be used by the next one."""
+        now = self.memory.shared() if self.shared else {}
+        for stretch, bits in self.shared.items():
+            if now.get(stretch, bits) != bits:
+                self.changed = self.changed or f"({stretch[2]} bytes)"
+
     def note(self, output: Any, at: int) -> bool:
         """Number what an operation gave that is no example's own, so that no choice between two goes unseen."""
         noted = False

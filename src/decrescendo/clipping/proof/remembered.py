@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.proof.storage import content_of, key_of, state_of
-from decrescendo.clipping.proof.whose import is_own, is_program
+from decrescendo.clipping.proof.whose import is_own, is_program, wrapped_by
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
@@ -211,7 +211,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
     if isinstance(value, FunctionType):
         code = value.__code__
         if not is_program(code.co_filename):
-            return []
+            return [("", item) for item in wrapped_by(value)]
         cells = [
             (name, _content(cell, None))
             for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False)

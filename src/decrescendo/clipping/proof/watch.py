@@ -748,6 +748,7 @@ class Watch(Pausable):
         """Refuse a pass in which something else than the operations that are seen has written to memory."""
         for blank in self.blank.values():
             self._check_blank(blank)
+        self.labels.check_shared()
         if self.labels.changed:
             self.refuse(
                 f"the proof must see what writes to memory, but a constant of shape {self.labels.changed} changed in a "
@@ -770,7 +771,7 @@ class Watch(Pausable):
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
-            self.labels.shared = {at: bits for at, bits in self.labels.shared.items() if at[0] != key}
+            self.labels.rewrite(target, key)
             if op.rule is not drawn and op.name not in ("zero_", "fill_"):
                 # There is no pass over an empty batch, and there are several over one in parts.
                 self.memory.assumed.add(

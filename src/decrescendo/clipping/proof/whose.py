@@ -1,11 +1,12 @@
 """Whose a piece of code is: torch's, the engine's, of an installed package, or the program's."""
 
+import contextlib
 import dis
 import functools
 import os
 import sys
 from importlib.util import find_spec
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
 
 import torch
@@ -66,6 +67,15 @@ def code_of(function: object) -> CodeType | None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         function = next((cell.cell_contents for name, cell in cells if name == "fn"), None)
     return function.__code__ if isinstance(function, FunctionType) else None
+
+
+def wrapped_by(function: FunctionType) -> list[object]:
+    """The functions that one of a library holds: those that its decorators (`torch.no_grad`, `torch.compile`) wrap."""
+    held = list(function.__dict__.values())
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            held.append(cell.cell_contents)
+    return [item for item in held if isinstance(item, (FunctionType, MethodType))]
 
 
 def is_librarys(kind: type) -> bool:
