@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.proof.called import ours
 from decrescendo.errors import InvalidValue
 
 # What memory depends on, apart from the number of rows: shapes and dtypes of a row, and the model's mode. Never values.
@@ -150,6 +151,7 @@ class Sizes:
         known.settled = True
 
 
+@ours
 class Peak(TorchDispatchMode):
     """Bytes taken at once, at most, by the tensors made inside `metered`.
 

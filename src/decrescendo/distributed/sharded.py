@@ -26,6 +26,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.clipping.clipped import ClippedSum
+from decrescendo.clipping.proof.called import ours
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training.bits import checksum
@@ -234,6 +235,7 @@ class Shards:
         self._sums[name] = self._sums[name].add_(local) if name in self._sums else local
 
 
+@ours
 class _Looking(TorchDispatchMode):
     """Hands the arguments of each operation to ``bring`` before it is run."""
 

@@ -3,12 +3,13 @@
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import checkpoint
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.clipping.proof.tables import DECLARED
 from decrescendo.clipping.proof.whose import code_of, is_own, is_program
@@ -44,6 +45,8 @@ ASKS: frozenset[Callable[..., Any]] = frozenset(
     cast("Callable[..., Any]", getattr(Tensor, name))
     for name in ("__index__", "__int__", "__float__", "__complex__", "__bool__", "item")
 )
+Mode = TypeVar("Mode", bound=TorchDispatchMode)
+_OURS: set[type] = set()
 _ORDINARY = frozenset(
     {Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 )
@@ -51,6 +54,12 @@ _ASKED = (
     "__index__", "__int__", "__float__", "__complex__", "__bool__", "__len__", "__getitem__", "__iter__", "__array__",
     "__torch_function__", "__dlpack__",
 )  # fmt: skip
+
+
+def ours(kind: type[Mode]) -> type[Mode]:
+    """Note that a dispatch mode is the library's own: it keeps nothing of what it sees."""
+    _OURS.add(kind)
+    return kind
 
 
 def is_unseen() -> bool:
@@ -76,7 +85,7 @@ def called(
     if len(_IMPLEMENTED) != len(_TORCHS_OWN):
         yield from _replaced(len(_IMPLEMENTED))
     for mode in map(_AT, range(_DEPTH())):
-        if mode is not watch and not _keeps(mode):
+        if mode is not watch and type(mode) not in _OURS and not _keeps(mode):
             yield type(mode).__name__
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) not in _ORDINARY:
