@@ -61,7 +61,7 @@ def test_what_a_run_says_is_judged_where_its_plan_has_no_lower_end(
     assert "said by the run: (2, 1e-05)-DP" in shown
     assert "mine is no accountant of this package: a plan's guarantee was not asked of it again" in shown
     for name, says, words in (
-        ("low", {"epsilon": 0.5, "accountant": "Pld"}, "must not be below what its accountant says"),
+        ("low", {"epsilon": 0.5, "accountant": "Pld"}, "a run's guarantee must not be below the true epsilon"),
         ("own", {"epsilon": 1.9999}, "must name who certified its releases, Pld, got mine"),
         (
             "nobody",

@@ -312,11 +312,11 @@ def test_what_a_program_reaches_is_looked_at_without_its_code() -> None:
                 raise AssertionError
             return super().__getattribute__(name)
 
-    kept = {"trap": Trap(n=3), "long": [0.0] * 5000, "loop": []}
+    kept = {"trap": Trap(n=3), "long": [0.0] * 20_000, "loop": []}
     kept["loop"].append(kept)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
     found = numbers_of(nn.Linear(1, 1), lambda m, x: m(x) * len(kept))
     assert found["loss.kept.trap.n"] == 3
-    assert found["len(loss.kept.long)"] == 5000
+    assert found["len(loss.kept.long)"] == 20_000
     assert not any(name.startswith("loss.kept.long.") for name in found)
 
 

@@ -4,10 +4,13 @@ And a seventeenth: memory that others than torch know of, and what a program kee
 """
 
 import ctypes
+import functools
 import gc
+import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from decrescendo.base.rng import Seeds
 from decrescendo.clipping import Engine, Reference
@@ -32,6 +35,10 @@ PUBLIC = torch.arange(1.0, 5.0)[:, None]
 GRU, LSTM = nn.GRU(1, 1).requires_grad_(False), nn.LSTM(1, 1).requires_grad_(False)
 WEIGHTS = {kind: [p.detach() for p in layer.parameters()] for kind, layer in (("gru", GRU), ("lstm", LSTM))}
 SETTINGS = (True, 1, 0.0, False, False)
+
+
+def constant(value: float) -> Callable[[], float]:
+    return lambda: value
 
 
 def data() -> Tensor:
@@ -650,3 +657,186 @@ class TestAnEighteenth:
         with Mode():
             engine.per_example_norms(data())
         assert any("Mode" in one for one in engine.assumptions)
+
+    @pytest.mark.parametrize("form", ["static", "partial", "descriptor", "wrapped", "metaclass"])
+    def test_code_that_torch_calls_is_said_whatever_form_it_has(self, form: str) -> None:
+        def answer(*args: Any) -> int:
+            return 1
+
+        class Descriptor:
+            def __get__(self, value: object, kind: object = None) -> Callable[[], int]:
+                return answer
+
+        class Meta(type):
+            pass
+
+        forms: dict[str, Any] = {
+            "static": staticmethod(answer),
+            "partial": functools.partialmethod(answer),
+            "descriptor": Descriptor(),
+            "wrapped": torch.no_grad()(answer),
+            "metaclass": answer,
+        }
+        kind = (Meta if form == "metaclass" else type)("Index", (), {"__index__": forms[form]})
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            return model(x).sum(1) * torch.ones(3)[kind()]
+
+        engine = Engine(nn.Linear(3, 1), loss)
+        engine.clipped_sum(data(), 1.0)
+        assert "Index, whose code torch calls, keeps nothing of the data" in engine.assumptions
+
+    @pytest.mark.parametrize("form", ["function", "method", "partial", "object", "list"])
+    def test_a_policy_of_checkpoints_is_said_whatever_form_it_has(self, form: str) -> None:
+        class Policy:
+            def method(self, context: object, operation: object, *args: Any, **kwargs: Any) -> Any:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+
+            __call__ = method
+
+        def policy(context: object, operation: object, *args: Any, **kwargs: Any) -> Any:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+
+        forms: dict[str, Any] = {
+            "function": policy, "method": Policy().method, "partial": functools.partial(policy), "object": Policy(),
+            "list": [torch.ops.aten.addmm.default],
+        }  # fmt: skip
+        contexts = functools.partial(create_selective_checkpoint_contexts, forms[form])
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            return checkpoint(model, x, use_reentrant=False, context_fn=contexts).sum(1)
+
+        engine = Engine(nn.Linear(3, 1), loss)
+        engine.clipped_sum(data(), 1.0)
+        assert bool(engine.assumptions) is (form != "list")
+
+    @pytest.mark.parametrize("refill", ["fill_", "data.fill_", "normal_"])
+    def test_a_constant_that_other_shapes_fill_is_said(self, refill: str) -> None:
+        scale = torch.ones(1)
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            if x.shape[1] > 8:
+                if refill == "normal_":
+                    scale.normal_()
+                else:
+                    (scale.data if "data" in refill else scale).fill_(-1.0)
+                return model(x[:, :, None]).sum((1, 2))
+            return model(x[:, :, None]).sum((1, 2)) * scale
+
+        engine = Engine(nn.Linear(1, 1), loss, seeds=Seeds.of(0))
+        for batch in (torch.ones(4, 5), Ragged((torch.ones(4, 5), torch.ones(1, 9))), torch.ones(4, 5)):
+            engine.clipped_sum(batch, 1.0)
+        assert any("what a pass fills" in one for one in engine.assumptions)
+
+    def test_a_constant_that_each_pass_fills_before_it_uses_it_is_not(self) -> None:
+        buffer, noise = torch.ones(3), torch.ones(3)
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            buffer.data.zero_()
+            buffer[:2] = 1.0
+            noise.normal_()
+            return model(x * buffer * noise).sum(1)
+
+        engine = Engine(nn.Linear(3, 1), loss, seeds=Seeds.of(0))
+        for _ in range(3):
+            engine.clipped_sum(data(), 1.0)
+        assert not [one for one in engine.assumptions if "what a pass fills" in one]
+
+    PLACES: ClassVar[dict[str, Callable[[bool], None]]] = {
+        "environment": lambda on: os.environ.update(KEPT="1") if on else os.environ.pop("KEPT") and None,
+        "attribute of torch": lambda on: setattr(torch, "kept", True) if on else delattr(torch, "kept"),
+        "docstring": lambda on: setattr(data, "__doc__", "kept" if on else None),
+    }
+
+    @pytest.mark.parametrize("place", PLACES)
+    def test_a_program_that_does_something_else_than_before_is_said_wherever_it_knows_it_from(
+        self, place: str
+    ) -> None:
+        asked = {
+            "environment": lambda: "KEPT" in os.environ,
+            "attribute of torch": lambda: hasattr(torch, "kept"),
+            "docstring": lambda: data.__doc__ == "kept",
+        }[place]
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            if len(x) > 5 and not asked():
+                self.PLACES[place](True)
+            return model(x).sum(1) * (-1.0 if asked() else 1.0)
+
+        engine = Engine(nn.Linear(3, 1), loss)
+        try:
+            for rows in (4, 8, 4):
+                engine.clipped_sum(data()[:rows], 1.0)
+        finally:
+            self.PLACES[place](False)
+        assert any("does something else than one before" in one for one in engine.assumptions)
+
+    KEPT: ClassVar[dict[str, tuple[Any, Any]]] = {
+        "keys": ({0: 1}, {6: 1}), "order": ({"a": 1, "b": 1}, {"b": 1, "a": 1}), "range": (range(1), range(6)),
+        "sign of zero": (0.0, -0.0), "truth": (1, True), "dtype": (torch.float32, torch.float64),
+        "date": (datetime(2000, 1, 1), datetime(2001, 1, 1)), "text": ("a" * 2000, "a" * 1999 + "b"),
+        "strides": (torch.zeros(3), torch.zeros(3, 3)[:, 0]), "large": (torch.zeros(2000), torch.ones(2000)),
+        "gradients": (torch.zeros(3), torch.zeros(3, requires_grad=True)),
+        "parameter": (nn.Parameter(torch.zeros(1), False), nn.Parameter(torch.ones(1), False)),
+        "sparse": (torch.eye(2).to_sparse(), torch.ones(2, 2).to_sparse()),
+        "buffers": (nn.BatchNorm1d(1), nn.BatchNorm1d(1)), "many": ([-1] * 20_000, [-2] + [-1] * 19_999),
+        "lambdas": (constant(1.0), constant(-1.0)),
+        "array": (np.zeros(3), np.zeros((3, 3))[:, 0]),
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("kind", KEPT)
+    def test_what_is_kept_of_other_shapes_is_told_apart(self, kind: str) -> None:
+        one, two = self.KEPT[kind]
+        kept = [one]
+        if kind == "buffers":
+            two.running_mean.fill_(1.0)
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            if x.shape[1] > 8:
+                kept[0] = two
+            return model(x[:, :, None]).sum((1, 2)) * (1.0 if kept[0] is one else -1.0)
+
+        engine = Engine(nn.Linear(1, 1), loss)
+        engine.clipped_sum(Ragged((torch.ones(1, 9), torch.ones(4, 5))), 1.0)
+        assert any("what is kept in loss.kept" in said for said in engine.assumptions)
+
+    def test_an_address_asked_for_in_the_pass_is_looked_at_after_it(self) -> None:
+        shown = torch.ones(1)
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            out = model(x).sum(1) * shown.clone()
+            place = ctypes.c_float.from_address(shown.data_ptr())
+            place.value = -1.0 if len(x) > 5 else 1.0
+            return out
+
+        with pytest.raises(UnsupportedModel, match="changed in a pass where nothing is seen"):
+            Engine(nn.Linear(3, 1), loss).clipped_sum(data(), 1.0)
+
+    @pytest.mark.parametrize("teacher", ["dense", "attention", "recurrent"])
+    def test_a_teacher_in_inference_mode_is_seen_as_any_other(self, teacher: str) -> None:
+        """It was refused: nothing takes operations apart there that are made of others."""
+        torch.manual_seed(0)
+        model = nn.Linear(3, 3)
+        lstm = nn.LSTM(3, 3, batch_first=True).requires_grad_(False)
+        kinds: dict[str, Callable[[Tensor], Tensor]] = {
+            "dense": nn.Linear(3, 3),
+            "attention": lambda x: nn.functional.scaled_dot_product_attention(x[:, None], x[:, None], x[:, None])[:, 0],
+            "recurrent": lambda x: lstm(x[:, None])[0][:, 0],
+        }  # fmt: skip
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            with torch.inference_mode():
+                soft = kinds[teacher](x).softmax(1)
+            return -(soft.clone() * model(x).log_softmax(1)).sum(1)
+
+        def mixing(model: nn.Module, x: Tensor) -> Tensor:
+            with torch.inference_mode():
+                soft = kinds[teacher](x - x.mean(0)).softmax(1)
+            return -(soft.clone() * model(x).log_softmax(1)).sum(1)
+
+        engine = Engine(model, loss)
+        found, expected = engine.clipped_sum(data(), 0.5), Reference(model, loss).clipped_sum(data(), 0.5)
+        torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"])
+        assert not engine.assumptions
+        with pytest.raises(UnsupportedModel, match="depend on another|several examples are put together"):
+            Engine(model, mixing).clipped_sum(data(), 0.5)

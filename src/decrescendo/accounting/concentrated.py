@@ -54,6 +54,12 @@ class Zcdp(Accountant):
 
     batches_per_epoch: int = 1
 
+    @property
+    def name(self) -> str:
+        """Name in guarantees, with what it supposes where that is no bound."""
+        own = type(self).__name__
+        return own if self.batches_per_epoch == 1 else f"{own}(batches_per_epoch={self.batches_per_epoch})"
+
     def __post_init__(self) -> None:
         check_integer("batches_per_epoch", self.batches_per_epoch, at_least=1)
 

@@ -1,6 +1,7 @@
 """A second opinion: the same releases judged by an independent library, Google's dp-accounting."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,10 +36,14 @@ APART = 1e-3
 def accountant_named(name: str) -> Accountant | None:
     """The accountant of this package that a guarantee names; ``None`` for another.
 
-    >>> accountant_named("Truncated(Rdp)"), accountant_named("my own")
-    (Rdp(), None)
+    >>> accountant_named("Truncated(Rdp)"), accountant_named("Zcdp(batches_per_epoch=10)"), accountant_named("my own")
+    (Rdp(), Zcdp(batches_per_epoch=10), None)
     """
-    made = _OWN.get(name.removeprefix("Truncated(").removesuffix(")"))
+    if name.startswith("Truncated(") and name.endswith(")"):
+        name = name.removeprefix("Truncated(")[:-1]
+    if disjoint := re.fullmatch(r"Zcdp\(batches_per_epoch=([1-9][0-9]{0,8})\)", name):
+        return Zcdp(batches_per_epoch=int(disjoint[1]))
+    made = _OWN.get(name)
     return None if made is None else made()
 
 

@@ -31,8 +31,9 @@ from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.operations import REJECTING
-from decrescendo.clipping.proof.remembered import Numbers, following, moved, numbers_of
+from decrescendo.clipping.proof.remembered import BEYOND, Numbers, following, moved, numbers_of
 from decrescendo.clipping.proof.script import Script, comparable
+from decrescendo.clipping.proof.storage import key_of
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
@@ -53,6 +54,10 @@ _SHAKES = 3
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
 
+_OTHERWISE = (
+    "that a pass does something else than one before is for no number of examples or of passes, and for nothing of "
+    "the data (of what Python keeps, nothing says why)"
+)
 _CALLED = (
     "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
     "data's dtypes, a dimension of rows first), and wants one loss an example"
@@ -129,7 +134,7 @@ class Prover:
         self._script, self._shape = None, ()
 
     def _accept(self, script: Script, small: list[Script]) -> None:
-        script.smaller = small
+        script.smaller, script.places = small, _places(self._held)
         self._script = self._scripts[self._shape] = script
         if len(self._scripts) > _SHAPES:
             del self._scripts[next(iter(self._scripts))]
@@ -155,7 +160,7 @@ class Prover:
             if isinstance(first, Pass) and self._is_known(first.watch.script):
                 self._check_answers(batch, rows, first, seed)
                 return first
-            self._note(kept)
+            said = self._note(kept)
             script = first.watch.script if isinstance(first, Pass) else None
             try:
                 others = [
@@ -197,6 +202,8 @@ class Prover:
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             scripts = [one.watch.script for one in (first, *small)]
+            if self._script is not None and not said and not self._has_moved(scripts[0]):
+                self.memory.assumed.add(_OTHERWISE)
             self._accept(scripts[0], scripts[1:])
             if self.told is not None:
                 one = next(script for script in scripts if script.count == max(_SMALL))
@@ -204,25 +211,33 @@ class Prover:
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
 
-    def _note(self, kept: Numbers | None) -> None:
+    def _has_moved(self, script: Script) -> bool:
+        """Whether the pass did what an accepted one did, with a model that lies in other memory than it did then."""
+        accepted, now = cast("Script", self._script), _places(self._held)
+        moved = accepted.relocated({key: now[name] for name, key in accepted.places.items() if name in now})
+        return not script.differs(moved)
+
+    def _note(self, kept: Numbers | None) -> bool:
         """What a program keeps may be why it does something else than before, and may be so by how many examples or
         passes there were: none over an empty batch, several over one in parts.
 
         ``kept``: before a pass over examples of a shape that none had before. It is new without that, but what others
-        have left there may be why it does what it does.
+        have left there may be why it does what it does. Returns whether something was found.
         """
         if self._noted is None or self._began is None:
-            return
+            return False
         now = numbers_of(self._model, self._loss, self.memory.stale)
         self._changed |= moved(self._noted, now)
         self._noted = now
         # A mode is a part of what is called a shape.
         names = self._changed if kept is None else {n for n in self._changed if n.endswith(".training")}
         names = names if kept is None else names | moved(self._began, kept)
+        names |= {BEYOND} & now.keys()
         self.memory.assumed |= {
             f"what is kept in {name} is no other for other examples or another number of passes"
             for name in names
         }
+        return bool(names)
 
     def _check_kept(self) -> None:
         """Whether a program keeps how many examples there were: a pass that is another one then may be so by that."""
@@ -454,6 +469,11 @@ class Prover:
             for parameter, own in zip(parameters, before, strict=True):
                 parameter.data.copy_(own)
         return found
+
+
+def _places(held: Inventory) -> dict[str, int]:
+    """Where the parameters and buffers lie."""
+    return {name: key_of(tensor) for name, tensor in (*held.parameters.items(), *held.buffers.items())}
 
 
 def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Guess, int]:

@@ -258,33 +258,49 @@ class Plan:
         yield f"{again.accountant} again: epsilon " + (
             f"at most {upper}" if cut else f"in [{rounded(lower, 'down', 6)}, {upper}]"
         )
-        said = [("a plan", self.guarantee)]
-        if guarantee is not None and guarantee != self.guarantee:
-            said.append(("a run", guarantee))
-        for whose, given in said:  # before the other library, which takes its time
+        for whose, given in self._said(guarantee):  # before the other library, which takes its time
             _check_least(whose, given, max(lower, least_epsilon(self.ledger, given) if cut else 0.0))
-            if (given.epsilon_lower or 0.0) > again.epsilon:
-                raise AccountingError(
-                    f"{whose}'s lower end must not be above the true epsilon, which is at most {again.epsilon:.6g}, "
-                    f"got epsilon_lower={given.epsilon_lower:.6g}"
-                )
-        for whose, given in said:
-            yield from self._asked_again(whose, given, again)
+        yield from self.held_up(again, guarantee)
         opinion = self.verify()
         yield str(opinion)
-        for whose, given in said:
+        for whose, given in self._said(guarantee):
             _check_least(whose, given, opinion.lower)
 
-    def _asked_again(self, whose: str, given: Guarantee, known: Guarantee) -> Iterator[str]:
-        """The accountant that a guarantee names; ``known`` is what was asked before."""
-        judge = accountant_named(given.accountant)
-        if judge is None:
-            yield f"{given.accountant} is no accountant of this package: {whose}'s guarantee was not asked of it again"
-            return
-        again = known if given.accountant == known.accountant else self.price(judge)
-        check_word(whose, given, again)
-        if again is not known:
-            yield f"{again.accountant} again: {again}"
+    def held_up(self, certified: Guarantee, guarantee: Guarantee | None = None) -> list[str]:
+        """The plan's guarantee, and what a run says of itself, against ``certified``, what `price` has of the exact
+        accountant, and against the word of the accountants that they name.
+
+        Raises:
+            AccountingError: an epsilon is below what is certified and is not called an estimate, or below its own
+                accountant's; a lower end is above what is certified; a guarantee is called what it is not.
+        """
+        lines: list[str] = []
+        for whose, given in self._said(guarantee):
+            judge = accountant_named(given.accountant)
+            if judge is None or given.kind != "estimate":
+                _check_least(whose, given, certified.epsilon_lower or 0.0)
+            if (given.epsilon_lower or 0.0) > certified.epsilon:
+                raise AccountingError(
+                    f"{whose}'s lower end must not be above the true epsilon, which is at most "
+                    f"{certified.epsilon:.6g}, got epsilon_lower={given.epsilon_lower:.6g}"
+                )
+            if judge is None:
+                lines.append(
+                    f"{given.accountant} is no accountant of this package: {whose}'s guarantee was not asked of it "
+                    "again"
+                )
+                continue
+            known = given.accountant == certified.accountant
+            again = certified if known else self.price(judge)
+            check_word(whose, given, again)
+            if not known:
+                lines.append(f"{again.accountant} again: {again}")
+        return lines
+
+    def _said(self, guarantee: Guarantee | None) -> list[tuple[str, Guarantee]]:
+        """Whose guarantee says what."""
+        own = [("a plan", self.guarantee)]
+        return own if guarantee in (None, self.guarantee) else [*own, ("a run", guarantee)]
 
     def gap(self, ledger: Ledger) -> str:
         """Nothing was decided on the way."""

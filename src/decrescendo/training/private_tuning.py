@@ -223,8 +223,8 @@ def search_privately(
             new and independent in every trial.
         attempt: one trial; `train_and_score` by default.
         announce: told what is promised, before the private data are opened and the number is drawn.
-        store: the ledger of the data set, in which the whole search is reserved before the data are opened, and its
-            winner written down before it is shown. An error on the way leaves it reserved. Of composition ``sum``.
+        store: the ledger of the data set, in which the whole search is written down as spent before the data are
+            opened, so that an error on the way gives nothing back. Of composition ``sum``.
 
     Guarantee:
         that of `accounting.Selection` at the ledger of the plan, which is the ledger of every trial to the bit.
@@ -243,7 +243,10 @@ def search_privately(
         trials that take different things on trust: an error, after the last one, likewise.
         no trial at all (Poisson): no winner, said so.
     """
+    check_instance("asked", asked, PrivateSearch)
     secure = isinstance(seed, Secure)
+    if store is not None:
+        check_instance("store", store, Store)
     if store is not None and not secure:
         raise InvalidValue(
             "seed must be Secure() with a store, got a number: two searches with one seed draw the same noise, and "
@@ -254,6 +257,9 @@ def search_privately(
     account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
+    if account is not None:  # before the first trial: of what was begun nothing can be given back
+        noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
+        account.record(0, plan.sampling.at(0).release(noise), digest)
     # A number that were drawn, or changed, after a trial was seen would not be covered.
     number = asked.trials.draw(secret.numpy("selection"))
     best: tuple[tuple[float, str], Settings, Tried] | None = None
@@ -269,6 +275,7 @@ def search_privately(
                 if attempt is None
                 else attempt(settings, own_plan)
             )
+            check_instance("what a trial gives", tried, Tried)
             trusted.add(tried.assumptions)
             rank = (
                 -math.inf if math.isnan(tried.score) else tried.score,
@@ -282,9 +289,6 @@ def search_privately(
             "winner took. Train without a search and look at the run's assumptions"
         )
     if account is not None:
-        noise = float(plan.noise_multiplier.min())
-        digest = hashlib.sha256(repr(best and best[0]).encode()).digest()
-        account.record(0, plan.sampling.at(0).release(noise), digest)
         account.finish()
     whole = Winner(
         asked, plan, guarantee, machine=machine(), assumptions=(),

@@ -98,6 +98,11 @@ class MeteredFilter:
 
     def cost(self, release: Release) -> float:
         """What ``release`` would cost, all its repetitions together, rounded up; infinite without noise."""
+        exact = self._cost(release)
+        return math.inf if exact is None else round_up(exact)
+
+    def _cost(self, release: Release) -> Fraction | None:
+        """The same, without rounding but that of one repetition's price; ``None`` without noise."""
         check_instance("release", release, Release)
         if release.steps_per_epoch:
             raise AccountingError(
@@ -108,7 +113,7 @@ class MeteredFilter:
                 f"{self._name} grants releases of batches of any size only, got {release}. Leave max_batch_size out"
             )
         each = self._price(release.sample_rate, release.noise_multiplier)
-        return math.inf if math.isinf(each) else round_up(Fraction(each) * release.count)
+        return None if math.isinf(each) else Fraction(each) * release.count
 
     def request(self, release: Release) -> Granted | Refused:
         """Ask for ``release`` before anything of it is computed; granted, it is spent. What fits exactly is granted.
@@ -121,11 +126,12 @@ class MeteredFilter:
                 "a filter must be asked in the process that made it, got a forked one: each process would spend the "
                 "whole budget. Train in one process, in threads, or share the budget out among filters of their own"
             )
-        cost = self.cost(release)
+        exact = self._cost(release)
+        cost = math.inf if exact is None else round_up(exact)
         with self._lock:  # without it two threads that find the same room both take it
-            if not math.isfinite(cost) or self._spent + Fraction(cost) > self._limit:
+            if exact is None or self._spent + exact > self._limit:
                 return Refused(release, cost, self.remaining)
-            self._spent += Fraction(cost)
+            self._spent += exact  # as many single requests come to this sum too
             return Granted(release, cost, self.remaining)
 
     def smallest_noise_multiplier(self, sample_rate: float, steps: int = 1) -> float:

@@ -3,6 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -12,7 +13,14 @@ from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.clipping.proof.tables import DECLARED
-from decrescendo.clipping.proof.whose import code_of, is_own, is_program
+from decrescendo.clipping.proof.whose import (
+    is_found,
+    is_librarys,
+    is_made_in_python,
+    is_own,
+    is_program,
+    wrapped_by,
+)
 
 _C = cast("Any", torch)._C
 _TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized", "profiler"})
@@ -22,6 +30,8 @@ _LATER = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition")
 _IMPLEMENTED: set[str] = cast("Any", torch.library)._impls
 _TORCHS_OWN = frozenset(_IMPLEMENTED)
 _OVERLOADS = frozenset({OpOverload, OpOverloadPacket})
+# In the place of a method: nobody's code.
+_NOBODYS = _C._disabled_torch_function_impl
 _DEPTH, _AT = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at
 INDICES = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 # Functions that make a tensor, or an index, of numbers in lists. Tensors among these torch reads by itself.
@@ -115,25 +125,47 @@ def _strange(value: object) -> Iterator[str]:
 @functools.cache
 def _answers(kind: type) -> bool:
     """Whether code of the program's answers where torch asks an object for a number, or for several."""
-    found = (code_of(getattr(kind, name, None)) for name in _ASKED)
-    return any(code is not None and is_own(code.co_filename) for code in found)
+    # (Of a tensor's class this is asked where the function comes from.)
+    names = _ASKED[:-2] if issubclass(kind, Tensor) else _ASKED
+    return any(_is_programs(kind, name, is_own) for name in names)
 
 
 @functools.cache
 def is_answering(kind: type) -> bool:
     """Whether code of a program's runs for the operations on tensors of a class."""
-    code = code_of(getattr(getattr(kind, "__torch_dispatch__", None), "__func__", None))
-    return code is not None and is_program(code.co_filename)
+    return _is_programs(kind, "__torch_dispatch__", is_program)
 
 
 @functools.cache
 def _is_subclass(kind: type) -> bool:
-    code = code_of(getattr(getattr(kind, "__torch_function__", None), "__func__", None))
-    return code is not None and is_program(code.co_filename)
+    return _is_programs(kind, "__torch_function__", is_program)
+
+
+def _is_programs(kind: type, name: str, whose: Callable[[str], bool]) -> bool:
+    """Whether a class has a method that is not known to be torch's or of a package: by whose class has it, and whose
+    code it is, so that no form that a method may have (static, partial, a descriptor, behind a decorator) passes."""
+    meta = type(kind)
+    if is_made_in_python(meta) and not is_found(meta, whose):  # it may answer by itself
+        return True
+    owner = next((one for one in kind.__mro__ if name in vars(one)), object)
+    if owner is object or not is_made_in_python(owner):
+        return False
+    found = vars(owner)[name]
+    return found is not _NOBODYS and not (is_found(owner, whose) and _is_packages(found, whose))
+
+
+def _is_packages(found: object, whose: Callable[[str], bool]) -> bool:
+    """Whether what is called is a plain function, and neither it nor what it wraps is a program's."""
+    function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
+    if isinstance(function, BuiltinFunctionType):
+        return True
+    if not isinstance(function, FunctionType) or whose(function.__code__.co_filename):
+        return False
+    return all(_is_packages(inner, whose) for inner in wrapped_by(function))
 
 
 def _keeps(mode: object) -> bool:
     """Whether a mode is the one that keeps what a checkpoint says, and calls no function of the program's for that."""
-    policy = code_of(getattr(mode, "policy_fn", None))
-    own = policy is not None and is_program(policy.co_filename)
-    return type(mode).__module__ == checkpoint.__name__ and not own
+    policy = getattr(mode, "policy_fn", None)
+    its = type(mode).__module__ == checkpoint.__name__ and is_librarys(type(mode))
+    return its and (policy is None or _is_packages(policy, is_program))

@@ -61,6 +61,8 @@ _MANY = 2**20
 _STORAGE = cast("Any", torch.UntypedStorage)
 # Weak references to storages that passes have made from data: an address that has one is not given to another storage.
 _STALE: set[int] = set()
+# The same of constants that passes have filled anew.
+_REFILLED: set[int] = set()
 _ENDING = threading.Lock()
 
 
@@ -70,6 +72,7 @@ class Memory:
     def __init__(self, declared: Iterable[str] = ()) -> None:
         # Of all engines: a loss that two of them have may carry from one to the other.
         self.stale = _STALE
+        self.refilled = _REFILLED
         # What is answered instead of a truth value of the data, by line of code.
         self.answers: dict[str, bool] = {}
         # Lines of code (or files) whose looks at the data the user has declared harmless.
@@ -262,6 +265,8 @@ class Labels:
     # but for the weights, which others look after.
     shared: dict[_Stretch, object] = field(default_factory=dict[_Stretch, object])
     weights: Container[int] = ()
+    # Constants of those that passes fill anew in which nothing is left of what another pass has put there.
+    fresh: set[int] = field(default_factory=set[int])
     # A constant whose memory was changed where nothing is seen.
     changed: str = ""
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
@@ -442,7 +447,15 @@ class Labels:
 
     def expose(self, tensor: Tensor) -> None:
         """Python has taken hold of a tensor's memory: what it holds may change with no operation."""
-        self.exposed.add(key_of(tensor))
+        key = key_of(tensor)
+        self.exposed.add(key)
+        if (
+            key > 0
+            and key not in self.marks
+            and tensor.device.type == "cpu"
+            and tensor.layout is torch.strided
+        ):
+            self._look(tensor, key)  # at the end it must be what it is now
 
     def wire(self, tensor: Tensor, key: int, birth: int) -> object:
         """Which constant this is: the operations of the pass that gave it, or what it was before."""
@@ -466,6 +479,19 @@ class Labels:
         bits = _bits(tensor.untyped_storage(), stretch)
         if self.shared.setdefault(stretch, bits) != bits:
             self.changed = str(tuple(tensor.shape))
+
+    def refill(self, tensor: Tensor, key: int) -> None:
+        """An operation has filled a constant from before the pass, or a part of it."""
+        if key not in self.memory.refilled and key > 0:
+            cast("Any", tensor.untyped_storage())._weak_ref()
+            self.memory.refilled.add(key)
+            self.fresh.add(key)
+        elif is_whole(tensor):
+            self.fresh.add(key)
+
+    def is_refilled(self, key: int) -> bool:
+        """Whether a pass before this one may have put there what lies in a constant."""
+        return key in self.memory.refilled and key not in self.fresh
 
     def rewrite(self, tensor: Tensor, key: int) -> None:
         """An operation has written to a constant from before the pass: what lies there now is told with each use."""
@@ -541,6 +567,9 @@ class Labels:
     def end(self) -> None:
         """Forget what is gone; what was made from data and is still there must not come back in another pass."""
         with _ENDING:
+            for key in [key for key in self.memory.refilled if _STORAGE._expired(key)]:
+                self.memory.refilled.discard(key)
+                _STORAGE._free_weak_ref(key)
             self._end(self.memory.stale)
 
     def _end(self, stale: set[int]) -> None:

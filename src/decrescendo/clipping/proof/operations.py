@@ -77,6 +77,8 @@ class Operation:
     special: bool
     # All it returns are views of arguments.
     views: bool
+    # Made of others, which autograd takes apart; where it is off (inference mode) they come as they are.
+    composite: bool
     # Where the examples come to lie follows from where they lie in the arguments: no value is looked at for it.
     structural: bool
     # "namespace::name" where what it does was declared by the user.
@@ -144,6 +146,7 @@ def _describe(func: Any) -> Operation:
         and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
         structural=not (written or grows or special) and rule not in BY_VALUE,
         declared=full if full in DECLARED else "",
+        composite=full not in DECLARED and func._can_decompose(),
         **known,
     )
 

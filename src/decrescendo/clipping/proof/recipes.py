@@ -50,7 +50,8 @@ def as_before(
         if entry is None:
             mark, birth = Public.ANY, key
             # (Another storage may have the key of one that an earlier pass used.)
-            if key in labels.memory.stale or labels.memory.withholds(value):
+            known = labels.memory
+            if key in known.stale or key in known.refilled or known.withholds(value):
                 return None
         else:
             mark, birth = entry

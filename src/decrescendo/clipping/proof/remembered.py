@@ -33,13 +33,17 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.proof.storage import content_of, key_of, state_of
-from decrescendo.clipping.proof.whose import is_own, is_program, wrapped_by
+from decrescendo.clipping.proof.whose import is_made_in_python, is_own, is_program, wrapped_by
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
 # Objects of a program, and entries of a container, that are looked at; longer ones as a whole, and the longest (data
 # sets) by their length alone.
-_MOST, _ENTRIES, _LONGEST = 20_000, 1_000, 2**22
+_MOST, _ENTRIES, _LONGEST = 50_000, 10_000, 2**22
+# Numbers of a tensor, and letters of a text, that are compared.
+_SMALL = 1_000
+# Where there are more objects than are looked at.
+BEYOND = f"more than {_MOST:,} objects"
 _NUMBERS = (int, float, complex, Decimal, Fraction)
 # Of the global names that a function of an installed package uses: those that may be its memory.
 _MEMORIES = (int, float, dict, list, set, deque, FunctionType)
@@ -60,10 +64,13 @@ _STATES: dict[type, Callable[[Any], object]] = {
     GeneratorType: lambda value: value.gi_frame and value.gi_frame.f_lasti,
     itertools.cycle: lambda value: _turned(value),
     queue.SimpleQueue: lambda value: value.qsize(),
-    **dict.fromkeys((itertools.count, itertools.repeat, date, time, timedelta), repr),
+    **dict.fromkeys((itertools.count, itertools.repeat), repr),
 }
-# Of a class, that Python code made it.
-_PYTHONS = 1 << 9
+# What says by itself what it is.
+_CONSTANTS = (
+    range, date, time, timedelta, np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format
+)  # fmt: skip
+_KEYS = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _SHARING = "torch.distributed."
 
 
@@ -75,30 +82,34 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
     the shape alone. No code of the program runs for that.
     """
     found: Numbers = {}
-    seen: set[int] = set()
+    seen: dict[int, tuple[str, object]] = {}
+    own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
     while left and len(seen) < _MOST:
         name, value = left.popleft()
         if isinstance(value, np.generic):
             value = value.item()
-        if stale is not None:
-            found.setdefault(
-                f"{name} ", _which(value, stale)
-            )  # what it has without a name of its own comes after
-            if isinstance(value, nn.Module):
-                found[f"{name}.training"] = value.training
+        if stale is not None and id(value) not in own:
+            # (What it has without a name of its own comes after.)
+            found.setdefault(f"{name} ", _which(value, stale))
+            found.setdefault(f"{name}  ", _one_of_several(value, stale))
+        if stale is not None and isinstance(value, nn.Module):
+            found[f"{name}.training"], found[f"{name}   "] = value.training, id(value)
         if isinstance(value, _NUMBERS):
             found[name] = value
         elif isinstance(value, np.ndarray):
             found[f"{name}.size"] = value.size
-            if value.dtype.kind in "biuf" and value.size <= _ENTRIES:
+            if value.dtype.kind in "biuf" and value.size <= _SMALL:
                 found[f"{name}.sum()"] = float(value.view(np.ndarray).sum())
             if value.dtype.kind == "O" and value.size <= _ENTRIES:
                 left += [(f"{name}.{at}", item) for at, item in enumerate(value.ravel().tolist())]
         elif isinstance(value, _TEXTS):
             found[f"len({name})"] = len(value)
-        elif id(value) not in seen and not is_closed(value):
-            seen.add(id(value))
+        elif id(value) in seen:
+            if stale is not None and seen[id(value)][0] != name:
+                found[f"{name}   "] = f"as {seen[id(value)][0]}"
+        elif not is_closed(value):
+            seen[id(value)] = name, value  # held: no other has its address
             if isinstance(value, (dict, *_ITEMS)):
                 found[f"len({name})"] = size = len(cast("Sized", value))
                 if size > _ENTRIES:
@@ -106,23 +117,36 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                         found[f"{name} "] = hash(tuple(_number_or_id(item) for _, item in held_in(value)))
                     continue
             left += [(f"{name}.{key}" if key else name, item) for key, item in held_in(value)]
+            if isinstance(value, nn.Module) and stale is not None and id(value) not in own:
+                kept = {**vars(value).get("_buffers", {}), **vars(value).get("_parameters", {})}
+                left += [(f"{name}.{key}", item) for key, item in kept.items() if item is not None]
+        if stale is not None and type(value) is Tensor and value.is_leaf and value.grad is not None:
+            left.append((f"{name}.grad", value.grad))
+    if left:
+        found[BEYOND] = True
     return found
 
 
 def _which(value: object, stale: Container[int]) -> object:
-    """What tells a value that is no number from another that may lie in its place."""
-    if isinstance(value, nn.Parameter):
-        return None  # others look after these
+    """What tells a value that is no number from another that may lie in its place, in any process."""
     if isinstance(value, Tensor):
-        plain = type(value) is Tensor and value.layout is torch.strided and not value.is_quantized
-        if not plain or key_of(value) in stale or not value.untyped_storage().nbytes():
-            return value.shape
+        if not _is_plain(value) or key_of(value) in stale or not value.untyped_storage().nbytes():
+            return value.shape, str(value.dtype)
         version = None if value.is_inference() else value._version
-        return (value.shape, version, content_of(value) if value.numel() <= _ENTRIES else None)
+        laid = value.stride(), value.storage_offset(), value.requires_grad
+        return (
+            value.shape,
+            str(value.dtype),
+            laid,
+            version,
+            content_of(value) if value.numel() <= _SMALL else None,
+        )
     if isinstance(value, str):
-        return value[:_ENTRIES]
+        return value[:_SMALL]
     if (memory := bits_in(value)) is not None:
         return memory
+    if isinstance(value, _CONSTANTS) and not is_made_in_python(type(value)):
+        return repr(value)
     if type(value) in _STATES:
         return _STATES[type(value)](value)
     if isinstance(value, np.random.BitGenerator) and is_closed(type(value)):
@@ -132,6 +156,36 @@ def _which(value: object, stale: Container[int]) -> object:
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value.__module__, value.__qualname__
     return type(value).__qualname__
+
+
+def _one_of_several(value: object, stale: Container[int]) -> int | None:
+    """The same in this process alone: of what has no numbers to compare, or too many, which one it is."""
+    if isinstance(value, Tensor):
+        if not _is_plain(value):
+            return id(value)
+        return key_of(value) if value.numel() > _SMALL and key_of(value) not in stale else None
+    if isinstance(value, str):
+        return hash(value) if len(value) > _SMALL else None
+    if isinstance(value, np.ndarray):
+        return hash((value.dtype.str, value.strides, value.flags.writeable))
+    if isinstance(value, FunctionType):
+        return id(value.__code__) if is_own(value.__code__.co_filename) else None
+    if isinstance(value, dict):
+        keys = dict[object, object].keys(cast("dict[object, object]", value))
+        return hash(tuple(map(_key, keys))) if len(keys) <= _ENTRIES else None
+    return id(value) if isinstance(value, type) else None
+
+
+def _is_plain(value: Tensor) -> bool:
+    kinds = (Tensor, nn.Parameter, nn.Buffer)
+    return type(value) in kinds and value.layout is torch.strided and not value.is_quantized
+
+
+def _key(value: object) -> object:
+    """Of a dictionary."""
+    if isinstance(value, tuple):
+        return tuple(map(_key, cast("tuple[object, ...]", value)))
+    return repr(value) if type(value) in _KEYS else type(value).__qualname__
 
 
 def bits_in(value: object) -> object:
@@ -159,7 +213,7 @@ def _turned(cycle: Any) -> object:
 
 
 def _number_or_id(value: object) -> object:
-    return value if isinstance(value, _NUMBERS) else id(value)
+    return repr(value) if type(value) in _KEYS else id(value)
 
 
 def moved(before: Numbers, now: Numbers) -> set[str]:
@@ -182,7 +236,9 @@ def _dots(name: str) -> Iterator[int]:
 
 
 def _same(one: object, two: object) -> bool:
-    return one == two or (one != one and two != two)
+    if isinstance(one, float) and isinstance(two, float):
+        return repr(one) == repr(two)  # -0.0 is another one than 0.0, and nan is nan
+    return type(one) is type(two) and (one == two or (one != one and two != two))
 
 
 def is_closed(value: object) -> bool:
@@ -234,7 +290,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         return list(vars(value).items())
     if isinstance(value, Tensor):
         return list(cast("dict[str, object]", object.__getattribute__(value, "__dict__")).items())
-    kinds = [kind for kind in type(value).__mro__ if kind.__flags__ & _PYTHONS]
+    kinds = [kind for kind in type(value).__mro__ if is_made_in_python(kind)]
     if not kinds:
         return [(f"[{at}]", item) for at, item in enumerate(gc.get_referents(value))]
     entries = [(kind.__name__, kind) for kind in kinds if not is_closed(kind)]

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, NamedTuple, cast
 
@@ -89,6 +89,8 @@ class Script:
     # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
     # on, differs from one of them.
     smaller: list["Script"] = field(default_factory=list["Script"])
+    # Where the model's parameters and buffers lay, by name.
+    places: dict[str, int] = field(default_factory=dict[str, int])
     # What passes did that were found to be the same but for their number of examples, by that number.
     alike: dict[int, "Script"] = field(default_factory=dict[int, "Script"])
 
@@ -121,6 +123,23 @@ class Script:
             if mine.wires != its.wires and not _wired_alike(mine.wires, its.wires):
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
+
+    def relocated(self, places: Mapping[int, int]) -> "Script":
+        """The same pass with constants in other memory: ``places`` has the new key of a storage by the old one.
+
+        >>> one = Script(3, [Event("mul", (), (7, (9, "form")))])
+        >>> one.relocated({7: 8, 9: 10}).events[0].wires
+        (8, (10, 'form'))
+        """
+
+        def moved(wire: object) -> object:
+            if isinstance(wire, tuple) and wire:
+                first, *rest = cast("tuple[object, ...]", wire)
+                return (moved(first), *rest)
+            return places.get(wire, wire) if isinstance(wire, int) else wire
+
+        events = [event._replace(wires=tuple(map(moved, event.wires))) for event in self.events]
+        return replace(self, events=events)
 
     def digest(self) -> str:
         """Of what it does, as any process tells it: constants and memory are told by the order in which they come.

@@ -9,7 +9,8 @@ Longer than most files: what happens to the labels at one operation is one walk.
 import gc
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias, cast
 
@@ -66,6 +67,9 @@ _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 OWN_GENERATOR = (
     "random numbers of a generator of the program's own hold nothing of the data (torch sets its state where no "
     "operation shows)"
+)
+REFILLED = (
+    "what a pass fills and {} uses in another is no other for other examples or another number of passes"
 )
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
@@ -155,6 +159,8 @@ class Watch(Pausable):
                     wires += (birth, kind_of(tensor), self.labels.view(tensor, mark)[1])
                 else:
                     wires.append(self.labels.wire(tensor, key, birth))
+                if self.labels.is_refilled(key):
+                    self.memory.assumed.add(REFILLED.format(name))
         self.script.events.append(Event(name, numbers, tuple(wires)))
 
     def made(self, tensor: Tensor) -> bool:
@@ -190,6 +196,15 @@ class Watch(Pausable):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         COLLECTOR.__exit__()
+
+    @contextmanager
+    def again(self) -> Generator[None]:
+        """Inside of an operation, its own operations are seen, too."""
+        super().__enter__()
+        try:
+            yield
+        finally:
+            super().__exit__(None, None, None)
 
     supports_higher_order_operators = True
 
@@ -258,6 +273,9 @@ class Watch(Pausable):
         if is_traced():
             self.refuse(_TRACED)
         op = operation(func)
+        if op.composite and torch.is_inference_mode_enabled():
+            with self.again():
+                return func.decompose(*args, **kwargs or {})
         tensors: list[Tensor] = []
         numbers: list[object] = []
         sized: list[int] = []
@@ -314,6 +332,8 @@ class Watch(Pausable):
                 sliced = sliced._replace(constant=Public.FILL)
             labels.append(cast("Label", mark) if sliced is None else sliced)
             data = data or type(labels[-1]) is not Public
+        if self.memory.refilled and not op.views:
+            self._check_refilled(op, args, kwargs or {}, tensors)
         given, wired = tuple(numbers), tuple(wires)
         arguments = (
             arguments_of(self.labels, args, kwargs) if op.structural and self.expected is None else None
@@ -735,6 +755,17 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
 
+    def _check_refilled(
+        self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
+    ) -> None:
+        """Say it where an operation reads what another pass may have put into a constant."""
+        if not any(self.labels.is_refilled(storage_key(tensor)) for tensor in tensors):
+            return
+        bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
+        over = {id(tensor) for tensor in tensors_of(bound.get(name) for name in op.overwritten)}
+        if any(self.labels.is_refilled(storage_key(t)) and id(t) not in over for t in tensors):
+            self.memory.assumed.add(REFILLED.format(line()))
+
     def _end_blanks(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Operations are going to write where none has written; what is written over as a whole is of no interest."""
         bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
@@ -772,7 +803,9 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
             self.labels.rewrite(target, key)
-            if op.rule is not drawn and op.name not in ("zero_", "fill_"):
+            if op.rule is drawn or op.name in ("zero_", "fill_"):
+                self.labels.refill(target, key)
+            else:
                 # There is no pass over an empty batch, and there are several over one in parts.
                 self.memory.assumed.add(
                     f"what {line()} writes over in each pass is no other after another number of passes"

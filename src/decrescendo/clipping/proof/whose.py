@@ -5,6 +5,7 @@ import dis
 import functools
 import os
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from types import CodeType, FrameType, FunctionType, MethodType
 from typing import Any, cast
@@ -30,8 +31,11 @@ def is_program(filename: str) -> bool:
     return filename.startswith("<") or not is_library(filename)
 
 
+# Of a class, that Python code made it.
+_PYTHONS = 1 << 9
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
 _DYNAMO = os.path.join(_TORCH, "_dynamo", "")
 # Where torch takes a node by itself: hooks on modules.
 _HOOKING = (os.path.join(_TORCH, "utils", "hooks.py"), os.path.join(_TORCH, "nn", "modules", "module.py"))
@@ -39,8 +43,10 @@ _HOOKING = (os.path.join(_TORCH, "utils", "hooks.py"), os.path.join(_TORCH, "nn"
 
 @functools.cache
 def is_own(filename: str) -> bool:
-    """Whether a file of code is a program's, and neither Python's own nor of an installed package."""
-    installed = filename == "<builtins>" or filename.startswith(_STANDARD) or "-packages" in filename
+    """Whether a file of code is a program's, and neither Python's own nor of an installed package or of this one."""
+    installed = (
+        filename == "<builtins>" or filename.startswith((_STANDARD, _PACKAGE)) or "-packages" in filename
+    )
     return is_program(filename) and not installed
 
 
@@ -80,11 +86,21 @@ def wrapped_by(function: FunctionType) -> list[object]:
 
 def is_librarys(kind: type) -> bool:
     """Whether a class is torch's own or the engine's: it is what their module has by its name."""
+    return is_found(kind, is_program)
+
+
+def is_found(kind: type, whose: Callable[[str], bool]) -> bool:
+    """Whether a class is what its module has by its name, and this module no program's; ``whose`` says so of a file."""
     module = sys.modules.get(kind.__module__)
     found: object = module
     for name in kind.__qualname__.split("."):
         found = getattr(found, name, None)
-    return found is kind and not is_program(getattr(module, "__file__", None) or "<>")
+    return found is kind and not whose(getattr(module, "__file__", None) or "<>")
+
+
+def is_made_in_python(kind: type) -> bool:
+    """Whether Python code made a class."""
+    return bool(kind.__flags__ & _PYTHONS)
 
 
 def line() -> str:

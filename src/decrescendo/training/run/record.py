@@ -21,7 +21,6 @@ from torch import Tensor
 
 from decrescendo.accounting.budget import Guarantee, check_unit, rounded
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.accounting.verify import check_word
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import read_whole
 from decrescendo.errors import (
@@ -34,6 +33,7 @@ from decrescendo.errors import (
     check_real,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
+from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import drawn_by
 from decrescendo.training.run.certify import certify
 from decrescendo.training.run.history import History
@@ -81,7 +81,7 @@ class Run:
         weights: the trained parameters and the persistent buffers, by their names in the state dict, on the CPU;
             nothing else that a model may put into its state dict.
         metrics: named scores measured on declared public data.
-        seconds: wall-clock time of the training, >= 0.
+        seconds: wall-clock time of the training, >= 0, to a tenth.
         versions: of Python and the packages that computed it.
         diagnostics: private; see `History`.
         clip_norm: C_t of the steps taken, where they were decided on the way; else empty, for the plan says them.
@@ -110,7 +110,8 @@ class Run:
 
     def __post_init__(self) -> None:
         self.plan.clip_norms(self.clip_norm, self.ledger.steps)  # one a step, wherever they come from
-        object.__setattr__(self, "seconds", check_real("seconds", self.seconds, at_least=0))
+        # To the microsecond it would tell more of the machine, and of the batches, than anybody needs to know.
+        object.__setattr__(self, "seconds", round(check_real("seconds", self.seconds, at_least=0), 1))
         for name, value in self.metrics.items():
             check_real(f"metrics[{name!r}]", value)
 
@@ -282,17 +283,18 @@ class Run:
 
 def _check_claim(run: Run) -> None:
     """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
-    was judged by a looser accountant; no less than that, and by that name."""
-    planned, own, given = run.plan.planned, run.plan.guarantee, run.guarantee
-    as_planned = (own.accountant, own.kind) == (given.accountant, given.kind)
-    if planned is None or (as_planned and given.epsilon >= own.epsilon):
-        return
-    again = certify(planned, run.plan.budget)
-    if given.accountant != again.accountant:
+    was judged by a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
+    may have been edited."""
+    plan, own, given = run.plan, run.plan.guarantee, run.guarantee
+    if not isinstance(plan, Plan):
+        return  # its filter was asked
+    again = certify(plan.ledger, plan.budget)
+    as_planned = (own.accountant, own.kind) == (given.accountant, given.kind) and given.epsilon >= own.epsilon
+    if not as_planned and given.accountant != again.accountant:
         raise AccountingError(
             f"a run must name who certified its releases, {again.accountant}, got {given.accountant}"
         )
-    check_word("a run", given, again)
+    plan.held_up(again, given)
 
 
 def check_free(folder: Path) -> None:

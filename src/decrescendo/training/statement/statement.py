@@ -17,7 +17,7 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.truncated import left_of, overflow_of
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
-from decrescendo.errors import AccountingError, InvalidValue
+from decrescendo.errors import AccountingError, InvalidValue, check_real
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import row_of
 from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
@@ -305,7 +305,8 @@ def _check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarant
     same = audit.get("plan_sha256") == agreed.sha256 and audit.get("delta") == guarantee.delta
     if not same or audit.get("caught_by"):  # what is broken is said to be
         return
-    lower = max(float(audit.get(name) or 0.0) for name in ("lower", "lower_by_curve"))
+    found = [audit.get(name) or 0.0 for name in ("lower", "lower_by_curve")]
+    lower = max(check_real("an audit's lower end", value, at_least=0) for value in found)
     if lower > guarantee.epsilon:
         raise InvalidValue(
             "an audit that found nothing must be below what its plan promises, got one of at least "
