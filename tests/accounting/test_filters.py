@@ -288,6 +288,26 @@ def test_calibrated_plans_are_admitted_whole() -> None:
         assert filter.remaining < 2e-4 * filter.limit
 
 
+@given(
+    st.lists(st.tuples(st.integers(1, 400), st.floats(1.0, 1.3)), min_size=1, max_size=5), st.integers(2, 60)
+)
+def test_a_run_that_spends_its_filter_exactly_is_granted_again_in_one_go(
+    parts: list[tuple[int, float]], last: int
+) -> None:
+    """Costs of repetitions were rounded up where they were asked for at once: 2 of 150 such runs were refused."""
+    budget = Budget(1.0, 1e-5)
+    one, again = ZcdpFilter(budget), ZcdpFilter(budget)
+    taken: list[Release] = []
+    for count, above in parts:
+        z = one.smallest_noise_multiplier(1.0, 2 * count) * above
+        taken += [Release(1.0, z)] * count
+        assert all(one.request(release) for release in taken[-count:])
+    taken += [Release(1.0, one.smallest_noise_multiplier(1.0, last))] * last
+    assert all(one.request(release) for release in taken[-last:])
+    assert all(again.request(release) for release in Ledger(taken).distinct())
+    assert again.spent == one.spent
+
+
 @pytest.mark.parametrize("steps", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_very_many_tiny_steps_are_admitted_to_the_last_and_never_more(steps: int) -> None:
     budget = Budget(2.0, 1e-6)

@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from often import some
 
-from decrescendo.accounting import Guarantee
+from decrescendo.accounting import Accountant, GdpClt, Guarantee, Pld, Zcdp
 from decrescendo.base import sealed
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.plans import Plan
@@ -61,7 +62,11 @@ def test_what_a_run_says_is_judged_where_its_plan_has_no_lower_end(
     assert "said by the run: (2, 1e-05)-DP" in shown
     assert "mine is no accountant of this package: a plan's guarantee was not asked of it again" in shown
     for name, says, words in (
-        ("low", {"epsilon": 0.5, "accountant": "Pld"}, "a run's guarantee must not be below the true epsilon"),
+        (
+            "low",
+            {"epsilon": 0.5, "accountant": "Pld"},
+            "a run's guarantee must not be below the true epsilon",
+        ),
         ("own", {"epsilon": 1.9999}, "must name who certified its releases, Pld, got mine"),
         (
             "nobody",
@@ -79,6 +84,35 @@ def test_what_a_run_says_is_judged_where_its_plan_has_no_lower_end(
             result = invoke(command, name)
             assert result.exit_code == 2, result.output
             assert words in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("accountant", ["mine", "Pld"])
+@pytest.mark.parametrize("epsilon", [0.001, 1.9])
+def test_a_plan_and_a_run_that_were_edited_alike_are_refused(
+    invoke: Invoke, plan_file: Path, tmp_path: Path, accountant: str, epsilon: float
+) -> None:
+    """`statement` took the plan's own number for true: 1 of 4, under "my own" accountant."""
+    sure = Plan.load(plan_file)
+    low = Guarantee(epsilon, 1e-5, sure.budget.unit, accountant, "upper")
+    saved(Plan(sure.budget, sure.sampling, sure.schedule, low), tmp_path / "low", {})
+    for command in ("verify", "statement"):
+        result = invoke(command, "low")
+        assert result.exit_code == 2, result.output
+        assert "a plan's guarantee must not be below the true epsilon" in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("judge", [GdpClt(), Zcdp(batches_per_epoch=50)])
+def test_an_estimate_may_be_below_the_truth_and_is_called_one(
+    invoke: Invoke, plan_file: Path, tmp_path: Path, judge: Accountant
+) -> None:
+    """One that names its accountant with its setting was refused: `verify` asked another."""
+    sure = Plan.load(plan_file)
+    word = sure.price(judge)
+    budget = replace(sure.budget, epsilon=10.0)
+    saved(Plan(budget, sure.sampling, sure.schedule, word), tmp_path / "said", {})
+    assert invoke("statement", "said").exit_code == 0
+    if word.epsilon > (sure.price(Pld()).epsilon_lower or 0.0):
+        assert f"{judge.name} again: " in " ".join(invoke("verify", "said").stdout.split())
 
 
 @pytest.mark.parametrize(

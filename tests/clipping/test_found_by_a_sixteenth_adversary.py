@@ -838,5 +838,5 @@ class TestAnEighteenth:
         found, expected = engine.clipped_sum(data(), 0.5), Reference(model, loss).clipped_sum(data(), 0.5)
         torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"])
         assert not engine.assumptions
-        with pytest.raises(UnsupportedModel, match="depend on another|several examples are put together"):
+        with pytest.raises(UnsupportedModel, match=r"depend on another|several examples are put together"):
             Engine(model, mixing).clipped_sum(data(), 0.5)

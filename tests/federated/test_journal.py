@@ -376,7 +376,12 @@ class TestInALedger:
     ) -> Server:
         model = make_model()
         return Server(
-            model, make_plan(cohort=cohort), sgd(model), placement=placement, store=store, **{"seed": Secure(), **more}
+            model,
+            make_plan(cohort=cohort),
+            sgd(model),
+            placement=placement,
+            store=store,
+            **{"seed": Secure(), **more},
         )
 
     def rounds(self, server: Server, most: int = 9) -> None:
@@ -519,7 +524,9 @@ class TestInALedger:
         store = self.store(tmp_path, Budget(2 * given.epsilon, 3 * given.delta, Unit.CLIENT))
         self.served(store, placement, 30, journal=tmp_path / "one").stop()
         shutil.copytree(tmp_path / "one", tmp_path / "two")
-        first, second = (self.served(store, placement, 30, journal=tmp_path / name) for name in ("one", "two"))
+        first, second = (
+            self.served(store, placement, 30, journal=tmp_path / name) for name in ("one", "two")
+        )
         self.rounds(first, most=1)
         before = flat(second.weights())
         with pytest.raises(PlanViolation, match=r"must have its first result|must be opened once"):

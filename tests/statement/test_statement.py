@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.audit import AuditResult
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings
-from decrescendo.errors import FileRefused, InvalidValue
+from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import growing_mu, sensitivity_decay
 from decrescendo.plans.plan import _EXAMPLE, Plan
@@ -295,5 +296,12 @@ def test_an_audit_of_its_own_plan_is_held_against_what_the_statement_promises() 
     with pytest.raises(InvalidValue, match="got one of at least 60 beside epsilon="):
         page(own)
     assert "lower: 50" in page(own | {"caught_by": ["bound"]})  # it says so itself
-    for other in ({"plan_sha256": "another"}, {"delta": 0.5}, {"lower": 0.1, "lower_by_curve": 0.2}):
+    for other in ({"plan_sha256": "another"}, {"delta": 1e-9}, {"lower": 0.1, "lower_by_curve": 0.2}):
         assert "certified: 1000000.0" in page(own | other)
+    with pytest.raises(InvalidValue, match="at least 60 beside"):
+        page(own | {"delta": 0.5})  # what is found there holds at a smaller delta too
+    for odd in ("x", [1], math.nan):
+        with pytest.raises(DecrescendoError, match="an audit's lower end"):
+            page(own | {"lower": odd})
+    with pytest.raises(DecrescendoError, match="audit"):
+        state(plan, plan.ledger, plan.guarantee, provenance=None, audit=5)  # pyright: ignore[reportArgumentType]

@@ -21,7 +21,7 @@ from torch import nn
 from decrescendo.accounting import Pld, Selection, Trials
 from decrescendo.accounting.budget import Budget, Guarantee
 from decrescendo.base.rng import Secure, Streams
-from decrescendo.errors import ImpossibleBudget, InvalidValue
+from decrescendo.errors import ImpossibleBudget, InvalidType, InvalidValue
 from decrescendo.plans.calibration import calibrate_selection
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
@@ -480,8 +480,21 @@ class TestInALedger:
         store = self.ledger(tmp_path)
         with pytest.raises(RuntimeError, match="broken"):
             search_privately(asked(), Secure(), attempt=broken, store=store)
+        (entry,) = store.entries()
+        assert entry.released.steps == 1  # before the first trial: nothing can be given back
+        assert not store.account(entry.id).give_back()
         with pytest.raises(ImpossibleBudget, match="all runs together must stay within"):
             search_privately(asked(), Secure(), attempt=broken, store=store)
+
+    def test_what_is_no_store_and_no_trial_is_said(self, tmp_path: Path) -> None:
+        for given, name in (
+            ({"store": "ledger.db"}, "store"),
+            ({"attempt": lambda *_: None}, "what a trial gives"),
+        ):
+            with pytest.raises(InvalidType, match=name):
+                search_privately(asked(), Secure(), **given)
+        with pytest.raises(InvalidType, match="asked"):
+            search_privately(None, 1)  # pyright: ignore[reportArgumentType]
 
     def test_a_seed_is_refused(self, tmp_path: Path) -> None:
         """Two searches with one seed had one noise: their winners gave the clipped sum of all rows."""

@@ -87,8 +87,13 @@ class Allocated(Accountant):
         return epsilon_of(check_delta(delta), math.sqrt(float(squares.sum())) * (1 - 1e-12))
 
     def certify(self, ledger: Ledger, budget: Budget) -> Guarantee:
-        """The upper bound at the budget's delta as a guarantee, with `least_epsilon` beside it."""
+        """The upper bound at the budget's delta as a guarantee, with `least_epsilon` beside it; of releases that were
+        drawn so, and of no others: `epsilon` also says what they would cost if they were."""
         check_one_example(budget, self.name)
+        if len(ledger) and not ledger.is_allocated:
+            raise AccountingError(
+                f"{self.name} promises nothing for Poisson batches, got {ledger}. Draw by RandomAllocation, or take Pld"
+            )
         upper, lower = self.epsilon(ledger, budget.delta).value, self.least_epsilon(ledger, budget.delta)
         return Guarantee(upper, budget.delta, budget.unit, self.name, "upper", min(lower, upper))
 

@@ -141,6 +141,11 @@ class AdaptivePlan:
         if gap := self.gap(ledger):
             yield gap
 
+    def held_up(self, certified: Guarantee, guarantee: Guarantee | None = None) -> list[str]:
+        """Nothing was certified in advance: the filter was asked."""
+        del certified, guarantee
+        return []
+
     def gap(self, ledger: Ledger) -> str:
         """The filter's budget beside what `Pld` certifies of the same releases, had they been fixed in advance.
 

@@ -100,6 +100,11 @@ class Agreement(Protocol):
         promised here, or the run's own ``guarantee``."""
         ...
 
+    def held_up(self, certified: Guarantee, guarantee: Guarantee | None = None) -> list[str]:
+        """What is promised here, and a run's own ``guarantee``, against what is ``certified`` of all planned releases
+        and the word of the accountants that they name, a line each; `AccountingError` where they say less."""
+        ...
+
     def gap(self, ledger: Ledger) -> str:
         """What deciding on the way cost, in words; empty where nothing was decided so."""
         ...

@@ -1,4 +1,7 @@
-"""What Python keeps from one pass to the next, where no dispatcher looks: numbers and lengths that follow the batch."""
+"""What Python keeps from one pass to the next, where no dispatcher looks: numbers and lengths that follow the batch.
+
+Longer than most files: where Python keeps things, and what tells one from another, is one walk.
+"""
 
 import functools
 import gc

@@ -33,7 +33,6 @@ from decrescendo.errors import (
     check_real,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
-from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import drawn_by
 from decrescendo.training.run.certify import certify
 from decrescendo.training.run.history import History
@@ -285,16 +284,16 @@ def _check_claim(run: Run) -> None:
     """A run has its plan's guarantee, or the one that its releases are certified for, which may be less where the plan
     was judged by a looser accountant; no less than that, and by that name. The plan's is asked again too: both files
     may have been edited."""
-    plan, own, given = run.plan, run.plan.guarantee, run.guarantee
-    if not isinstance(plan, Plan):
+    planned, own, given = run.plan.planned, run.plan.guarantee, run.guarantee
+    if planned is None:
         return  # its filter was asked
-    again = certify(plan.ledger, plan.budget)
+    again = certify(planned, run.plan.budget)
     as_planned = (own.accountant, own.kind) == (given.accountant, given.kind) and given.epsilon >= own.epsilon
     if not as_planned and given.accountant != again.accountant:
         raise AccountingError(
             f"a run must name who certified its releases, {again.accountant}, got {given.accountant}"
         )
-    plan.held_up(again, given)
+    run.plan.held_up(again, given)
 
 
 def check_free(folder: Path) -> None:

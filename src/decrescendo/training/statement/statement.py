@@ -17,7 +17,7 @@ from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.truncated import left_of, overflow_of
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
-from decrescendo.errors import AccountingError, InvalidValue, check_real
+from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_real
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import row_of
 from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
@@ -302,7 +302,10 @@ def _spent(ledger: Ledger, guarantee: Guarantee, points: int) -> list[dict[str, 
 
 def _check_audit(audit: Mapping[str, Any], agreed: Agreement, guarantee: Guarantee) -> None:
     """An audit of this very plan must be held against the promise that it stands beside, not against one of its own."""
-    same = audit.get("plan_sha256") == agreed.sha256 and audit.get("delta") == guarantee.delta
+    check_instance("audit", audit, Mapping)
+    # What is found at a larger delta holds at a smaller one too.
+    delta = check_real("an audit's delta", audit.get("delta", 0.0), at_least=0)
+    same = audit.get("plan_sha256") == agreed.sha256 and delta >= guarantee.delta * (1 - 1e-9)
     if not same or audit.get("caught_by"):  # what is broken is said to be
         return
     found = [audit.get(name) or 0.0 for name in ("lower", "lower_by_curve")]
