@@ -226,7 +226,7 @@ class TestTheGuarantee:
         search = asked()
         plan, _ = search.calibrated()
         spec = search.settings(search.space.draw(np.random.default_rng(0))).seeded(5)
-        tried = train_and_score(toy_task(), spec, plan)
+        tried = train_and_score(toy_task(), spec, plan, toy_task().load())
         assert 0 <= tried.score <= 1
         real = private_search.train_with
 
@@ -237,19 +237,19 @@ class TestTheGuarantee:
 
         monkeypatch.setattr(private_search, "train_with", short)
         with pytest.raises(InvalidValue, match="every trial must spend what was planned"):
-            train_and_score(toy_task(), spec, plan)
+            train_and_score(toy_task(), spec, plan, toy_task().load())
 
     def test_the_weights_are_those_that_were_scored(self) -> None:
         """The average, where there is one."""
         search = asked(space=Space({"clip": Between(0.5, 2)}, {"steps": 3, "averaging": 0.9}))
         plan, _ = search.calibrated()
         spec = search.settings({"clip": 1.0})
-        tried = train_and_score(toy_task(), spec, plan)
+        tried = train_and_score(toy_task(), spec, plan, toy_task().load())
         model = toy_task().fresh(0)
         model.load_state_dict(dict(tried.weights))
         inputs, targets = toy_rows(0, 20)
         assert float((model(inputs).argmax(1) == targets).float().mean()) == pytest.approx(tried.score)
-        plain = train_and_score(toy_task(), dataclasses.replace(spec, averaging=0.0), plan)
+        plain = train_and_score(toy_task(), dataclasses.replace(spec, averaging=0.0), plan, toy_task().load())
         assert not torch.equal(plain.weights["0.weight"], tried.weights["0.weight"])
 
 

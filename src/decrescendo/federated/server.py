@@ -43,6 +43,7 @@ from decrescendo.training.store import Account, Store, new_id
 
 REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
 SUMS = "each sum of a round is that of one part a member, none longer than C_t, where it is computed"
+SHARES = "each member adds its own share of the noise, drawn where nobody else sees it"
 # A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
 _LONGER = 1.001
 
@@ -170,7 +171,9 @@ class Server:
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
         self._start = time.monotonic()
-        self._supposed: tuple[str, ...] = (REPLIES,)
+        self._supposed: tuple[str, ...] = (
+            (REPLIES, SHARES) if placement is Placement.DISTRIBUTED else (REPLIES,)
+        )
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)
         check_promise(plan, self._planned)

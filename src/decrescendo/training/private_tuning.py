@@ -262,6 +262,7 @@ def search_privately(
         account.record(0, plan.sampling.at(0).release(noise), digest)
     # A number that were drawn, or changed, after a trial was seen would not be covered.
     number = asked.trials.draw(secret.numpy("selection"))
+    data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
     best: tuple[tuple[float, str], Settings, Tried] | None = None
     trusted: set[tuple[str, ...]] = set()
     with warnings.catch_warnings():
@@ -271,7 +272,7 @@ def search_privately(
             settings = asked.settings(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
-                train_and_score(asked.task, settings, own_plan, seed if secure else None)
+                train_and_score(asked.task, settings, own_plan, data, seed if secure else None)
                 if attempt is None
                 else attempt(settings, own_plan)
             )
@@ -303,10 +304,12 @@ def search_privately(
     )
 
 
-def train_and_score(task: Task, settings: Settings, plan: Plan, seed: Secure | None = None) -> Tried:
-    """One trial: trained on the private rows by ``plan``, scored on the public ones; with the streams of the settings'
-    seed, or initial weights alone from it, and the rest from ``seed``."""
-    run, tested = train_with(task, settings, plan, task.load(), seed)
+def train_and_score(
+    task: Task, settings: Settings, plan: Plan, data: object, seed: Secure | None = None
+) -> Tried:
+    """One trial: trained on the private rows ``data`` by ``plan``, scored on the public ones; with the streams of the
+    settings' seed, or initial weights alone from it, and the rest from ``seed``."""
+    run, tested = train_with(task, settings, plan, data, seed)
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
     return Tried(next(iter(task.scores(tested).values())), cpu_weights(tested), run.assumptions)
