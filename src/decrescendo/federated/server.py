@@ -43,7 +43,7 @@ from decrescendo.training.store import Account, Store, new_id
 
 REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
 SUMS = "each sum of a round is that of one part a member, none longer than C_t, where it is computed"
-SHARES = "each member adds its own share of the noise, drawn where nobody else sees it"
+OWN_NOISE = "each member adds its own share of the noise, drawn where nobody else sees it"
 # A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
 _LONGER = 1.001
 
@@ -172,7 +172,7 @@ class Server:
         self._reports: list[RoundReport] = []
         self._start = time.monotonic()
         self._supposed: tuple[str, ...] = (
-            (REPLIES, SHARES) if placement is Placement.DISTRIBUTED else (REPLIES,)
+            (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
         )
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)

@@ -18,7 +18,7 @@ from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
-from decrescendo.federated.server import REPLIES, SHARES, SUMS, Server
+from decrescendo.federated.server import REPLIES, OWN_NOISE, SUMS, Server
 from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training.between import BetweenSteps
@@ -149,7 +149,7 @@ def simulate(
     outcome = server.finish()
     between.look_at_rows()
     supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption, *between.supposed}
-    supposed -= {REPLIES, SHARES, SUMS, ""}  # there were no replies: all was computed here
+    supposed -= {REPLIES, OWN_NOISE, SUMS, ""}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(supposed)))
 
 
