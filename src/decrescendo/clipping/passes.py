@@ -36,6 +36,8 @@ class Pass:
     measured: Measured
     watch: Watch
     uses: list[Use]
+    # The program's own tensor, until all is summed: what it does where that ends must not come between norm and sum.
+    returned: Tensor
     known: dict[str, Tensor] | None = field(default=None)
 
     def squares(self) -> dict[str, Float[Tensor, " batch"]]:
@@ -103,7 +105,7 @@ def _measured(
         raise UnsupportedModel(reads_a_number(watch.looks.poisoned))
     dtype = norm_accumulator(parameters)
     measured = Measured(parameters, watch.count, parts_of(uses, gradients), dtype, wide=wide)
-    return Pass(losses.detach(), measured, watch, uses)
+    return Pass(losses.detach(), measured, watch, uses, losses)
 
 
 def reads_a_number(where: str) -> str:

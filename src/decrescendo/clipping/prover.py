@@ -27,6 +27,7 @@ from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Signature, signature
 from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
 from decrescendo.clipping.precision import exact_products, full_precision
+from decrescendo.clipping.proof.called import CALLS, asked
 from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
@@ -77,6 +78,8 @@ class Prover:
         self._script: Script | None = None
         self._scripts: dict[Signature, Script] = {}
         self._shape: Signature = ()
+        # Of shapes that were forgotten: what was done for a few examples, in short.
+        self._gone: dict[Signature, str] = {}
         self._one_at_a_time = threading.RLock()
         # Truth values of the data that were asked for, and on how many examples alone they made no difference.
         self._idle: dict[tuple[bool, ...], int] = {}
@@ -130,14 +133,20 @@ class Prover:
             self._scripts[shape] = self._script  # the one used last is last
 
     def _forget(self) -> None:
-        self._scripts.clear()
+        for shape in list(self._scripts):
+            self._drop(shape)
         self._script, self._shape = None, ()
+
+    def _drop(self, shape: Signature) -> None:
+        """Of what was accepted of examples of a shape, only its digest is remembered."""
+        script, few = self._scripts.pop(shape), max(_SMALL)
+        self._gone[shape] = next(one for one in (script, *script.smaller) if one.count == few).digest()
 
     def _accept(self, script: Script, small: list[Script]) -> None:
         script.smaller, script.places = small, _places(self._held)
         self._script = self._scripts[self._shape] = script
         if len(self._scripts) > _SHAPES:
-            del self._scripts[next(iter(self._scripts))]
+            self._drop(next(iter(self._scripts)))
             if not self._many:
                 self._many = True
                 warnings.warn(
@@ -161,6 +170,7 @@ class Prover:
                 self._check_answers(batch, rows, first, seed)
                 return first
             said = self._note(kept)
+            self.memory.assumed |= {CALLS.format(name) for name in asked(self._model, batch)}
             script = first.watch.script if isinstance(first, Pass) else None
             try:
                 others = [
@@ -202,7 +212,7 @@ class Prover:
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             scripts = [one.watch.script for one in (first, *small)]
-            if self._script is not None and not said and not self._has_moved(scripts[0]):
+            if not said and self._does_otherwise(batch, rows, scripts, workspace):
                 self.memory.assumed.add(_OTHERWISE)
             self._accept(scripts[0], scripts[1:])
             if self.told is not None:
@@ -211,11 +221,21 @@ class Prover:
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
 
-    def _has_moved(self, script: Script) -> bool:
-        """Whether the pass did what an accepted one did, with a model that lies in other memory than it did then."""
-        accepted, now = cast("Script", self._script), _places(self._held)
-        moved = accepted.relocated({key: now[name] for name, key in accepted.places.items() if name in now})
-        return not script.differs(moved)
+    def _does_otherwise(self, batch: Batch, rows: int, scripts: list[Script], workspace: Workspace) -> bool:
+        """Whether a program that does something new does so with the random numbers of the accepted pass, too, and not
+        because its model lies in other memory than it did then."""
+        accepted, now = self._script, _places(self._held)
+        if accepted is None:
+            gone, few = self._gone.pop(self._shape, ""), max(_SMALL)
+            return bool(gone) and gone != next(one for one in scripts if one.count == few).digest()
+        places = {key: now[name] for name, key in accepted.places.items() if name in now}
+        if not scripts[0].differs(accepted.relocated(places)):
+            return False
+        for one in accepted.smaller:
+            again = self._try(batch, rows, one.count, accepted.seed, workspace, one)
+            if not isinstance(again, Pass) or again.watch.script.differs(one.relocated(places)):
+                return True
+        return False
 
     def _note(self, kept: Numbers | None) -> bool:
         """What a program keeps may be why it does something else than before, and may be so by how many examples or

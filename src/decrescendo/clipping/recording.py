@@ -137,6 +137,13 @@ class Use:
     versions: tuple[int, ...]
     inner: tuple[GradientEdge, ...]
     outer: tuple[GradientEdge, ...]
+    # After which operation of the pass.
+    place: int
+
+    @property
+    def roots(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return tuple(root for parameter in self.parameters for root in parameter.roots)
 
     def arrived(self, gradient: Tensor) -> Tensor:
         """The gradient of its output as its kernel takes it, (batch, ...) if it is not packed, of at least float32."""
@@ -376,7 +383,8 @@ class Recorder(TorchFunctionMode):
         versions = tuple(tensor._version for tensor in read)
         self.keep(name, read)
         edge = get_gradient_edge(output)
-        self.uses.append(Use(name, kernel, layout, edge, items, versions, inner, outer))
+        place = len(self.watch.script.events)
+        self.uses.append(Use(name, kernel, layout, edge, items, versions, inner, outer, place))
 
     def _record(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], found: list[Tracked]

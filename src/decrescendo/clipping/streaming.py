@@ -61,7 +61,8 @@ def arrived(use: Use, gradient: Tensor, watch: Watch, *, wide: bool) -> Tensor:
     Raises:
         UnsupportedModel: a gradient whose examples are not where those of the output are.
     """
-    watch.consume(f"the gradient of {use.name}", gradient)
+    # Which of several uses is trained, and of which parameters, no operation tells.
+    watch.consume(f"the gradient of {use.name}", gradient, numbers=(use.place, use.roots))
     label, place = watch.label(gradient), use.layout.place
     if constant_of(label) is not Public.FILL and not (is_data(label) and place.same(label)):
         raise UnsupportedModel(refusal(label, "gradient"))

@@ -2,7 +2,7 @@
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, TypeVar, cast
 
@@ -55,11 +55,16 @@ ASKS: frozenset[Callable[..., Any]] = frozenset(
     cast("Callable[..., Any]", getattr(Tensor, name))
     for name in ("__index__", "__int__", "__float__", "__complex__", "__bool__", "item")
 )
+CALLS = "{}, whose code torch calls, keeps nothing of the data"
 Mode = TypeVar("Mode", bound=TorchDispatchMode)
 _OURS: set[type] = set()
 _ORDINARY = frozenset(
     {Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 )
+# What a model is asked for outside of a pass.
+_HELD = (
+    "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules",
+)  # fmt: skip
 _ASKED = (
     "__index__", "__int__", "__float__", "__complex__", "__bool__", "__len__", "__getitem__", "__iter__", "__array__",
     "__torch_function__", "__dlpack__",
@@ -90,6 +95,8 @@ def called(
         name = name.replace(".", "::", 1) if "::" not in name else name
         if name.split("::")[0] not in _TORCHS and name.split(".")[0] not in DECLARED:
             yield name.removesuffix(".default")
+        if name.startswith("aten::lift"):
+            yield f"{name}, called by the program"  # torch does so with what it has made of lists
     if sys.getprofile() is not None or sys.gettrace() is not None:
         yield "a function given to sys.setprofile or sys.settrace"
     if len(_IMPLEMENTED) != len(_TORCHS_OWN):
@@ -100,6 +107,45 @@ def called(
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) not in _ORDINARY:
             yield from _strange(value)
+
+
+def asked(model: nn.Module, batch: object) -> Iterator[str]:
+    """Code of the program's that the engine calls outside of the pass, where nothing is seen: of a model that says what
+    it holds by itself, of classes of batches."""
+    for module in model.modules():
+        for name in _HELD:
+            if _is_programs(type(module), name, is_own) and not _is_torchs(type(module), name):
+                yield f"{type(module).__name__}.{name}"
+    left = [batch]
+    while left:
+        value = left.pop()
+        if isinstance(value, (Mapping, list, tuple)) and _builds(type(cast("object", value))):
+            yield type(cast("object", value)).__name__
+        if isinstance(value, Mapping):
+            left += cast("Mapping[Any, object]", value).values()
+        elif isinstance(value, (list, tuple)):
+            left += cast("list[object]", value)
+
+
+@functools.cache
+def _builds(kind: type) -> bool:
+    """Whether a program's own code makes a container."""
+    return (
+        is_made_in_python(kind)
+        and not hasattr(kind, "_fields")
+        and any(
+            one not in (Mapping, list, tuple) and _is_programs(one, name, is_own)
+            for one in kind.__mro__[:-1]
+            for name in ("__init__", "__new__", "__getitem__", "items", "__iter__")
+            if name in vars(one)
+        )
+    )
+
+
+def _is_torchs(kind: type, name: str) -> bool:
+    """Whether a class has a method, or what an object has without one, from torch."""
+    owner = next((one for one in kind.__mro__ if name in vars(one)), nn.Module)
+    return owner is nn.Module or is_librarys(owner)
 
 
 @functools.cache

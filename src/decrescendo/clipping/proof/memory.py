@@ -296,6 +296,11 @@ class Labels:
 
     def view_slices(self, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
         """Label views of a constant that is as long as the batch though its memory is not."""
+        if isinstance(label, Mixed) and label.public:
+            for tensor in made:  # a part of what has the batch's length somewhere may follow it too
+                place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
+                self.slices.setdefault(place, label)
+            return
         if not isinstance(label, Place) or not label.constant:
             return
         size, step = source.shape[label.dim], source.stride(label.dim)
@@ -486,7 +491,7 @@ class Labels:
             cast("Any", tensor.untyped_storage())._weak_ref()
             self.memory.refilled.add(key)
             self.fresh.add(key)
-        elif is_whole(tensor):
+        elif tensor.numel() and is_whole(tensor):
             self.fresh.add(key)
 
     def is_refilled(self, key: int) -> bool:

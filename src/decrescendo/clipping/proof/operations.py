@@ -34,7 +34,15 @@ _EMPTIES = frozenset(
     {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 )
 _MOVES = frozenset({"set_", "requires_grad_", "detach_"})
-_HIDES = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_with_update"})
+_HIDES = frozenset(
+    {
+        "batch_norm_update_stats",
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "miopen_batch_norm",
+        "batch_norm_with_update",
+    }
+)
 _SELECTS = frozenset({"index", "nonzero", "masked_select"})
 
 

@@ -51,7 +51,9 @@ def as_before(
             mark, birth = Public.ANY, key
             # (Another storage may have the key of one that an earlier pass used.)
             known = labels.memory
-            if key in known.stale or key in known.refilled or known.withholds(value):
+            if key in known.stale or key in known.refilled or (key < 0 and known.refilled):
+                return None
+            if known.withholds(value):
                 return None
         else:
             mark, birth = entry

@@ -13,8 +13,9 @@ import random
 import sys
 import threading
 import warnings
+import weakref
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from datetime import date, time, timedelta
@@ -50,6 +51,8 @@ BEYOND = f"more than {_MOST:,} objects"
 _NUMBERS = (int, float, complex, Decimal, Fraction)
 # Of the global names that a function of an installed package uses: those that may be its memory.
 _MEMORIES = (int, float, dict, list, set, deque, FunctionType)
+# What a function or a class says of itself.
+_SPOKEN = ("__doc__", "__annotations__")
 _TEXTS = (str, bytes, bytearray, array)
 _ITEMS = (list, tuple, set, frozenset, deque)
 _TORCHS = frozenset(vars(nn.Module()))
@@ -123,8 +126,8 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
             if isinstance(value, nn.Module) and stale is not None and id(value) not in own:
                 kept = {**vars(value).get("_buffers", {}), **vars(value).get("_parameters", {})}
                 left += [(f"{name}.{key}", item) for key, item in kept.items() if item is not None]
-        if stale is not None and type(value) is Tensor and value.is_leaf and value.grad is not None:
-            left.append((f"{name}.grad", value.grad))
+        if stale is not None and isinstance(value, Tensor) and id(value) not in own:
+            left += _beside(name, value)
     if left:
         found[BEYOND] = True
     return found
@@ -174,9 +177,21 @@ def _one_of_several(value: object, stale: Container[int]) -> int | None:
     if isinstance(value, FunctionType):
         return id(value.__code__) if is_own(value.__code__.co_filename) else None
     if isinstance(value, dict):
-        keys = dict[object, object].keys(cast("dict[object, object]", value))
+        kind = OrderedDict if isinstance(value, OrderedDict) else dict  # its order is another one than dict's
+        keys = list(cast("Any", kind).__iter__(value))
         return hash(tuple(map(_key, keys))) if len(keys) <= _ENTRIES else None
     return id(value) if isinstance(value, type) else None
+
+
+def _beside(name: str, value: Tensor) -> Iterator[tuple[str, object]]:
+    """What hangs on a tensor."""
+    if type(value) in (Tensor, nn.Parameter) and value.is_leaf and value.grad is not None:
+        yield f"{name}.grad", value.grad
+    for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
+        if hooks:
+            yield f"{name}.hooks", hooks
+    if value.layout is torch.sparse_coo:
+        yield f"{name}.nnz", value._nnz()
 
 
 def _is_plain(value: Tensor) -> bool:
@@ -265,8 +280,13 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         kind = next(kind for kind in type(value).__mro__ if kind in _ITEMS)
         return [(str(at), item) for at, item in enumerate(cast("Any", kind).__iter__(value))]
     if isinstance(value, type):
-        own = vars(value).items()
-        return [(name, item) for name, item in own if not name.startswith("__") or type(item) is FunctionType]
+        own = [
+            (name, item)
+            for name, item in vars(value).items()
+            if not name.startswith("__") or type(item) is FunctionType or name in _SPOKEN
+        ]
+        kinds = (type(value), *value.__bases__)
+        return [*own, *((kind.__name__, kind) for kind in kinds if not is_closed(kind))]
     if isinstance(value, FunctionType):
         code = value.__code__
         if not is_program(code.co_filename):
@@ -278,15 +298,23 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         names = [(name, value.__globals__.get(name)) for name in _names_in(code)]
         if not is_own(code.co_filename):
             names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
-        modules = [
-            (name, item) for name, item in names if isinstance(item, ModuleType) and not is_closed(item)
+        names += [(name, item) for name, item in _imported(code) if not is_closed(item)]
+        spoken = [(name, getattr(value, name)) for name in _SPOKEN]
+        return [
+            *cells,
+            *names,
+            *spoken,
+            ("", value.__defaults__),
+            ("", value.__kwdefaults__),
+            ("", value.__dict__),
         ]
-        names += [
-            (f"{name}.{inner}", vars(item).get(inner)) for name, item in modules for inner in _names_in(code)
-        ]
-        return [*cells, *names, ("", value.__defaults__), ("", value.__kwdefaults__), ("", value.__dict__)]
     if isinstance(value, ModuleType):
-        return []  # of which a function's names say what is looked at
+        own = vars(value).items()
+        return [
+            (name, item) for name, item in own if isinstance(item, _MEMORIES) and not name.startswith("__")
+        ]
+    if isinstance(value, weakref.ref):
+        return [("", weakref.ref.__call__(cast("weakref.ref[Any]", value)))]
     if isinstance(value, ContextVar):
         return [("", value.get(None))]
     if isinstance(value, threading.local):
@@ -330,6 +358,16 @@ def _names_in(code: CodeType) -> Iterator[str]:
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             yield from _names_in(inner)
+
+
+def _imported(code: CodeType) -> Iterator[tuple[str, ModuleType]]:
+    """The modules that a function may import where it runs, or reach by the packages that hold them."""
+    used = set(_names_in(code))
+    for name in used:
+        for path in (name, *(f"{name}.{inner}" for inner in used)):
+            module = sys.modules.get(path)
+            if module is not None:
+                yield path, module
 
 
 def _content(slot: Any, value: object) -> object:

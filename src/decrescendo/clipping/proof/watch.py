@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
-from decrescendo.clipping.proof.called import ASKS, INDICES, LISTS, called, is_answering, is_unseen
+from decrescendo.clipping.proof.called import ASKS, CALLS, INDICES, LISTS, called, is_answering, is_unseen
 from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import (
     LAID_ALONG,
@@ -34,7 +34,7 @@ from decrescendo.clipping.proof.labels import (
     is_data,
 )
 from decrescendo.clipping.proof.looks import Looks
-from decrescendo.clipping.proof.memory import STALE, Guess, Labels, Mark, Memory
+from decrescendo.clipping.proof.memory import STALE, Guess, Labels, Mark, Memory, parts_of
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span
 from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, as_before
@@ -77,8 +77,8 @@ _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
 # Where the backward pass of the CTC loss is given what its forward pass kept.
 _ALPHAS = 6
 _KEPT = "what was made from the examples is written to a tensor that is there before and after the pass"
+_OVER = "what {} writes over in each pass is no other after another number of passes"
 _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it before (for linearize: torch.func.jvp)"
-_CALLS = "{}, whose code torch calls, keeps nothing of the data"
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
 
@@ -114,7 +114,7 @@ class Watch(Pausable):
         self.stream = Stream(seed, self.refuse)
         self.recipes: Mapping[int, Recipe] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
-        self.script = Script(count)
+        self.script = Script(count, seed=seed)
         self.labels = Labels(count, memory, self.script, shared=memory.shared())
         self.looks = Looks(
             count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison
@@ -181,7 +181,7 @@ class Watch(Pausable):
         self.looks.check_saving()
         self.looks.check_profiler(self.labels.counting)
         for name in called(self, func, types, args, kwargs):
-            self.memory.assumed.add(_CALLS.format(name))
+            self.memory.assumed.add(CALLS.format(name))
         if func in LISTS and (
             tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
         ):  # it reads them where no dispatch mode is on
@@ -227,7 +227,7 @@ class Watch(Pausable):
                 if kind.__module__.startswith("torch._subclasses"):
                     self.refuse(_TRACED)
                 if is_answering(kind):
-                    self.memory.assumed.add(_CALLS.format(f"{kind.__name__}.__torch_dispatch__"))
+                    self.memory.assumed.add(CALLS.format(f"{kind.__name__}.__torch_dispatch__"))
                 return NotImplemented  # what such a tensor is made of comes here
         if not HAS_FUNCTION_MODES():
             return self._dispatch(func, args, kwargs)
@@ -469,12 +469,15 @@ class Watch(Pausable):
                 f"a pass must be of its own process alone, but {op.name} at {line()} sends tensors to other processes "
                 "or receives them. decrescendo.distributed adds up over processes: leave it out of the loss"
             )
-        if op.hides and data:
+        if op.hides:
             bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
-            if bound.get("training") and bound.get("running_mean") is not None:
+            kept = bound.get("running_mean") is not None or bound.get("running_var") is not None
+            if bound.get("training", True) and kept and data:
                 self.refuse(
                     f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
                 )
+            if bound.get("training", True) and kept:
+                self.memory.assumed.add(_OVER.format(line()))
         if op.unread:
             self.looks.check_lists(args, 2 if data and op.name == "_ctc_loss" else 1)
         chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
@@ -516,7 +519,7 @@ class Watch(Pausable):
             if long is None or isinstance(long, Public):
                 long = self._as_long_as_the_batch(at, number, tensor, public)
             key = key_of(tensor)
-            if key in inputs and not op.lifts:
+            if key in inputs and not (op.lifts and is_whole(tensor) and tensor.numel()):
                 if long is not None:
                     # The label of a slice of a buffer is not that of all of it.
                     self.labels.slices[key, tensor.shape, tensor.stride(), tensor.storage_offset()] = long
@@ -759,11 +762,13 @@ class Watch(Pausable):
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], tensors: Sequence[Tensor]
     ) -> None:
         """Say it where an operation reads what another pass may have put into a constant."""
-        if not any(self.labels.is_refilled(storage_key(tensor)) for tensor in tensors):
+        used = [part for tensor in tensors for part in parts_of(tensor)]
+        if not any(self.labels.is_refilled(storage_key(part)) for part in used if isinstance(part, Tensor)):
             return
         bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
-        over = {id(tensor) for tensor in tensors_of(bound.get(name) for name in op.overwritten)}
-        if any(self.labels.is_refilled(storage_key(t)) and id(t) not in over for t in tensors):
+        over = {storage_key(tensor) for tensor in tensors_of(bound.get(name) for name in op.overwritten)}
+        keys = {storage_key(part) for part in used if isinstance(part, Tensor)}
+        if any(map(self.labels.is_refilled, keys - over)):
             self.memory.assumed.add(REFILLED.format(line()))
 
     def _end_blanks(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -803,13 +808,11 @@ class Watch(Pausable):
                     f"no pass may write the data into what outlives it, but {_KEPT}, by {op.name}. {_NO_STATE}"
                 )
             self.labels.rewrite(target, key)
-            if op.rule is drawn or op.name in ("zero_", "fill_"):
+            if key > 0 and (op.rule is drawn or op.name in ("zero_", "fill_")):
                 self.labels.refill(target, key)
             else:
                 # There is no pass over an empty batch, and there are several over one in parts.
-                self.memory.assumed.add(
-                    f"what {line()} writes over in each pass is no other after another number of passes"
-                )
+                self.memory.assumed.add(_OVER.format(line()))
             return
         # An empty one shows by its shape that others are not.
         known = target.numel() or isinstance(label, Mixed)
