@@ -1074,3 +1074,14 @@ class TestANineteenth:
             assert (
                 float(torch.stack([g.double().square().sum() for g in total.values()]).sum().sqrt()) <= ROWS
             )
+
+    @pytest.mark.parametrize("law", [torch.distributions.Beta(2.0, 2.0), torch.distributions.Gamma(2.0, 1.0)])
+    def test_random_laws_before_dropout_are_no_reason_to_refuse(
+        self, law: torch.distributions.Distribution
+    ) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            return nn.functional.dropout(model(x), 0.5).sum(1) * law.sample((x.shape[0],))
+
+        engine = Engine(nn.Linear(3, 2), loss, seeds=Seeds.of(0))
+        engine.clipped_sum(data(), 1.0)
+        assert not engine.assumptions

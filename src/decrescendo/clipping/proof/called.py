@@ -3,7 +3,13 @@
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from types import BuiltinFunctionType, FunctionType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    FunctionType,
+    MethodDescriptorType,
+    WrapperDescriptorType,
+)
 from typing import Any, TypeVar, cast
 
 import torch
@@ -32,6 +38,11 @@ _TORCHS_OWN = frozenset(_IMPLEMENTED)
 _OVERLOADS = frozenset({OpOverload, OpOverloadPacket})
 # In the place of a method: nobody's code.
 _NOBODYS = _C._disabled_torch_function_impl
+# Classes of what pybind11 makes, and the form that methods have there.
+_METAS = frozenset({type, type(_C.ScriptObject)})
+_BOUND = type(vars(_C.ScriptObject)["__len__"])
+# Methods of C code.
+_CS = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
 _DEPTH, _AT = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at
 INDICES = frozenset({Tensor.__getitem__, Tensor.__setitem__})
 # Functions that make a tensor, or an index, of numbers in lists. Tensors among these torch reads by itself.
@@ -191,7 +202,9 @@ def _is_programs(kind: type, name: str, whose: Callable[[str], bool]) -> bool:
     """Whether a class has a method that is not known to be torch's or of a package: by whose class has it, and whose
     code it is, so that no form that a method may have (static, partial, a descriptor, behind a decorator) passes."""
     meta = type(kind)
-    if is_made_in_python(meta) and not is_found(meta, whose):  # it may answer by itself
+    if (
+        meta not in _METAS and is_made_in_python(meta) and not is_found(meta, whose)
+    ):  # it may answer by itself
         return True
     owner = next((one for one in kind.__mro__ if name in vars(one)), object)
     if owner is object or not is_made_in_python(owner):
@@ -202,8 +215,9 @@ def _is_programs(kind: type, name: str, whose: Callable[[str], bool]) -> bool:
 
 def _is_packages(found: object, whose: Callable[[str], bool]) -> bool:
     """Whether what is called is a plain function, and neither it nor what it wraps is a program's."""
-    function = found.__func__ if isinstance(found, (classmethod, staticmethod)) else found
-    if isinstance(function, BuiltinFunctionType):
+    around = isinstance(found, (classmethod, staticmethod)) or type(found) is _BOUND
+    function = cast("Any", found).__func__ if around else found
+    if isinstance(function, _CS):
         return True
     if not isinstance(function, FunctionType) or whose(function.__code__.co_filename):
         return False

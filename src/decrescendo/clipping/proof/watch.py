@@ -364,7 +364,7 @@ class Watch(Pausable):
                 f"the proof must see what writes to memory, but {op.name} writes to what it is given. {_NO_STATE}"
             )
         if drawing:
-            self.stream.end(jump=self.labels.counting or (op.rejecting and data))
+            self.stream.end(jump=self.labels.counting or (op.rejecting and any(map(is_data, labels))))
         if op.special:
             if op.empties:
                 for tensor in made:
