@@ -219,7 +219,10 @@ def _is_packages(found: object, whose: Callable[[str], bool]) -> bool:
     function = cast("Any", found).__func__ if around else found
     if isinstance(function, _CS):
         return True
-    if not isinstance(function, FunctionType) or whose(function.__code__.co_filename):
+    if not isinstance(function, FunctionType):
+        return False
+    file = function.__code__.co_filename
+    if whose(file) and not file.startswith("<frozen "):  # of Python itself (collections.abc)
         return False
     return all(_is_packages(inner, whose) for inner in wrapped_by(function))
 
