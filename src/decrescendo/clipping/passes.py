@@ -13,6 +13,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
+from decrescendo.clipping.graph import shape_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of, is_data
@@ -80,6 +81,11 @@ def _measured(
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
     uses = recorder.uses
+    made = {id(item.tensor): item.tensor for use in uses for item in use.parameters if not item.root}
+    if made:  # which parts of it are trained, no operation tells
+        names = {id(parameter): name for name, parameter in parameters.items()}
+        shapes = tuple(shape_of(tensor, names) for tensor in made.values())
+        watch.consume("what is made from parameters", numbers=shapes)
     with stream(uses, watch, wide=wide) as arrivals, watch, Reading(watch):
         others = [use for index, use in enumerate(uses) if index not in arrivals]
         try:

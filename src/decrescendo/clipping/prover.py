@@ -56,8 +56,8 @@ _SHAKES = 3
 _ALONE = 8
 
 _OTHERWISE = (
-    "that a pass does something else than one before is for no number of examples or of passes, and for nothing of "
-    "the data (of what Python keeps, nothing says why)"
+    "that a pass does something else than one before is by its random numbers, and for no number of examples or of "
+    "passes and nothing of the data (of what Python keeps, nothing says why)"
 )
 _CALLED = (
     "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
@@ -212,7 +212,7 @@ class Prover:
             self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             scripts = [one.watch.script for one in (first, *small)]
-            if not said and self._does_otherwise(batch, rows, scripts, workspace):
+            if not said and self._does_otherwise(scripts):
                 self.memory.assumed.add(_OTHERWISE)
             self._accept(scripts[0], scripts[1:])
             if self.told is not None:
@@ -221,21 +221,15 @@ class Prover:
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
 
-    def _does_otherwise(self, batch: Batch, rows: int, scripts: list[Script], workspace: Workspace) -> bool:
-        """Whether a program that does something new does so with the random numbers of the accepted pass, too, and not
-        because its model lies in other memory than it did then."""
+    def _does_otherwise(self, scripts: list[Script]) -> bool:
+        """Whether the program does something else than in an accepted pass, and not because its model lies in other
+        memory than it did then."""
         accepted, now = self._script, _places(self._held)
         if accepted is None:
             gone, few = self._gone.pop(self._shape, ""), max(_SMALL)
             return bool(gone) and gone != next(one for one in scripts if one.count == few).digest()
-        places = {key: now[name] for name, key in accepted.places.items() if name in now}
-        if not scripts[0].differs(accepted.relocated(places)):
-            return False
-        for one in accepted.smaller:
-            again = self._try(batch, rows, one.count, accepted.seed, workspace, one)
-            if not isinstance(again, Pass) or again.watch.script.differs(one.relocated(places)):
-                return True
-        return False
+        moved = accepted.relocated({key: now[name] for name, key in accepted.places.items() if name in now})
+        return bool(scripts[0].differs(moved))
 
     def _note(self, kept: Numbers | None) -> bool:
         """What a program keeps may be why it does something else than before, and may be so by how many examples or

@@ -382,7 +382,7 @@ class Recorder(TorchFunctionMode):
         read = watched(kernel)
         versions = tuple(tensor._version for tensor in read)
         self.keep(name, read)
-        edge = get_gradient_edge(output)
+        edge = _edge_of(output)
         place = len(self.watch.script.events)
         self.uses.append(Use(name, kernel, layout, edge, items, versions, inner, outer, place))
 
@@ -415,7 +415,7 @@ class Recorder(TorchFunctionMode):
         others = [
             tensor for tensor in tensors_of((*args, *kwargs.values())) if id(tensor) not in self.tracked
         ]
-        outer = tuple(get_gradient_edge(tensor) for tensor in others if tensor.requires_grad)
+        outer = tuple(_edge_of(tensor) for tensor in others if tensor.requires_grad)
         before = args
         if is_in_place(name) and data and args[0] is data[0]:
             with paused():
@@ -601,7 +601,7 @@ def _answers(kernel: Kernel) -> set[int]:
 
 def _inner(items: Iterable[Tracked]) -> tuple[GradientEdge, ...]:
     """Where what is made from parameters is in the graph."""
-    return tuple(get_gradient_edge(item.tensor) for item in items if not item.root)
+    return tuple(_edge_of(item.tensor) for item in items if not item.root)
 
 
 def _roots(found: list[Tracked]) -> tuple[str, ...]:
@@ -614,7 +614,7 @@ def _nodes_of(values: Iterable[Any]) -> list[Any]:
 
 def leaves(tensor: Tensor) -> Iterator[int]:
     """The ids of the leaves of a tensor's graph."""
-    starts = [get_gradient_edge(tensor).node] if tensor.requires_grad else []
+    starts = [_edge_of(tensor).node] if tensor.requires_grad else []
     return (leaf_of(node) for node, _ in walk(starts))
 
 
@@ -643,3 +643,14 @@ def name_of(func: Callable[..., Any]) -> str:
 def is_composite(func: Callable[..., Any]) -> bool:
     """Whether ``func`` is one of torch's Python functions, whose operations can be seen one by one."""
     return isinstance(func, FunctionType) and func.__module__ in ("torch.nn.functional", "torch.functional")
+
+
+def _edge_of(tensor: Tensor) -> GradientEdge:
+    """Where its gradient goes to in the graph."""
+    try:
+        return get_gradient_edge(tensor)
+    except AssertionError:
+        raise UnsupportedModel(
+            "a view of a parameter must not be made where gradients are off, as torch takes it for trained and keeps "
+            f"no graph of it, got one of shape {tuple(tensor.shape)}. Detach it: parameter.detach().view(..)"
+        ) from None

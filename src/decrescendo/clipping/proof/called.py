@@ -2,6 +2,8 @@
 
 import functools
 import sys
+import weakref
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from types import (
     BuiltinFunctionType,
@@ -41,6 +43,8 @@ _NOBODYS = _C._disabled_torch_function_impl
 # Classes of what pybind11 makes, and the form that methods have there.
 _METAS = frozenset({type, type(_C.ScriptObject)})
 _BOUND = type(vars(_C.ScriptObject)["__len__"])
+# What stands for an object of any class.
+_PROXIES = frozenset({weakref.ProxyType, weakref.CallableProxyType})
 # Methods of C code.
 _CS = (BuiltinFunctionType, WrapperDescriptorType, MethodDescriptorType, ClassMethodDescriptorType)
 _DEPTH, _AT = _C._len_torch_dispatch_stack, _C._get_dispatch_stack_at
@@ -72,10 +76,12 @@ _OURS: set[type] = set()
 _ORDINARY = frozenset(
     {Tensor, nn.Parameter, int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size}
 )
-# What a model is asked for outside of a pass.
+# What a model is asked for outside of a pass, and a container of a batch.
 _HELD = (
     "training", "parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules",
+    "_named_members", "__getattribute__",
 )  # fmt: skip
+_BUILT = ("__init__", "__new__", "__getitem__", "__len__", "__iter__", "items", "keys", "values")
 _ASKED = (
     "__index__", "__int__", "__float__", "__complex__", "__bool__", "__len__", "__getitem__", "__iter__", "__array__",
     "__torch_function__", "__dlpack__",
@@ -123,15 +129,24 @@ def called(
 def asked(model: nn.Module, batch: object) -> Iterator[str]:
     """Code of the program's that the engine calls outside of the pass, where nothing is seen: of a model that says what
     it holds by itself, of classes of batches."""
-    for module in model.modules():
+    for module in nn.Module.modules(model):
+        kind, held = type(module), cast("dict[str, Any]", object.__getattribute__(module, "__dict__"))
         for name in _HELD:
-            if _is_programs(type(module), name, is_own) and not _is_torchs(type(module), name):
-                yield f"{type(module).__name__}.{name}"
+            if _is_programs(kind, name, is_own) and not _is_torchs(kind, name):
+                yield f"{kind.__name__}.{name}"
+        for name in ("_parameters", "_buffers", "_modules"):
+            if type(held.get(name, {})) not in (dict, OrderedDict) and not is_librarys(type(held[name])):
+                yield f"{kind.__name__}.{name}"
+        for tensor in (*held.get("_parameters", {}).values(), *held.get("_buffers", {}).values()):
+            if _is_a_programs_own(type(tensor)):
+                yield type(tensor).__name__
     left = [batch]
     while left:
         value = left.pop()
         if isinstance(value, (Mapping, list, tuple)) and _builds(type(cast("object", value))):
             yield type(cast("object", value)).__name__
+        elif isinstance(value, Tensor) and _is_a_programs_own(type(value)):
+            yield type(value).__name__
         if isinstance(value, Mapping):
             left += cast("Mapping[Any, object]", value).values()
         elif isinstance(value, (list, tuple)):
@@ -141,16 +156,19 @@ def asked(model: nn.Module, batch: object) -> Iterator[str]:
 @functools.cache
 def _builds(kind: type) -> bool:
     """Whether a program's own code makes a container."""
-    return (
-        is_made_in_python(kind)
-        and not hasattr(kind, "_fields")
-        and any(
-            one not in (Mapping, list, tuple) and _is_programs(one, name, is_own)
-            for one in kind.__mro__[:-1]
-            for name in ("__init__", "__new__", "__getitem__", "items", "__iter__")
-            if name in vars(one)
-        )
+    return any(
+        _is_programs(one, name, is_own)
+        for one in kind.__mro__[:-1]
+        if not ("_make" in vars(one) and "_fields" in vars(one))  # what namedtuple makes
+        for name in _BUILT
+        if name in vars(one)
     )
+
+
+@functools.cache
+def _is_a_programs_own(kind: type) -> bool:
+    """Whether a class of tensors, or of batches, is a program's own: any of its code may answer."""
+    return is_made_in_python(kind) and not is_found(kind, is_own)
 
 
 def _is_torchs(kind: type, name: str) -> bool:
@@ -175,7 +193,7 @@ def _strange(value: object) -> Iterator[str]:
                 yield from _strange(item)
     elif isinstance(value, slice):
         yield from _strange((value.start, value.stop, value.step))
-    elif _answers(type(value)):
+    elif type(value) in _PROXIES or _answers(type(value)):
         yield type(value).__name__
 
 
@@ -222,7 +240,7 @@ def _is_packages(found: object, whose: Callable[[str], bool]) -> bool:
     if not isinstance(function, FunctionType):
         return False
     file = function.__code__.co_filename
-    if whose(file) and not file.startswith("<frozen "):  # of Python itself (collections.abc)
+    if whose(file) and not file.startswith("<"):  # (of a package's class: code that it has made itself)
         return False
     return all(_is_packages(inner, whose) for inner in wrapped_by(function))
 
@@ -231,4 +249,6 @@ def _keeps(mode: object) -> bool:
     """Whether a mode is the one that keeps what a checkpoint says, and calls no function of the program's for that."""
     policy = getattr(mode, "policy_fn", None)
     its = type(mode).__module__ == checkpoint.__name__ and is_librarys(type(mode))
-    return its and (policy is None or _is_packages(policy, is_program))
+    plain = type(getattr(mode, "storage", None)) in (dict, defaultdict)
+    named = isinstance(policy, FunctionType) and not policy.__code__.co_filename.startswith("<")
+    return its and plain and (policy is None or (named and _is_packages(policy, is_program)))

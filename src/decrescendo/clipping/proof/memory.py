@@ -294,8 +294,9 @@ class Labels:
         """Of a view of a constant that is as long as the batch though its memory is not."""
         return self.slices.get((key, tensor.shape, tensor.stride(), tensor.storage_offset()))
 
-    def view_slices(self, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
-        """Label views of a constant that is as long as the batch though its memory is not."""
+    def view_slices(self, name: str, source: Tensor, label: Label, made: Sequence[Tensor]) -> None:
+        """Label views, by the operation ``name``, of a constant that is as long as the batch though its memory is
+        not."""
         if isinstance(label, Mixed) and label.public:
             for tensor in made:  # a part of what has the batch's length somewhere may follow it too
                 place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
@@ -306,6 +307,9 @@ class Labels:
         size, step = source.shape[label.dim], source.stride(label.dim)
         for tensor in made:
             dims = [d for d in range(tensor.dim()) if (tensor.shape[d], tensor.stride(d)) == (size, step)]
+            same = label.dim + tensor.dim() - source.dim()
+            if name == "expand" and same in dims:
+                dims = [same]  # others may be as long, and laid out so, by coincidence
             found = label.moved(dims[0]) if len(dims) == 1 else Mixed(LONG, public=True)
             place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
             self.slices.setdefault(place, found)

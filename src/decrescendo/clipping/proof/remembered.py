@@ -47,10 +47,15 @@ _MOST, _ENTRIES, _LONGEST = 50_000, 10_000, 2**22
 # Numbers of a tensor, and letters of a text, that are compared.
 _SMALL = 1_000
 # Where there are more objects than are looked at.
-BEYOND = f"more than {_MOST:,} objects"
+BEYOND = f"more than {_ENTRIES:,} objects in one, or {_MOST:,} in all"
 _NUMBERS = (int, float, complex, Decimal, Fraction)
 # Of the global names that a function of an installed package uses: those that may be its memory.
 _MEMORIES = (int, float, dict, list, set, deque, FunctionType)
+# What classes have without code of the program's.
+_OF_ALL = frozenset(dir(type)) | {
+    "__weakref__", "__slots__", "__parameters__", "__orig_bases__", "__abstractmethods__", "__static_attributes__",
+    "__firstlineno__", "__annotate__", "__dataclass_fields__", "__dataclass_params__", "__match_args__",
+}  # fmt: skip
 # What a function or a class says of itself.
 _SPOKEN = ("__doc__", "__annotations__")
 _TEXTS = (str, bytes, bytearray, array)
@@ -101,13 +106,18 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
             found.setdefault(f"{name}  ", _one_of_several(value, stale))
         if stale is not None and isinstance(value, nn.Module):
             found[f"{name}.training"], found[f"{name}   "] = value.training, id(value)
+        if isinstance(value, (*_NUMBERS, np.ndarray, *_TEXTS)) and not is_closed(type(value)):
+            held = getattr(value, "__dict__", None)  # of a class of the program's
+            left += [(f"{name}.{key}", item) for key, item in held.items()] if type(held) is dict else ()
         if isinstance(value, _NUMBERS):
             found[name] = value
         elif isinstance(value, np.ndarray):
             found[f"{name}.size"] = value.size
             if value.dtype.kind in "biuf" and value.size <= _SMALL:
                 found[f"{name}.sum()"] = float(value.view(np.ndarray).sum())
-            if value.dtype.kind == "O" and value.size <= _ENTRIES:
+            if value.dtype.kind == "O" and value.size > _ENTRIES:
+                found[BEYOND] = True
+            elif value.dtype.kind == "O":
                 left += [(f"{name}.{at}", item) for at, item in enumerate(value.ravel().tolist())]
         elif isinstance(value, _TEXTS):
             found[f"len({name})"] = len(value)
@@ -120,8 +130,16 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                 found[f"len({name})"] = size = len(cast("Sized", value))
                 if size > _ENTRIES:
                     if stale is not None and size <= _LONGEST:
-                        found[f"{name} "] = hash(tuple(_number_or_id(item) for _, item in held_in(value)))
+                        items: list[tuple[object, object]] = list(held_in(value))
+                        if isinstance(value, dict):
+                            items += enumerate(cast("dict[object, object]", value))
+                        found[f"{name} "] = hash(tuple(_number_or_id(item) for _, item in items))
+                        if not all(type(item) in _KEYS for _, item in items):
+                            found[BEYOND] = True
                     continue
+                if isinstance(value, dict):
+                    keys = list(cast("dict[object, object]", value))
+                    left += [(f"{name}.[{at}]", key) for at, key in enumerate(keys) if type(key) not in _KEYS]
             left += [(f"{name}.{key}" if key else name, item) for key, item in held_in(value)]
             if isinstance(value, nn.Module) and stale is not None and id(value) not in own:
                 kept = {**vars(value).get("_buffers", {}), **vars(value).get("_parameters", {})}
@@ -160,7 +178,7 @@ def _which(value: object, stale: Container[int]) -> object:
     if isinstance(value, Iterator) and is_closed(type(value)):
         return operator.length_hint(value, -1)
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
-        return value.__module__, value.__qualname__
+        return value.__module__, value.__qualname__, value.__name__
     return type(value).__qualname__
 
 
@@ -283,7 +301,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         own = [
             (name, item)
             for name, item in vars(value).items()
-            if not name.startswith("__") or type(item) is FunctionType or name in _SPOKEN
+            if name not in _OF_ALL or type(item) is FunctionType or name in _SPOKEN
         ]
         kinds = (type(value), *value.__bases__)
         return [*own, *((kind.__name__, kind) for kind in kinds if not is_closed(kind))]
@@ -311,7 +329,9 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
     if isinstance(value, ModuleType):
         own = vars(value).items()
         return [
-            (name, item) for name, item in own if isinstance(item, _MEMORIES) and not name.startswith("__")
+            (name, item)
+            for name, item in own
+            if not name.startswith("__") and not isinstance(item, (ModuleType, FunctionType))
         ]
     if isinstance(value, weakref.ref):
         return [("", weakref.ref.__call__(cast("weakref.ref[Any]", value)))]

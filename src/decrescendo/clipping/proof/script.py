@@ -89,8 +89,6 @@ class Script:
     # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
     # on, differs from one of them.
     smaller: list["Script"] = field(default_factory=list["Script"])
-    # Of its random numbers.
-    seed: int = 0
     # Where the model's parameters and buffers lay, by name.
     places: dict[str, int] = field(default_factory=dict[str, int])
     # What passes did that were found to be the same but for their number of examples, by that number.

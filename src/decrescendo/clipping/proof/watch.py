@@ -114,7 +114,7 @@ class Watch(Pausable):
         self.stream = Stream(seed, self.refuse)
         self.recipes: Mapping[int, Recipe] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
-        self.script = Script(count, seed=seed)
+        self.script = Script(count)
         self.labels = Labels(count, memory, self.script, shared=memory.shared())
         self.looks = Looks(
             count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison
@@ -174,6 +174,9 @@ class Watch(Pausable):
     def read(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Python reads the numbers of tensors, or takes hold of their memory, by a function that no dispatcher sees."""
         tensors = tensors_of((*args, *kwargs.values()))
+        if self.memory.refilled:
+            with FUNCTIONS_OFF():
+                self.use(tensors)
         self.looks.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
 
     def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -402,7 +405,7 @@ class Watch(Pausable):
             if op.name == "expand" and not data and self.counts.within:
                 self._check_expanded(tensors[0], made[0])
         if op.views and self.labels.slices and tensors:
-            self.labels.view_slices(tensors[0], labels[0], made)
+            self.labels.view_slices(op.name, tensors[0], labels[0], made)
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
             public = at in self.script.shapes
@@ -766,9 +769,12 @@ class Watch(Pausable):
         if not any(self.labels.is_refilled(storage_key(part)) for part in used if isinstance(part, Tensor)):
             return
         bound = dict(zip(op.arguments, args, strict=False)) | dict(kwargs)
-        over = {storage_key(tensor) for tensor in tensors_of(bound.get(name) for name in op.overwritten)}
-        keys = {storage_key(part) for part in used if isinstance(part, Tensor)}
-        if any(map(self.labels.is_refilled, keys - over)):
+        self.use(tensors_of(bound.get(name) for _, name in op.tensors))
+
+    def use(self, tensors: Iterable[Tensor]) -> None:
+        """Say it where numbers are used that another pass may have put there."""
+        used = [part for tensor in tensors for part in parts_of(tensor)]
+        if any(self.labels.is_refilled(storage_key(part)) for part in used if isinstance(part, Tensor)):
             self.memory.assumed.add(REFILLED.format(line()))
 
     def _end_blanks(self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
