@@ -96,8 +96,26 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
     seen: dict[int, tuple[str, object]] = {}
     own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
-    while left and len(seen) < _MOST:
+    # Modules come last: of each, what has a name that some function uses.
+    modules, used = list[tuple[str, ModuleType]](), set[str]()
+    while (left or modules) and len(seen) < _MOST:
+        if not left:
+            left += [
+                (f"{name}.{inner}", item)
+                for name, module in modules
+                for inner, item in vars(module).items()
+                if inner in used and not inner.startswith("__") and not isinstance(item, FunctionType)
+            ]
+            modules.clear()
+            continue
         name, value = left.popleft()
+        if isinstance(value, ModuleType):
+            if not is_closed(value) and id(value) not in seen:
+                seen[id(value)] = name, value
+                modules.append((name, value))
+            continue
+        if isinstance(value, FunctionType) and is_program(value.__code__.co_filename):
+            used.update(_names_in(value.__code__))
         if isinstance(value, np.generic):
             value = value.item()
         if stale is not None and id(value) not in own:
@@ -327,12 +345,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
             ("", value.__dict__),
         ]
     if isinstance(value, ModuleType):
-        own = vars(value).items()
-        return [
-            (name, item)
-            for name, item in own
-            if not name.startswith("__") and not isinstance(item, (ModuleType, FunctionType))
-        ]
+        return []  # of which the names that functions use say what is looked at
     if isinstance(value, weakref.ref):
         return [("", weakref.ref.__call__(cast("weakref.ref[Any]", value)))]
     if isinstance(value, ContextVar):
