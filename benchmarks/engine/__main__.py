@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -85,10 +86,17 @@ def one(arguments: argparse.Namespace, device: torch.device) -> None:
     if not arguments.no_memory:
         # First, since a contender that hangs is noticed here: what runs in this process cannot be stopped.
         surroundings = environment(arguments.threads)
-        for name in dict.fromkeys(("plain", *arguments.contenders)):
-            command = ["benchmarks.engine", "memory", workload.name, name, "--device", str(device)]
-            memory[name] = memory_apart(command, surroundings)
-            print(f"{workload.name}, {name}: memory {memory[name]}", file=sys.stderr, flush=True)
+        names = list(dict.fromkeys(("plain", *arguments.contenders)))
+        commands = [
+            ["benchmarks.engine", "memory", workload.name, name, "--device", str(device)] for name in names
+        ]
+        # What a process holds on a GPU is counted by torch itself, whatever others hold there: all at once.
+        with ThreadPoolExecutor(len(names) if device.type == "cuda" else 1) as pool:
+            for name, found in zip(
+                names, pool.map(lambda command: memory_apart(command, surroundings), commands), strict=True
+            ):
+                memory[name] = found
+                print(f"{workload.name}, {name}: memory {found}", file=sys.stderr, flush=True)
     slow = {name: found["too slow"] for name, found in memory.items() if "too slow" in found}
     quick = [name for name in arguments.contenders if name not in slow]
     times = measure(setting, quick, rounds=arguments.rounds, seconds=arguments.seconds)

@@ -281,7 +281,7 @@ def _closing(results: Path) -> list[str]:
     for point in _METHOD:
         lines += _wrapped(f"- {point}", "  ")
     lines += ["", "To repeat it:", "", "```", *_COMMANDS, "```"]
-    if not (results / "cuda").exists():
+    if not (results / "cuda.jsonl").exists():
         lines += ["", "No GPU was at hand; the command for it waits for one."]
     return lines
 

@@ -1,5 +1,6 @@
 """Models under torch.compile: recorded passes run them uncompiled, and afterwards they are compiled as before."""
 
+import warnings
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from often import some
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
+from decrescendo.errors import UnsupportedModel
 
 # torch's own, while it loads its compiler, and while it looks at the input of a second compiled part.
 pytestmark = [
@@ -175,6 +177,57 @@ def test_a_compiled_function_called_in_the_model_is_followed() -> None:
         EngineSettings(),
     )
     assert count.runs > 0  # the slow loop ran it compiled
+
+
+def scripted(function: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.script(function)
+
+
+@scripted
+def scaled_root(x: Tensor, scale: int) -> Tensor:
+    """As DeBERTa had it: a constant that no operation shows the making of."""
+    return torch.sqrt(torch.tensor(x.size(-1), dtype=torch.float) * scale)
+
+
+@scripted
+def bucketed(x: Tensor, middle: int) -> Tensor:
+    near = torch.where(x < middle, torch.tensor(middle - 1).type_as(x), torch.abs(x))
+    return torch.where(near <= middle, x.type_as(near), near * torch.sign(x))
+
+
+@scripted
+def counted(x: Tensor) -> Tensor:
+    return torch.tensor(x.size(0))
+
+
+@scripted
+def swapped(x: Tensor) -> Tensor:
+    first, second = x.chunk(2, 0)
+    return torch.cat([second * 2 + 1, first * 2 + 1], 0).tanh() * 3
+
+
+def test_scripted_functions_are_followed() -> None:
+    """Once torch.jit has made them faster too, which hides what they do."""
+    model = CASES["deep"].make(torch.float64, 6)[0]
+    batch = torch.randn(6, 5, dtype=torch.float64), torch.randint(3, (6,))
+    for _ in range(4):
+        swapped(torch.randn(6, 3, requires_grad=True)).sum().backward()
+        scaled_root(batch[0], 3)
+
+    def usual(model: nn.Module, batch: Any) -> Tensor:
+        return loss(model, (bucketed(batch[0], 2), batch[1])) / scaled_root(batch[0], 3)
+
+    check_equal(model, batch, torch.float64, EngineSettings(), usual)
+    for size in (6, 4, 2, 6):  # addresses of what is gone are given again
+        few = tuple(rows[:size] for rows in batch)
+        for bad in (
+            lambda m, b: loss(m, b) * counted(b[0]),
+            lambda m, b: swapped(m(b[0])).sum(1),
+        ):
+            with pytest.raises(UnsupportedModel):
+                Engine(model, bad).clipped_sum(few, 1.0)
 
 
 def test_the_stance_of_the_user_is_left_as_it_was() -> None:

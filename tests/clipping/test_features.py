@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 import torch
 from architectures import ARCHITECTURES, OTHERS, text_loss
-from clipping_cases import Made, frozen, normal
+from clipping_cases import CASES, Made, frozen, normal
 from clipping_cases import loss as classification
 from equality import check_equal
 from often import some
+from operation_cases import OPERATIONS
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations, parametrize
@@ -134,6 +135,25 @@ def test_branches_dropped_at_random_for_each_example_are_accepted() -> None:
         expected = torch.autograd.grad(classification(model, batch).sum(), list(model.parameters()))
     for one, other in zip(found.values(), expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("name", ["linear", "embedding", "conv3d", "lstm", "packed lstm", "einsum", "prelu"])
+def test_the_users_default_device_is_not_the_engines(name: str) -> None:
+    """What the engine makes lies where the data lie, or in the processor's memory; "meta" would hold no numbers."""
+    cases = CASES | OPERATIONS
+    model, batch = cases[name].make(torch.float64, 6)
+    expected = Engine(model, classification).clipped_sum(batch, 0.5)
+    with torch.device("meta"):
+        found = Engine(model, classification).clipped_sum(batch, 0.5)
+    for name, gradient in expected.gradients.items():
+        assert torch.equal(found.gradients[name], gradient)
+
+
+def test_the_order_of_contractions_does_not_follow_the_number_of_examples() -> None:
+    """Where opt-einsum is installed, torch.einsum takes another one for 6 examples than for 2."""
+    assert torch.backends.opt_einsum.is_available()
+    check_equal(*CASES["weighted by a buffer"].make(torch.float64, 6), torch.float64, EngineSettings())
+    assert torch.backends.opt_einsum.enabled
 
 
 @pytest.mark.parametrize("training", [True, False])

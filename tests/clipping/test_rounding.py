@@ -325,6 +325,18 @@ def test_coarse_matrix_products_do_not_blur_the_sum(precision: str) -> None:
     torch.testing.assert_close(flat(found), flat(expected), rtol=1e-6, atol=1e-6)
 
 
+def test_the_switch_of_one_kind_of_products_alone_may_be_set() -> None:
+    """torch's older function then refuses to say what all of them are."""
+    switch: Any = torch.backends.cuda.matmul
+    before = switch.fp32_precision
+    rows, engine = torch.randn(6, 5), Engine(nn.Linear(5, 2), lambda m, b: m(b).sum(1), EngineSettings())
+    switch.fp32_precision = "ieee" if before == "tf32" else "tf32"
+    try:
+        assert engine.clipped_sum(rows, 1.0).diagnostics.examples == 6
+    finally:
+        switch.fp32_precision = before
+
+
 def test_an_autocast_round_the_step_does_not_round_the_sum() -> None:
     torch.manual_seed(1)
     layer, rows = nn.Linear(512, 128, bias=False), torch.randn(64, 512)

@@ -38,7 +38,8 @@ def check_equal(
     if widened:
         reference = Reference(copy.deepcopy(model).double(), loss)
         given = map_rows(lambda rows: rows.double() if rows.is_floating_point() else rows, batch)
-    norms, expected = engine.per_example_norms(batch), reference.per_example_norms(given)
+    norms = engine.per_example_norms(batch)
+    expected = reference.per_example_norms(given).to(norms.device)
     least = tolerance * float(expected.max())
     assert bool((norms >= expected * (1 - tolerance) - least).all()), f"short: {norms - expected}"
     assert bool((norms <= expected * (1 + UPWARDS[dtype]) + least).all()), f"long: {norms - expected}"

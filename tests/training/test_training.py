@@ -111,11 +111,19 @@ def test_a_plan_that_cannot_be_judged_is_refused_before_the_training(
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_the_streams_are_the_same(data: Pair) -> None:
-    models = [make_model(), make_model().to("cuda")]
+def test_on_a_gpu_a_seed_gives_the_same_batches_and_other_noise(data: Pair) -> None:
+    models, batches = [make_model(), make_model().to("cuda"), make_model().to("cuda")], []
     for model in models:
-        train(model, loss, data, make_plan(), sgd(model), seed=11)
-    assert torch.allclose(weights(models[0]), weights(models[1]).cpu(), atol=1e-4)
+        trainer = Trainer(model, loss, make_plan(), sgd(model), seed=11)
+        batches.append([])
+        for batch in trainer.batches(data):
+            batches[-1].append(batch if batch is None else batch[0].cpu())
+            trainer.step(batch)
+    assert torch.equal(weights(models[1]), weights(models[2]))
+    assert not torch.allclose(weights(models[0]), weights(models[1]).cpu(), atol=1e-2)
+    for on_cpu, on_gpu in zip(batches[0], batches[1], strict=True):
+        assert (on_cpu is None) == (on_gpu is None)
+        assert on_cpu is None or torch.equal(on_cpu, on_gpu)
 
 
 def noise_of_a_run(plan: Any, scale: float = 1.0) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Generator, Iterable
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -247,8 +247,15 @@ def gradients_kept(parameters: Iterable[nn.Parameter]) -> Generator[None]:
         )
 
 
-def eager() -> AbstractContextManager[object]:
-    """Ignore torch.compile inside: a compiled region hides its operations."""
-    if "torch._dynamo" not in sys.modules:
-        return nullcontext()
-    return torch.compiler.set_stance("force_eager")
+@contextmanager
+def eager() -> Generator[None]:
+    """Ignore torch.compile inside, and what torch.jit makes faster: a compiled region hides its operations. And
+    contract from left to right in torch.einsum: the package opt-einsum takes an order by the number of examples."""
+    einsum: Any = torch.backends.opt_einsum
+    with ExitStack() as stack:
+        stack.enter_context(cast("Any", torch.jit).optimized_execution(False))
+        if einsum.enabled:
+            stack.enter_context(einsum.flags(enabled=False))
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield

@@ -8,7 +8,7 @@ import torch
 
 # Each of these may be set to compute products of float32 numbers in TF32 or bfloat16 (10 or 8 bits).
 _BACKENDS: Any = torch.backends
-_SWITCHES: tuple[Any, ...] = (
+SWITCHES: tuple[Any, ...] = (
     _BACKENDS.cuda.matmul,
     _BACKENDS.cudnn.conv,
     _BACKENDS.cudnn.rnn,
@@ -31,13 +31,13 @@ def exact_products() -> Generator[None]:
     'tf32'
     >>> torch.set_float32_matmul_precision("highest")
     """
-    before = [switch.fp32_precision for switch in _SWITCHES]
+    before = [switch.fp32_precision for switch in SWITCHES]
     try:
-        for switch in _SWITCHES:
+        for switch in SWITCHES:
             switch.fp32_precision = "ieee"
         yield
     finally:
-        for switch, value in zip(_SWITCHES, before, strict=True):
+        for switch, value in zip(SWITCHES, before, strict=True):
             switch.fp32_precision = value
 
 

@@ -13,7 +13,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
@@ -123,7 +123,7 @@ class Prover:
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
-        if self.memory.follow():
+        if self.memory.follow() or self.memory.let_go():
             self._forget()
         self._held, shape = held, signature(held, batch)
         if shape == self._shape:
@@ -173,9 +173,14 @@ class Prover:
             self.memory.assumed |= {CALLS.format(name) for name in asked(self._model, batch)}
             script = first.watch.script if isinstance(first, Pass) else None
             try:
-                others = [
-                    self._try(batch, rows, size, seed, workspace, script) for size in _SMALL if size != count
-                ]
+                with (
+                    exact_products()
+                ):  # they are compared with each other and with autograd, to float32's rounding
+                    others = [
+                        self._try(batch, rows, size, seed, workspace, script)
+                        for size in _SMALL
+                        if size != count
+                    ]
             except Exception:  # the program's own: of few rows, where a row of others was asked for
                 if not isinstance(first, Pass):
                     raise first[0] from None
@@ -209,7 +214,8 @@ class Prover:
             self._check_kept()
             if first.watch.looks.poisoned:
                 self._check_steering(batch, rows, small[0], seed, workspace)
-            self._check_arithmetic(batch, rows, small[0], seed)
+            with exact_products():  # as the passes that are looked at
+                self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             scripts = [one.watch.script for one in (first, *small)]
             if not said and self._does_otherwise(scripts):
@@ -329,7 +335,8 @@ class Prover:
     def _check_steering(self, batch: Batch, rows: int, done: Pass, seed: int, workspace: Workspace) -> None:
         """Whether it makes a difference which number Python gets for one of the data that it reads."""
         for poison in (1e30, -1e30, 0.0):
-            other = self._try(batch, rows, done.watch.count, seed, workspace, poison=poison)
+            with exact_products():  # as ``done`` was
+                other = self._try(batch, rows, done.watch.count, seed, workspace, poison=poison)
             same = isinstance(other, Pass) and not other.watch.script.differs(done.watch.script)
             if not same or not isinstance(other, Pass) or not torch.equal(other.losses, done.losses):
                 raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
@@ -353,7 +360,7 @@ class Prover:
             at = min(row, copies - 1)
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
             with torch.enable_grad():
-                losses = self._plain(one, 1, copies, seed, watch.script)
+                losses = self._plain(one, 1, copies, seed, watch.script, exact=False)
                 with watch.stream.again():
                     found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
             norm = torch.stack(
@@ -365,12 +372,13 @@ class Prover:
         self._idle[truths] = min(rows, _ALONE)
 
     def _plain(
-        self, batch: Batch, rows: int, count: int, seed: int, replays: Script, *, natural: bool = True
-    ) -> Tensor:
+        self, batch: Batch, rows: int, count: int, seed: int, replays: Script, *, natural: bool = True,
+        exact: bool = True,
+    ) -> Tensor:  # fmt: skip
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
         watch = Watch(count, self.memory, seed, natural=natural, replays=replays)
         try:
-            with drawing(self._held, seed), eager(), exact_products(), watch:
+            with drawing(self._held, seed), eager(), exact_products() if exact else nullcontext(), watch:
                 return self._loss(self._model, given(batch, rows, watch))
         finally:
             watch.end()
@@ -465,7 +473,9 @@ class Prover:
         def move(tensor: Tensor) -> Tensor:
             if not tensor.is_floating_point():
                 return tensor
-            roundings = torch.randn(tensor.shape, generator=dice).to(tensor.device, tensor.dtype)
+            roundings = torch.randn(tensor.shape, generator=dice, device="cpu").to(
+                tensor.device, tensor.dtype
+            )
             return tensor + 4 * torch.finfo(tensor.dtype).eps * tensor * roundings
 
         def passed(given_rows: Batch) -> Tensor:
@@ -545,7 +555,7 @@ def _rejects(script: Script) -> bool:
 
 def given(batch: Batch, rows: int, watch: Watch) -> Batch:
     """As many rows as the watch counts, in memory of their own, whose labels it knows."""
-    index = None if rows == watch.count else torch.arange(watch.count) % rows
+    index = None if rows == watch.count else torch.arange(watch.count, device="cpu") % rows
 
     def give(tensor: Tensor) -> Tensor:
         own = tensor.detach()
@@ -580,7 +590,9 @@ def _norm(gradient: Tensor) -> Tensor:
     """In float64, a part at a time: in float32 a million squares lose digits."""
     flat = gradient.detach().coalesce().values() if gradient.is_sparse else gradient.detach()
     parts = [part.abs().double().square().sum() for part in flat.flatten().split(2**20)]
-    return torch.stack(parts).sum().sqrt().cpu() if parts else torch.zeros((), dtype=torch.float64)
+    return (
+        torch.stack(parts).sum().sqrt().cpu() if parts else torch.zeros((), dtype=torch.float64, device="cpu")
+    )
 
 
 def _compare_losses(

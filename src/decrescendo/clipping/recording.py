@@ -354,17 +354,20 @@ class Recorder(TorchFunctionMode):
         label = self.watch.label(tensor)
         if not isinstance(label, Place):
             return None
-        packed = None if label.owners is None or label.owners.each else self.packing(label.owners)
+        owners = label.owners
+        packed = None if owners is None or owners.each else self.packing(owners, tensor.device)
         return Layout.of(label, self.batch, packed)
 
-    def packing(self, owners: Owners, sizes: tuple[int, ...] | None = None) -> Packing:
-        """How rows that belong to these examples are padded; ``sizes``: of a packed sequence, at each step."""
+    def packing(self, owners: Owners, device: torch.device, sizes: tuple[int, ...] | None = None) -> Packing:
+        """How rows on ``device`` that belong to these examples are padded; ``sizes``: of a packed sequence, at each
+        step."""
         known = self.packings.get(id(owners))
         if known is None or (sizes is not None and not known[1].sizes):
             with paused():
-                made = packing_of(owners.example, self.batch)
+                example = owners.example.to(device)
+                made = packing_of(example, self.batch)
                 if sizes is not None:
-                    made = make_packing(sizes, in_order(owners.example[: sizes[0]], self.batch))
+                    made = make_packing(sizes, in_order(example[: sizes[0]], self.batch))
             known = self.packings[id(owners)] = (owners, made)
         return known[1]
 

@@ -498,7 +498,7 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
         not found
         and _is_single(label)
         and constant_of(call.label(tensor)) is Public.FILL
-        and torch.equal(flat.sort()[0], torch.arange(tensor.shape[dim]).to(flat))
+        and torch.equal(flat.sort()[0], torch.arange(tensor.shape[dim], device=flat.device).to(flat))
     ):
         return call.owners(
             dim, torch.empty_like(own).index_copy_(0, flat, own), counted=_is_counted(label)

@@ -29,7 +29,7 @@ from decrescendo.clipping.proof.labels import (
     is_fixed,
 )
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
-from decrescendo.clipping.proof.script import PACKED, Script
+from decrescendo.clipping.proof.script import PACKED, Number, Script
 from decrescendo.clipping.proof.storage import (
     FUNCTIONS_OFF,
     content_of,
@@ -56,6 +56,8 @@ _PARTS = Mixed("only some of the examples are taken, or examples are taken in gr
 _SOME = replace(_PARTS, counted=True)
 # Tensors and arrays of the data that are asked, at most, at each step whether they are where they were.
 _ASKED = 32
+# Constants of one number that are known by their memory, at most.
+_HELD = 10_000
 # Storages that one operation writes, at most, so that each has a number of its own.
 _MANY = 2**20
 _STORAGE = cast("Any", torch.UntypedStorage)
@@ -84,6 +86,24 @@ class Memory:
         # Stretches of constants' memory that others than torch may write to, by storage and place in it, which passes
         # before this one have used.
         self._shared: dict[_Stretch, object] = {}
+        # Constants of one number, by storage.
+        self._held: set[int] = set()
+
+    def hold(self, tensor: Tensor, key: int) -> None:
+        """No other storage is to have the key of this constant, as scripts name it."""
+        if key not in self._held:
+            cast("Any", tensor.untyped_storage())._weak_ref()
+            self._held.add(key)
+
+    def let_go(self) -> bool:
+        """Whether many constants were held, of which those that are gone may have their keys given to others now."""
+        if len(self._held) <= _HELD:
+            return False
+        gone = [key for key in self._held if _STORAGE._expired(key)]
+        for key in gone:
+            _STORAGE._free_weak_ref(key)
+            self._held.discard(key)
+        return bool(gone)
 
     def shared(self) -> dict[_Stretch, object]:
         """What lies now in the memory of constants that others than torch may write to."""
@@ -134,7 +154,9 @@ def _stretch_of(tensor: Tensor, key: int) -> _Stretch:
 
 def _bits(storage: Any, stretch: _Stretch) -> bytes:
     """What lies there, in short."""
-    flat = cast("Any", torch.empty(0, dtype=torch.uint8)).set_(storage, stretch[1], (stretch[2],))
+    flat = cast("Any", torch.empty(0, dtype=torch.uint8, device="cpu")).set_(
+        storage, stretch[1], (stretch[2],)
+    )
     return hashlib.blake2b(memoryview(flat.numpy()), digest_size=32).digest()
 
 
@@ -477,6 +499,10 @@ class Labels:
                 return (birth, *place, content_of(tensor))
             self._look(tensor, key)
         known = self.views.get(key)
+        foreign = known is None and birth == key > 0 and key not in self.weights
+        if foreign and not tensor.dim() and tensor.device.type == "cpu":
+            self.memory.hold(tensor, key)
+            return Number(key, content_of(tensor), place)
         return (birth, *place) if known is None or place not in known else known[place]
 
     def _look(self, tensor: Tensor, key: int) -> None:

@@ -20,6 +20,25 @@ NOTHING: tuple[object, ...] = ("reaches no loss",)
 PACKED: tuple[object, ...] = ("packed",)
 
 
+class Number(NamedTuple):
+    """A constant of one number that no operation of the pass gave: the same one, or one of the same value (what
+    torch.jit makes of a number is there with no operation that shows, and elsewhere in each pass)."""
+
+    key: int
+    content: object
+    place: tuple[object, ...]
+
+    def alike(self, other: object) -> bool:
+        """
+        >>> one = Number(7, 2.0, ())
+        >>> one.alike(Number(9, 2.0, ())), one.alike(Number(7, 3.0, ())), one.alike(Number(9, 3.0, ()))
+        (True, True, False)
+        """
+        if not isinstance(other, Number) or self.place != other.place:
+            return False
+        return self.key == other.key or self.content == other.content
+
+
 class Event(NamedTuple):
     """One operation: its numbers (all arguments that are no tensors), and which tensors it was given.
 
@@ -133,6 +152,8 @@ class Script:
         """
 
         def moved(wire: object) -> object:
+            if isinstance(wire, Number):
+                return wire._replace(key=places.get(wire.key, wire.key))
             if isinstance(wire, tuple) and wire:
                 first, *rest = cast("tuple[object, ...]", wire)
                 return (moved(first), *rest)
@@ -151,6 +172,8 @@ class Script:
         known: dict[object, int] = {}
 
         def told(wire: object) -> object:
+            if isinstance(wire, Number):
+                return told((wire.key, *wire.place))
             if isinstance(wire, frozenset):
                 return [told(number) for number in sorted(cast("frozenset[int]", wire))]
             if isinstance(wire, tuple) and wire and isinstance(wire[0], int):
@@ -204,6 +227,7 @@ def _wired_alike(mine: tuple[object, ...], its: tuple[object, ...]) -> bool:
     """
     return len(mine) == len(its) and all(
         one == two
+        or (isinstance(one, Number) and one.alike(two))
         or (isinstance(one, frozenset) and isinstance(two, frozenset) and not one.isdisjoint(two))
         or (isinstance(one, tuple) and isinstance(two, tuple) and PACKED in (one, two))
         for one, two in zip(mine, its, strict=True)

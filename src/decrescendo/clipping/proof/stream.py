@@ -35,12 +35,9 @@ class Stream:
 
     def begin(self, operation: object) -> None:
         """Before an operation draws."""
-        if self.seed < 0:
-            self.refuse(
-                "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
-                "Give Engine(seeds=...), as Trainer does, or turn dropout off"
-            )
         self._at = _state()
+        if self.seed < 0:
+            return
         first = self.head is None and torch.initial_seed() == self.seed
         if (self._at not in self.drawn and not first and self._at != self.head) or (
             self.drawn.setdefault(self._at, operation) != operation
@@ -54,6 +51,13 @@ class Stream:
     def end(self, *, jump: bool) -> None:
         """After it. ``jump``: how many numbers it took may tell of the data, so that what comes next begins elsewhere:
         where the generators are is public."""
+        if self.seed < 0:  # an operation that can draw need not: attention without dropout
+            if _state() != self._at:
+                self.refuse(
+                    "random numbers in a pass must come from a stream of the run's own, but the engine was given none. "
+                    "Give Engine(seeds=...), as Trainer does, or turn dropout off"
+                )
+            return
         number = self.jumps.setdefault(self._at, len(self.jumps) if jump else None)
         if number is not None:
             restarted(self.seed, number)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import torch
 
+from decrescendo.clipping.precision import SWITCHES
 from decrescendo.errors import UnsupportedModel
 
 _C, _BACKENDS = cast("Any", torch)._C, cast("Any", torch).backends
@@ -55,10 +56,11 @@ def is_traced() -> bool:
 def settings() -> tuple[object, ...]:
     """All that is known of them."""
     return (
-        torch.get_default_dtype(), _C._get_float32_matmul_precision(), is_flushing(), torch.get_num_threads(),
+        torch.get_default_dtype(), *(switch.fp32_precision for switch in SWITCHES), is_flushing(),
+        torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
         torch.is_anomaly_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
-        torch.get_default_device(), _BACKENDS.mkldnn.matmul.fp32_precision, _BACKENDS.mkldnn.enabled,
+        torch.get_default_device(), _BACKENDS.mkldnn.enabled,
         _BACKENDS.cudnn.enabled, _BACKENDS.cuda.flash_sdp_enabled(), _BACKENDS.cuda.math_sdp_enabled(),
         _BACKENDS.cuda.mem_efficient_sdp_enabled(),
     )  # fmt: skip
@@ -68,6 +70,7 @@ def settings() -> tuple[object, ...]:
 def settled() -> Generator[None]:
     """Refuse what changes them inside, and put back what is known how to."""
     before, dtype, threads = settings(), torch.get_default_dtype(), torch.get_num_threads()
+    flushing, deterministic = is_flushing(), torch.are_deterministic_algorithms_enabled()
     try:
         yield
     finally:
@@ -75,7 +78,7 @@ def settled() -> Generator[None]:
         if changed:
             torch.set_default_dtype(dtype)
             torch.set_num_threads(threads)
-            torch.set_flush_denormal(before[2] is True)
-            torch.use_deterministic_algorithms(before[4] is True)
+            torch.set_flush_denormal(flushing)
+            torch.use_deterministic_algorithms(deterministic)
     if changed:
         raise UnsupportedModel(CHANGED)

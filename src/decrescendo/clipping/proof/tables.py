@@ -198,12 +198,12 @@ def _ctc(call: Call) -> Label | Sequence[Label]:
     return signature(f"n,TnC,n*{lengths},n,n*->TnC" if backward else f"TnC,n*{lengths}->n,n*")(call)
 
 
-_QUERIES = "bhle,bhse,bhsv,bhls->bhlv,bhl"
+_QUERIES = "bhle,bhse,bhsv,bhls->bhlv,bhl*"
 _ATTENTIONS = {
     "flash_attention_for_cpu": (_QUERIES, "bhlv,bhle,bhse,bhsv,bhlv,bhl,bhls->bhle,bhse,bhsv"),
     "flash_attention": ("bhle,bhse,bhsv->bhlv,bhl", "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,_,_->bhle,bhse,bhsv"),
     "efficient_attention": (_QUERIES, "bhlv,bhle,bhse,bhsv,bhls,bhlv,bhl,_,_->bhle,bhse,bhsv,bhls"),
-    "cudnn_attention": (_QUERIES, "bhlv,bhle,bhse,bhsv,bhlv,bhl,_,_,bhls,_,_->bhle,bhse,bhsv"),
+    "cudnn_attention": (_QUERIES, "bhlv,bhle,bhse,bhsv,bhlv,bhl*,_,_,bhls,_,_->bhle,bhse,bhsv"),
 }  # fmt: skip
 
 
@@ -407,7 +407,7 @@ hardsigmoid_backward leaky_relu_backward elu_backward _to_copy copy copy_ clone 
 _prelu_kernel _prelu_kernel_backward native_dropout bernoulli
 polar complex angle hardshrink_backward softshrink_backward
 celu_backward mish_backward logit_backward huber softplus rsub fmod remainder where _masked_scale
-native_dropout_backward
+native_dropout_backward leaky_relu elu hardtanh
 normal poisson binomial _conj_physical mvlgamma special_zeta fused_dropout lift lift_fresh_copy detach_copy
 fake_quantize_per_tensor_affine_cachemask fake_quantize_per_tensor_affine_cachemask_backward
 _unsafe_view alias _test_check_tensor isclose
@@ -446,6 +446,7 @@ _SIGNATURES = {
     "embedding": "Vd,.->.d", "bucketize": ".,A->.", "isin": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
     "_sample_dirichlet": ".C->.C",
     "grid_sampler_2d": "nc*,n*->nc*", "grid_sampler_3d": "nc*,n*->nc*",
+    "cudnn_grid_sampler": "nc*,n*->nc*", "cudnn_grid_sampler_backward": "nc*,n*,nc*->nc*,n*",
     "grid_sampler_2d_backward": "nc*,nc*,n*->nc*,n*", "grid_sampler_3d_backward": "nc*,nc*,n*->nc*,n*",
     "im2col": "n*->n*", "col2im": "n*->n*", "native_channel_shuffle": "n*->n*", "channel_shuffle": "n*->n*",
     "pixel_shuffle": ".CAB->.CAB", "pixel_unshuffle": ".CAB->.CAB", "tril": ".AB->.AB", "triu": ".AB->.AB",
@@ -495,6 +496,7 @@ RULES: dict[str, Rule] = {
         for tail, text in zip(("", "_backward"), texts, strict=True)
     },
     "linalg_lstsq": _least_squares, "diag_embed": _diag_embed, "_ctc_loss": _ctc, "_ctc_loss_backward": _ctc,
+    "_cudnn_ctc_loss": _ctc,
     "_fake_quantize_learnable_per_tensor_affine": _quantised, "_cdist_backward": _distances_back,
     "_trilinear": _trilinear, "searchsorted": _searched,
     **dict.fromkeys(

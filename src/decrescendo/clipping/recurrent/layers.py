@@ -61,7 +61,7 @@ class Tape(Protocol):
         """Whether a tensor is a trainable parameter, or made from them alone."""
         ...
 
-    def packing(self, owners: Owners, sizes: tuple[int, ...] | None = None) -> Packing:
+    def packing(self, owners: Owners, device: torch.device, sizes: tuple[int, ...] | None = None) -> Packing:
         """How packed rows are padded, whose examples and whose numbers at each step these are."""
         ...
 
@@ -209,8 +209,9 @@ def run_recurrent(
             return func(*args, **kwargs)
         sizes = sizes_of(tape.watch, label, bound["batch_sizes"])
         with paused():
-            owners = label.owners or Owners(torch.cat([torch.arange(tape.batch)[:size] for size in sizes]))
-        packing = tape.packing(owners, sizes)
+            every = torch.arange(tape.batch, device=given.device)
+            owners = label.owners or Owners(torch.cat([every[:size] for size in sizes]))
+        packing = tape.packing(owners, given.device, sizes)
     elif not isinstance(label, Place):
         label = Place(1 if turned else 0)  # a constant beside states of the examples
     sequences = packing.sizes[0] if packing is not None else given.shape[1 if turned else 0]
@@ -219,7 +220,7 @@ def run_recurrent(
     place = label.moved(0)
     with paused():
         ranks = place if packing is None else tape.watch.owners(0, packing.order // (sequences // tape.batch))
-    moved = packing if place.owners is None or is_packed else tape.packing(place.owners)
+    moved = packing if place.owners is None or is_packed else tape.packing(place.owners, given.device)
     layout = Layout.of(place, tape.batch, moved)
     run = _Run(tape, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
     dtype = _output_dtype(func, bound, is_packed)
@@ -392,6 +393,6 @@ def _output_dtype(func: Callable[..., Any], bound: Mapping[str, Any], is_packed:
     settings = [bound[key] for key in ("params", "has_biases", "num_layers")]
     with torch.no_grad():
         if is_packed:
-            first = (given[:1], torch.ones(1, dtype=torch.long), one)
+            first = (given[:1], torch.ones(1, dtype=torch.long, device="cpu"), one)
             return func(*first, *settings, 0.0, False, bound["bidirectional"])[0].dtype
         return func(given[:1, :1], one, *settings, 0.0, False, bound["bidirectional"], True)[0].dtype

@@ -81,7 +81,7 @@ def sizes_of(watch: Watch, label: Place, sizes: Tensor) -> tuple[int, ...]:
     with paused():
         read = tuple(cast("list[int]", sizes.tolist()))
         units, rows = watch.units(label), sum(read)
-        example = torch.arange(units) if label.owners is None else label.owners.example.cpu()
+        example = torch.arange(units, device="cpu") if label.owners is None else label.owners.example.cpu()
         example = example.repeat_interleave(label.inner).repeat(label.outer)
         parts = [example[: max(size, 0)] for size in read]
         same = (
@@ -125,8 +125,8 @@ def padded_again(
     sizes = sizes_of(watch, label, batch_sizes)
     with paused():
         sequences, length = sizes[0], max(total_length, len(sizes))
-        lengths = (batch_sizes.unsqueeze(1) > torch.arange(sequences)).sum(0)
-        example = torch.arange(watch.count) if label.owners is None else label.owners.example
+        lengths = (batch_sizes.unsqueeze(1) > torch.arange(sequences, device="cpu")).sum(0)
+        example = torch.arange(watch.count, device="cpu") if label.owners is None else label.owners.example
         order = in_order(example[:sequences], watch.count)
         ranks = watch.owners(0, order.to(data.device) // (sequences // watch.count))
         slots = _slots(batch_sizes, length, data.device)

@@ -95,7 +95,7 @@ def sort_ids(
         return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1))
     # NumPy sorts plain numbers twenty times faster than torch sorts numbers with their places: both in one number.
     dtype = torch.int32 if int(ids.max()).bit_length() + bits < 32 else torch.int64
-    keys = (ids.to(dtype) << bits) + torch.arange(positions, dtype=dtype)
+    keys = (ids.to(dtype) << bits) + torch.arange(positions, dtype=dtype, device="cpu")
     cast("Any", keys.numpy()).sort(axis=1)
     return (keys >> bits).long(), (keys & (2**bits - 1)).long()
 

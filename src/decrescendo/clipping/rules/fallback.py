@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from decrescendo.clipping.clipped import accumulator
@@ -37,7 +38,7 @@ class FallbackKernel:
         return torch.cat([square_rows(gradients[slot]) for gradients in self._parts(d)])
 
     def scaled_sum(self, slot: int, d: Tensor, factors: Tensor) -> Tensor:
-        total, start = torch.zeros(()), 0
+        total, start = d.new_zeros(()), 0
         for gradients in self._parts(d):
             found = gradients[slot]
             added = scale_and_sum(found, factors[start : start + len(found)])
@@ -83,7 +84,8 @@ class FallbackKernel:
             return tuple(torch.stack(gradients) for gradients in zip(*made, strict=True))
 
         try:
-            with warnings.catch_warnings():
+            # Fused kernels of attention want layouts that an example under vmap need not have.
+            with warnings.catch_warnings(), sdpa_kernel([SDPBackend.MATH]):
                 # Operations that vmap runs one by one are slow, not wrong.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 try:
