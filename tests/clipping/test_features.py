@@ -1,5 +1,5 @@
-"""Real architectures, unmodified, and what people do with models: checkpointing, autocast, dict batches, several losses,
-adapters, random depth."""
+"""Real architectures, unmodified, and what people do with models: checkpointing, autocast, several losses, adapters,
+random depth."""
 
 from collections import UserDict
 from typing import Any
