@@ -4,8 +4,9 @@
     python benchmarks/gpu.py                    # on a machine with Python and torch, and nothing else
 
 Parts, each in processes of its own, within 25 minutes together: the tests marked ``gpu``; two processes on one device,
-by NCCL and by gloo; noise; the engine beside the peers that are installed, with memory. What there is goes to
-``results/gpu/report.json`` and ``report.md``. A part that cannot run says why. Without a device nothing is run.
+by NCCL and by gloo; noise; what of a step is the device's; the engine beside the peers that are installed, with memory.
+What there is goes to ``results/gpu/report.json`` and ``report.md``. A part that cannot run
+says why. Without a device nothing is run.
 
 Packages that are missing are replaced by empty ones, so that everything imports; what calls one fails, and says so.
 ``--device cpu`` rehearses the parts.
@@ -13,6 +14,7 @@ Packages that are missing are replaced by empty ones, so that everything imports
 
 import argparse
 import ast
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -289,7 +291,38 @@ def engine(device: str, seconds: float) -> dict[str, Any]:
     return found
 
 
-PARTS = {"tests": (tests, 0.2), "ranks": (ranks, 0.2), "noise": (noise, 0.1), "engine": (engine, 0.5)}
+def kernels(device: str, seconds: float) -> dict[str, Any]:
+    """What the device computes of a step, and what the step takes: the rest is Python, which hides behind kernels that
+    take longer."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    from benchmarks.engine.contenders import CONTENDERS, Setting
+    from benchmarks.engine.timing import WARM_UP, timed
+    from benchmarks.engine.workloads import workloads
+
+    del seconds
+    place = torch.device(device)
+    found: dict[str, Any] = {}
+    for name in ("transformer", "vit-tiny"):
+        setting = Setting(workloads(place)[name], place)
+        found[name] = {}
+        for contender in ("plain", "decrescendo"):
+            step = CONTENDERS[contender].make(setting)
+            for _ in range(WARM_UP):
+                step.step()
+            times = sorted(timed(step, place) for _ in range(5))
+            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+                timed(step, place)
+            busy = sum(event.self_device_time_total for event in seen.key_averages())
+            found[name][contender] = {"ms a step": times[2] * 1e3, "ms of kernels": busy / 1e3}
+    return found
+
+
+PARTS = {
+    "tests": (tests, 0.2), "ranks": (ranks, 0.2), "noise": (noise, 0.1), "kernels": (kernels, 0.1),
+    "engine": (engine, 0.4),
+}  # fmt: skip
 
 
 def page(report: dict[str, Any]) -> str:
@@ -309,8 +342,10 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=list(PARTS))
     parser.add_argument("--seconds", type=float, default=60 * MINUTES)
     arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    from benchmarks import measured_at
+
     if arguments.part:
-        sys.path.insert(0, str(ROOT))
         known = arguments.part
         backend = known.partition("-")[2]
         found = (
@@ -334,6 +369,8 @@ def main() -> None:
             "device": torch.cuda.get_device_name() if arguments.device == "cuda" else arguments.device,
             "torch": torch.__version__, "python": sys.version.split()[0], "not installed": missing, "parts": {},
         }  # fmt: skip
+        with contextlib.suppress(OSError, subprocess.SubprocessError):  # a copy without its history
+            report |= measured_at()
         for known in arguments.parts:
             share = PARTS[known][1] * arguments.seconds
             report["parts"][known] = part(known, arguments.device, share, environment)

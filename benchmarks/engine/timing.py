@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.engine.checking import TOLERANCE, reference_sum, relative_error
+from benchmarks.engine.checking import TOLERANCE, TOLERANCE_ON_GPU, reference_sum, relative_error
 from benchmarks.engine.contenders import CONTENDERS, Missing, Refused, Setting, Step
 
 WARM_UP = 3
@@ -50,7 +50,10 @@ def measure(setting: Setting, names: list[str], *, rounds: int, seconds: float) 
         print(f"{setting.workload.name}, {name}: {entry.status}{first}", file=sys.stderr, flush=True)
     running = {name: entry.step for name, entry in entries.items() if entry.step is not None}
     times = in_turns(running, setting.device, rounds=rounds, seconds=seconds)
-    return {name: _report(entry, times.get(name), times["plain"]) for name, entry in entries.items()}
+    return {
+        name: _report(entry, times.get(name), times["plain"], on_gpu=setting.device.type == "cuda")
+        for name, entry in entries.items()
+    }
 
 
 def timed(step: Step, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
@@ -114,7 +117,7 @@ def in_turns(
     return times
 
 
-def _report(entry: Entry, seconds: list[float] | None, plain: list[float]) -> dict[str, Any]:
+def _report(entry: Entry, seconds: list[float] | None, plain: list[float], *, on_gpu: bool) -> dict[str, Any]:
     report: dict[str, Any] = {"status": "measured" if seconds else entry.status}
     if entry.reason:
         report["reason"] = entry.reason
@@ -122,7 +125,7 @@ def _report(entry: Entry, seconds: list[float] | None, plain: list[float]) -> di
         report["rewritten"] = entry.step.rewritten
     if entry.error is not None:
         report["relative error"] = entry.error
-        report["same work"] = entry.error <= TOLERANCE
+        report["same work"] = entry.error <= (TOLERANCE_ON_GPU if on_gpu else TOLERANCE)
     if entry.first is not None:
         report["first step, seconds"] = entry.first
     if seconds:
