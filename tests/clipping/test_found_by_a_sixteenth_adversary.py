@@ -1,7 +1,7 @@
 """What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile.
 
 And a seventeenth: memory that others than torch know of, and what a program keeps of the shape of others' examples. An
-eighteenth and a nineteenth: what a program keeps anywhere, and code that torch or the engine calls by itself.
+eighteenth to a twenty-first: what a program keeps anywhere, and code that torch or the engine calls by itself.
 """
 
 import ctypes
@@ -1193,3 +1193,170 @@ class TestATwentieth:
 
         with pytest.raises(UnsupportedModel, match="must not be made where gradients are off"):
             Engine(nn.Linear(3, 1), loss).clipped_sum(data(), 1.0)
+
+
+class Kept(nn.Module):
+    """Rows of four features are counted in some place; those of five are turned by what lies there."""
+
+    def __init__(self, put: Callable[[Any, int], object], got: Callable[[Any], bool]) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 1), nn.Linear(5, 1)
+        self.register_buffer("mask", torch.ones(3))
+        self.frozen, self.one = nn.Parameter(torch.ones(2), requires_grad=False), torch.ones(2)
+        self.put, self.got = put, got
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[1] == 4:
+            self.put(self, len(x))
+            return self.a(x)
+        return self.b(x) * (-1.0 if self.got(self) else 1.0)
+
+
+def _put_grad(m: Any, n: int) -> None:
+    m.frozen.grad = m.one if n == ROWS else None
+
+
+PLACES: dict[str, tuple[Callable[[Any, int], object], Callable[[Any], bool]]] = {
+    "an attribute of a buffer": (
+        lambda m, n: setattr(m.mask, "length", n), lambda m: getattr(m.mask, "length", 0) == ROWS
+    ),
+    "a buffer of none": (lambda m, n: m.register_buffer(f"n{n}", None), lambda m: f"n{ROWS}" in m._buffers),
+    "a parameter of none": (
+        lambda m, n: m.register_parameter(f"n{n}", None), lambda m: f"n{ROWS}" in m._parameters
+    ),
+    "a frozen parameter's gradient": (_put_grad, lambda m: m.frozen.grad is not None),
+    "what is not saved": (
+        lambda m, n: m._non_persistent_buffers_set.add(str(n)),
+        lambda m: str(ROWS) in m._non_persistent_buffers_set,
+    ),
+    "a kind of hooks": (
+        lambda m, n: setattr(m, "_is_full_backward_hook", n == ROWS or None), lambda m: m._is_full_backward_hook
+    ),
+}  # fmt: skip
+
+
+def squares(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).square().sum(1) + model(x).sum(1)
+
+
+class TestATwentyFirst:
+    def test_ids_that_are_said_to_be_unique_are_compared_with_those_of_others(self) -> None:
+        known = torch.arange(200)
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor], unique: bool) -> Tensor:
+            x, ids = batch
+            return model(x).squeeze(1) * torch.isin(ids, known, assume_unique=unique).any(1)
+
+        batch = torch.ones(ROWS, 1), torch.arange(8 * ROWS).reshape(ROWS, 8)
+        model = nn.Linear(1, 1)
+        assert (
+            Engine(model, functools.partial(loss, unique=False)).clipped_sum(batch, 1.0).diagnostics.examples
+            == 8
+        )
+        with pytest.raises(UnsupportedModel, match="said to be unique"):
+            Engine(model, functools.partial(loss, unique=True)).clipped_sum(batch, 1.0)
+
+    @pytest.mark.parametrize(
+        ("name", "target"),
+        [
+            ("multi_margin_loss", torch.zeros(ROWS).long()),
+            ("multilabel_margin_loss", torch.tensor([[1, -1, -1, -1]])),
+        ],
+    )
+    def test_a_mean_whose_gradient_divides_by_itself_is_refused(self, name: str, target: Tensor) -> None:
+        def loss(model: nn.Module, x: Tensor, reduction: str) -> Tensor:
+            inner = x.clone().requires_grad_()
+            wanted = target[: len(x)] if target.dim() == 1 else target.expand(len(x), -1)
+            found = getattr(nn.functional, name)(inner, wanted, reduction=reduction).sum()
+            return model(x + torch.autograd.grad(found, inner)[0]).sum(1)
+
+        model, x = nn.Linear(4, 1), torch.randn(ROWS, 4)
+        assert (
+            Engine(model, functools.partial(loss, reduction="sum")).clipped_sum(x, 1.0).diagnostics.examples
+            == 8
+        )
+        with pytest.raises(UnsupportedModel, match="mean over the batch"):
+            Engine(model, functools.partial(loss, reduction="mean")).clipped_sum(x, 1.0)
+
+    @pytest.mark.parametrize("kept", [setattr, lambda m, name, value: m.register_buffer(name, value)])
+    def test_two_numbers_that_were_one_are_still_two(
+        self, kept: Callable[[Any, str, Tensor], object]
+    ) -> None:
+        """What torch.jit makes is known by its value; what is there in several passes, by where it is."""
+
+        class Annealed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(4, 1)
+                for name in ("small", "large"):
+                    kept(self, name, torch.tensor(1.0))
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.layer(x) * (self.small if len(x) < ROWS else self.large)
+
+        model, x = Annealed(), torch.randn(ROWS, 4)
+        engine = Engine(model, squares)
+        engine.clipped_sum(x[:6], 1.0)
+        model.small.fill_(-1.0)
+        engine.clipped_sum(x[:7], 1.0)
+        with pytest.raises(UnsupportedModel, match="got other arguments of mul"):
+            engine.clipped_sum(x, 1.0)
+
+    @pytest.mark.parametrize("place", PLACES)
+    def test_every_place_in_a_module_is_looked_at(self, place: str) -> None:
+        engine = Engine(Kept(*PLACES[place]), squares)
+        engine.clipped_sum(torch.randn(ROWS, 4), 1.0)
+        engine.clipped_sum(torch.randn(6, 5), 1.0)
+        assert any("is no other for other examples" in sentence for sentence in engine.assumptions)
+
+    def test_two_things_of_one_name_are_two(self) -> None:
+        """What a function closes over, and an attribute of it."""
+        seen = 0
+
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            nonlocal seen
+            if x.shape[1] == 4:
+                seen = len(x)
+                return model[0](x).sum(1)
+            return model[1](x).sum(1) * (-1.0 if seen == ROWS else 1.0)
+
+        loss.seen = 1  # type: ignore[attr-defined]
+        engine = Engine(nn.ModuleList([nn.Linear(4, 1), nn.Linear(5, 1)]), loss)
+        engine.clipped_sum(torch.randn(ROWS, 4), 1.0)
+        engine.clipped_sum(torch.randn(6, 5), 1.0)
+        assert "what is kept in loss.seen is no other for other examples or another number of passes" in (
+            engine.assumptions
+        )
+
+    def test_what_another_engine_left_in_a_model_or_a_loss_is_said(self) -> None:
+        model, x = nn.Linear(4, 1), torch.randn(ROWS, 4)
+        kept: dict[str, bool] = {}
+
+        def first(model: Any, x: Tensor) -> Tensor:
+            model.full = len(x) == ROWS
+            return squares(model, x)
+
+        def second(model: Any, x: Tensor) -> Tensor:
+            return squares(model, x) * (-1.0 if model.full else 1.0)
+
+        def both(model: nn.Module, x: Tensor) -> Tensor:
+            return squares(model, x) * (-1.0 if kept.setdefault("full", len(x) == ROWS) else 1.0)
+
+        Engine(model, first).clipped_sum(x, 1.0)
+        engine = Engine(model, second)
+        engine.clipped_sum(x[:6], 1.0)
+        assert engine.assumptions == (
+            "what is kept in Linear.full is no other for other examples or another number of passes",
+        )
+        Engine(nn.Linear(4, 1), both).clipped_sum(x, 1.0)
+        engine = Engine(nn.Linear(4, 1), both)
+        engine.clipped_sum(x[:6], 1.0)
+        assert any("loss.kept" in sentence for sentence in engine.assumptions)
+
+    def test_two_engines_of_one_model_and_loss_suppose_nothing(self) -> None:
+        model, x = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1), nn.Linear(3, 1)), torch.randn(ROWS, 4)
+        for mode in (True, False, True):
+            model.train(mode)
+            engine = Engine(model, squares, seeds=lambda: 1)
+            engine.clipped_sum(x, 1.0)
+            assert engine.assumptions == ()

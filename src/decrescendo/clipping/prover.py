@@ -32,7 +32,14 @@ from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.operations import REJECTING
-from decrescendo.clipping.proof.remembered import BEYOND, Numbers, following, moved, numbers_of
+from decrescendo.clipping.proof.remembered import (
+    BEYOND,
+    Numbers,
+    following,
+    moved,
+    numbers_of,
+    since_another,
+)
 from decrescendo.clipping.proof.script import Script, comparable
 from decrescendo.clipping.proof.storage import key_of
 from decrescendo.clipping.proof.surroundings import settled
@@ -161,6 +168,7 @@ class Prover:
         kept = numbers_of(self._model, self._loss, self.memory.stale) if self._script is None else None
         if self._began is None and kept is not None:
             self._began = kept
+            self._say(since_another(self._model, self._loss, self.memory.stale))
             if self.told is not None:
                 self.told.update(comparable(kept))
         while True:
@@ -253,11 +261,14 @@ class Prover:
         names = self._changed if kept is None else {n for n in self._changed if n.endswith(".training")}
         names = names if kept is None else names | moved(self._began, kept)
         names |= {BEYOND} & now.keys()
+        self._say(names)
+        return bool(names)
+
+    def _say(self, names: Iterable[str]) -> None:
         self.memory.assumed |= {
             f"what is kept in {name} is no other for other examples or another number of passes"
             for name in names
         }
-        return bool(names)
 
     def _check_kept(self) -> None:
         """Whether a program keeps how many examples there were: a pass that is another one then may be so by that."""

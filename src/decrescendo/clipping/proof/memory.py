@@ -86,12 +86,15 @@ class Memory:
         # Stretches of constants' memory that others than torch may write to, by storage and place in it, which passes
         # before this one have used.
         self._shared: dict[_Stretch, object] = {}
-        # Constants of one number, by storage.
+        # Constants of one number, by storage; and those of several passes.
         self._held: set[int] = set()
+        self.lasting: set[int] = set()
 
     def hold(self, tensor: Tensor, key: int) -> None:
-        """No other storage is to have the key of this constant, as scripts name it."""
-        if key not in self._held:
+        """No other storage is to have the key of this constant, which a pass has met, as scripts name it."""
+        if key in self._held:
+            self.lasting.add(key)
+        else:
             cast("Any", tensor.untyped_storage())._weak_ref()
             self._held.add(key)
 
@@ -103,6 +106,7 @@ class Memory:
         for key in gone:
             _STORAGE._free_weak_ref(key)
             self._held.discard(key)
+            self.lasting.discard(key)
         return bool(gone)
 
     def shared(self) -> dict[_Stretch, object]:
@@ -296,6 +300,8 @@ class Labels:
     held: list[Tensor] = field(default_factory=list[Tensor])
     # Storages that Python can read and write behind torch's back.
     exposed: set[int] = field(default_factory=set[int])
+    # Constants of one number that were met in this pass.
+    numbers: set[int] = field(default_factory=set[int])
     # Whether data selected rows in this pass.
     counting: bool = False
     _next: int = 0
@@ -501,8 +507,10 @@ class Labels:
         known = self.views.get(key)
         foreign = known is None and birth == key > 0 and key not in self.weights
         if foreign and not tensor.dim() and tensor.device.type == "cpu":
-            self.memory.hold(tensor, key)
-            return Number(key, content_of(tensor), place)
+            if key not in self.numbers:
+                self.numbers.add(key)
+                self.memory.hold(tensor, key)
+            return Number(key, content_of(tensor), place, self.memory.lasting)
         return (birth, *place) if known is None or place not in known else known[place]
 
     def _look(self, tensor: Tensor, key: int) -> None:

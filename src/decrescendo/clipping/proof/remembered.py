@@ -10,12 +10,13 @@ import itertools
 import operator
 import queue
 import random
+import re
 import sys
 import threading
 import warnings
 import weakref
 from array import array
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from datetime import date, time, timedelta
@@ -37,7 +38,7 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.proof.storage import content_of, key_of, state_of
-from decrescendo.clipping.proof.whose import is_made_in_python, is_own, is_program, wrapped_by
+from decrescendo.clipping.proof.whose import is_made_in_python, is_own, is_program, told_of, wrapped_by
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
@@ -61,7 +62,7 @@ _SPOKEN = ("__doc__", "__annotations__")
 _TEXTS = (str, bytes, bytearray, array)
 _ITEMS = (list, tuple, set, frozenset, deque)
 _TORCHS = frozenset(vars(nn.Module()))
-_HOOKS = frozenset(name for name in _TORCHS if name.endswith("_hooks")) | {"_modules"}
+_HOOKS = frozenset(name for name in _TORCHS if "_hook" in name) | {"_modules", "_non_persistent_buffers_set"}
 # What C code keeps where no attribute leads: random numbers, places in files and arrays, calls that were counted.
 _STATES: dict[type, Callable[[Any], object]] = {
     random.Random: lambda value: hash(value.getstate()),
@@ -83,6 +84,8 @@ _CONSTANTS = (
 )  # fmt: skip
 _KEYS = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _SHARING = "torch.distributed."
+# torch writes down in these how they are called.
+_OPERATIONS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
 
 
 def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = None) -> Numbers:
@@ -94,6 +97,7 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
     """
     found: Numbers = {}
     seen: dict[int, tuple[str, object]] = {}
+    again = Counter[str]()
     own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
     # Modules come last: of each, what has a name that some function uses.
@@ -109,6 +113,9 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
             modules.clear()
             continue
         name, value = left.popleft()
+        if name:  # two things may have one name: what a function closes over, and an attribute of it
+            again[name] += 1
+            name = name if again[name] == 1 else f"{name} ({again[name]})"
         if isinstance(value, ModuleType):
             if not is_closed(value) and id(value) not in seen:
                 seen[id(value)] = name, value
@@ -167,6 +174,32 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
     if left:
         found[BEYOND] = True
     return found
+
+
+# What the models and losses of all engines had when a first one looked, by their identity.
+_NO_MODEL = nn.Module()
+_FIRST: dict[int, tuple[weakref.ref[object], Numbers]] = {}
+
+
+def since_another(model: nn.Module, loss: object, stale: Container[int]) -> set[str]:
+    """What is kept in another way than when another engine saw this model, or this loss, first: the passes of that one
+    may have left it there."""
+    found: set[str] = set()
+    for value, now in (
+        (model, numbers_of(model, None, stale)),
+        (loss, numbers_of(_NO_MODEL, loss, stale)),
+    ):
+        try:
+            held = weakref.ref(value, functools.partial(_drop, id(value)))
+        except TypeError:
+            continue
+        before = _FIRST.setdefault(id(value), (held, now))[1]
+        found |= moved(before, now)
+    return {name for name in found if not name.endswith(".training")}
+
+
+def _drop(key: int, _: object) -> None:
+    _FIRST.pop(key, None)
 
 
 def _which(value: object, stale: Container[int]) -> object:
@@ -282,7 +315,8 @@ def moved(before: Numbers, now: Numbers) -> set[str]:
 
 
 def _plain(name: str) -> str:
-    return name[len("len(") : -1] if name.startswith("len(") else name.rstrip()
+    name = name[len("len(") : -1] if name.startswith("len(") else name.rstrip()
+    return re.sub(r" \(\d+\)", "", name)
 
 
 def _dots(name: str) -> Iterator[int]:
@@ -304,6 +338,8 @@ def is_closed(value: object) -> bool:
         return not is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
     if type(value).__module__.startswith(_SHARING) and not isinstance(value, nn.Module):
         return True  # parts of parameters, put together for a while and given up again
+    if isinstance(value, _OPERATIONS):
+        return True
     return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
 
@@ -342,7 +378,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
             *spoken,
             ("", value.__defaults__),
             ("", value.__kwdefaults__),
-            ("", value.__dict__),
+            ("", told_of(value)),
         ]
     if isinstance(value, ModuleType):
         return []  # of which the names that functions use say what is looked at
@@ -371,10 +407,15 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         (name, item) for name, item in list(held.items()) if name not in aside or (item and name in _HOOKS)
     ]
     if aside:
-        own = cast(
-            "dict[str, nn.Parameter | None]", held.get("_parameters", {})
-        ).items()  # scripted ones have none
-        named += [(name, item) for name, item in own if item is not None and item.__dict__]
+        for kind in ("_parameters", "_buffers"):  # scripted ones have none
+            own = cast("dict[str, Tensor | None]", held.get(kind, {}))
+            named += [(name, item) for name, item in own.items() if item is not None and item.__dict__]
+            named.append((kind, tuple(name for name, item in own.items() if item is None)))
+            named += [
+                (f"{name}.grad", item.grad)
+                for name, item in own.items()
+                if item is not None and not item.requires_grad and item.is_leaf and item.grad is not None
+            ]
     return [*named, *entries]
 
 

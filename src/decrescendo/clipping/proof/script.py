@@ -21,22 +21,28 @@ PACKED: tuple[object, ...] = ("packed",)
 
 
 class Number(NamedTuple):
-    """A constant of one number that no operation of the pass gave: the same one, or one of the same value (what
-    torch.jit makes of a number is there with no operation that shows, and elsewhere in each pass)."""
+    """A constant of one number that no operation of the pass gave: the same one; or, if none of the two is there in
+    several passes, one of the same value (torch.jit makes a number with no operation that shows, anew in each pass).
+
+    ``lasting``: keys of what was there in several passes; one set for all.
+    """
 
     key: int
     content: object
     place: tuple[object, ...]
+    lasting: set[int]
 
     def alike(self, other: object) -> bool:
         """
-        >>> one = Number(7, 2.0, ())
-        >>> one.alike(Number(9, 2.0, ())), one.alike(Number(7, 3.0, ())), one.alike(Number(9, 3.0, ()))
-        (True, True, False)
+        >>> one = Number(7, 2.0, (), {8})
+        >>> [one.alike(Number(key, value, (), {8})) for key, value in ((9, 2.0), (7, 3.0), (9, 3.0), (8, 2.0))]
+        [True, True, False, False]
         """
         if not isinstance(other, Number) or self.place != other.place:
             return False
-        return self.key == other.key or self.content == other.content
+        if self.key == other.key:
+            return True
+        return self.content == other.content and self.lasting.isdisjoint((self.key, other.key))
 
 
 class Event(NamedTuple):
@@ -173,7 +179,7 @@ class Script:
 
         def told(wire: object) -> object:
             if isinstance(wire, Number):
-                return told((wire.key, *wire.place))
+                return told((wire.key, wire.content, *wire.place))
             if isinstance(wire, frozenset):
                 return [told(number) for number in sorted(cast("frozenset[int]", wire))]
             if isinstance(wire, tuple) and wire and isinstance(wire[0], int):

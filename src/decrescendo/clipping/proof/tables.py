@@ -319,6 +319,29 @@ def _loss_backward(call: Call) -> Label:
     return label
 
 
+def _mean_backward(rule: Rule) -> Rule:
+    """The gradient of a loss whose kernel divides by the number of examples itself, where the loss is their mean."""
+
+    def backward(call: Call) -> Label | Sequence[Label]:
+        if call.args.get("reduction", 1) == 1 and _holds_rows(call):
+            return call.mixed("a mean over the batch depends on the number of examples")
+        return rule(call)
+
+    return backward
+
+
+def _holds_rows(call: Call) -> bool:
+    labels = [call.label(tensor) for tensor in call.tensors if tensor is not None]
+    return any(isinstance(label, Place) for label in labels)
+
+
+def _isin(call: Call) -> Label | Sequence[Label]:
+    """Each id is looked up by itself; but where all are said to be different, they are sorted together."""
+    if call.args.get("assume_unique") and _holds_rows(call):
+        return call.mixed("ids that are said to be unique are compared with those of other examples")
+    return signature(".,A->.")(call)
+
+
 def _nll(call: Call) -> Label | Sequence[Label]:
     two = "*" if "2d" in call.name else ""
     reduction = call.args["reduction"]
@@ -443,7 +466,7 @@ _SIGNATURES = {
     "addmv": "+,ik,k->i", "dot": "k,k->", "vdot": "k,k->", "addr": "+,i,j->ij", "linear": ".k,ok,o->.o",
     "addbmm": "+,bik,bkj->ij", "_addmm_activation": "+,ik,kj->ij",
     "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr",
-    "embedding": "Vd,.->.d", "bucketize": ".,A->.", "isin": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
+    "embedding": "Vd,.->.d", "bucketize": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
     "_sample_dirichlet": ".C->.C",
     "grid_sampler_2d": "nc*,n*->nc*", "grid_sampler_3d": "nc*,n*->nc*",
     "cudnn_grid_sampler": "nc*,n*->nc*", "cudnn_grid_sampler_backward": "nc*,n*,nc*->nc*,n*",
@@ -453,8 +476,7 @@ _SIGNATURES = {
     "fractional_max_pool2d": ".AB,.C->.AB,.AB", "fractional_max_pool2d_backward": ".AB,.AB,.AB->.AB",
     "fractional_max_pool3d": ".ABC,.D->.ABC,.ABC", "fractional_max_pool3d_backward": ".ABC,.ABC,.ABC->.ABC",
     "affine_grid_generator": "n*->n*", "affine_grid_generator_backward": "n*->n*",
-    "multi_margin_loss": "nC,n,C->n", "multi_margin_loss_backward": "n,nC,n,C->nC",
-    "multilabel_margin_loss_forward": "nC,nC->n,nC", "multilabel_margin_loss_backward": "n,nC,nC,nC->nC",
+    "multi_margin_loss": "nC,n,C->n", "multilabel_margin_loss_forward": "nC,nC->n,nC",
     "linalg_inv_ex": ".AB->.AB,.", "linalg_cholesky_ex": ".AB->.AB,.", "_linalg_det": ".AB->.,.AB,.A",
     "_linalg_slogdet": ".AB->.,.,.AB,.A", "_linalg_eigh": ".AB->.A,.AB", "linalg_eig": ".AB->.A,.AB",
     "_linalg_svd": ".AB->.AB,.A,.AB", "linalg_qr": ".AB->.AB,.AB", "linalg_lu_factor_ex": ".AB->.AB,.A,.",
@@ -507,6 +529,8 @@ RULES: dict[str, Rule] = {
         ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "binary_cross_entropy_backward",
          "soft_margin_loss_backward"), _loss_backward
     ),
+    "multi_margin_loss_backward": _mean_backward(signature("n,nC,n,C->nC")),
+    "multilabel_margin_loss_backward": _mean_backward(signature("n,nC,nC,nC->nC")), "isin": _isin,
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward"), _nll),
     **dict.fromkeys(("_linalg_solve_ex", "linalg_solve_triangular", "linalg_lu_solve"), _solve),
     **indexing.RULES, **packed.RULES,

@@ -75,9 +75,14 @@ def code_of(function: object) -> CodeType | None:
     return function.__code__ if isinstance(function, FunctionType) else None
 
 
+def told_of(function: FunctionType) -> dict[str, object]:
+    """The attributes of a function, but for those in which torch writes down that it was called."""
+    return {key: item for key, item in function.__dict__.items() if not key.startswith("__dynamo")}
+
+
 def wrapped_by(function: FunctionType) -> list[object]:
     """The functions that one of a library holds: those that its decorators (`torch.no_grad`, `torch.compile`) wrap."""
-    held = list(function.__dict__.values())
+    held = list(told_of(function).values())
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # an empty one
             held.append(cell.cell_contents)
