@@ -83,6 +83,7 @@ def test_a_slope_is_that_of_a_line_through_logarithms(private: float, words: str
         assert benchmark.verdict(**found) == words
 
 
+@pytest.mark.slow
 def test_the_page_of_growth_says_what_is_left_out(tmp_path: Path) -> None:
     benchmark = importlib.import_module("benchmarks.growth")
     sizes = {"batch": benchmark.BATCHES, "parameters": (10**4, 10**5, 10**6, 10**7, 10**8)}

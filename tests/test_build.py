@@ -55,6 +55,7 @@ def build(hook: Any) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 @compiler
 def test_each_library_is_compiled_and_the_wheel_is_for_this_platform(hook: Any) -> None:
     data = build(hook)

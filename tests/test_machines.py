@@ -65,6 +65,7 @@ def test_a_leg_is_another_machine(leg: str, seen: str, tmp_path: Path) -> None:
     assert re.fullmatch(rf"{leg}: passed in \d+ s: 1 passed in [\d.]+s\n", done.stdout)
 
 
+@pytest.mark.slow
 def test_the_locked_leg_cannot_write_above_the_checkout_or_says_why_it_is_skipped(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     done = play("locked", f"not os.access({str(ROOT.parent)!r}, os.W_OK)", tmp_path)
@@ -72,6 +73,7 @@ def test_the_locked_leg_cannot_write_above_the_checkout_or_says_why_it_is_skippe
     assert "passed" in done.stdout or machines.LOCKED in done.stdout
 
 
+@pytest.mark.slow
 def test_a_red_leg_is_named_with_its_test_and_how_to_run_it_again(tmp_path: Path) -> None:
     done = play("time-zone", "time.tzname[0] == 'CET'", tmp_path)
     assert done.returncode == 1

@@ -252,6 +252,7 @@ class TestEdges:
         assert 0.2 * epsilon < lower <= upper < 8 * epsilon
         assert upper - lower <= 1e-3 * upper
 
+    @pytest.mark.slow
     def test_a_million_steps_of_a_smooth_curve(self) -> None:
         lower, upper = Pld().bracket(Ledger.of(np.linspace(1.4, 1.1, 1_000_000), 1e-4), 1e-7)
         assert upper - lower <= 1e-3 * upper

@@ -335,6 +335,7 @@ class TestManyRates:
         assert 0 < lower <= upper
         assert upper - lower <= 1e-3 * upper
 
+    @pytest.mark.slow
     def test_rates_that_are_almost_one_cost_as_much_as_that_one(self) -> None:
         rate = 0.01 * (1 + 1e-9 * np.arange(50))
         one = Pld().bracket(Ledger([Release(0.01, 1.0, 50)]), DELTA)

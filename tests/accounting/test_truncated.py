@@ -188,6 +188,7 @@ def test_splitting_and_ordering_releases_change_no_price(
     assert parts + rest == whole
 
 
+@pytest.mark.slow
 def test_a_promise_by_plain_pld_is_below_the_least_that_can_be_right() -> None:
     run, budget = RUN.cut(60_000, 335), Budget(2.0, 1e-6)
     right, wrong = Truncated().certify(run, budget), Pld().certify(RUN, budget)

@@ -192,6 +192,7 @@ class TestManyRuns:
         whole = PrivacyCurve(attack.plan.ledger.cut(1, None))
         assert PrivacyCurve(attack.plan.ledger).excess(0.1, 0.2) < whole.excess(0.1, 0.2)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "make",
         [

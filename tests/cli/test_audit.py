@@ -70,6 +70,7 @@ def test_the_plan_that_is_shown_is_the_one_that_is_attacked(invoke: Invoke) -> N
     assert "made for it" not in invoke("audit", *SMALL, "--canaries", 40, *QUICK).output
 
 
+@pytest.mark.slow
 def test_an_audit_is_written_into_the_ledger_of_the_rows_it_trains_on(invoke: Invoke, tmp_path: Path) -> None:
     store = tmp_path / "digits.db"
     Store.create(store, Budget(5.0, 1e-4), dataset="digits", rows=1438).close()

@@ -12,6 +12,7 @@ from decrescendo.errors import InvalidValue
 from .conftest import Invoke
 
 
+@pytest.mark.slow
 def test_what_was_declared_stays_when_an_audit_is_added(invoke: Invoke, tmp_path: Path) -> None:
     invoke("train", "digits", "--epsilon", 4, "--steps", 2, "--out", "run", "--seed", 0)
     (tmp_path / "d.toml").write_text('data = "visits of 2019"', encoding="utf-8")

@@ -114,6 +114,7 @@ def test_a_loss_is_called_a_loss_and_one_seed_decides_nothing() -> None:
     assert "a tie" in demo.conclusion(outcomes([0.9, 0.9], [0.9, 0.9], [0.9, 0.9]))
 
 
+@pytest.mark.slow
 def test_the_demonstration_runs_end_to_end(tmp_path: Path) -> None:
     console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
     found = demo.demonstrate(tmp_path, console, seeds=(0, 1), steps=4)

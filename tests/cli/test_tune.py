@@ -40,6 +40,7 @@ def here(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     return tmp_path
 
 
+@pytest.mark.slow
 def test_public_data_are_searched_and_the_recipe_is_trained_by(invoke: Invoke, here: Path) -> None:
     result = invoke(*PUBLIC, *SMALL, "--trials", 3, "--vary", "batch=70,140")
     assert result.exit_code == 0, result.output

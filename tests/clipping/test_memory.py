@@ -69,6 +69,7 @@ def test_the_size_that_worked_is_remembered() -> None:
     assert model.seen == [16, 16, 16, 16]
 
 
+@pytest.mark.slow
 def test_one_example_that_does_not_fit_is_an_error_that_says_so() -> None:
     model = Greedy(0, MESSAGES[1])
     with pytest.raises(OutOfMemory, match="one example alone must fit"):

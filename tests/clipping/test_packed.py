@@ -261,6 +261,7 @@ def test_bags_of_a_batch_in_one_are_refused() -> None:
         Engine(model, loss).check((torch.randint(WORDS, (5, 4)), torch.randint(3, (5,))))
 
 
+@pytest.mark.slow
 def test_no_row_for_every_word_and_example_is_held() -> None:
     """A vocabulary of a million: (batch, vocabulary, dim) would be 4 GB."""
     model = nn.Sequential(nn.EmbeddingBag(1_000_000, 16, mode="mean"), nn.Linear(16, 3))

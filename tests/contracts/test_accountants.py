@@ -47,6 +47,7 @@ CASES = [
         Truncated(Rdp()),
         Ledger([Release(0.01, 1.1, 20), Release(0.02, 0.9, 5), Release(0.01, 1.5)]).cut(10_000, 290),
         id="Truncated",
+        marks=pytest.mark.slow,
     ),
     pytest.param(Zcdp(), Ledger([Release(0.01, 20.0, 20), Release(1.0, 30.0, 5)]), id="Zcdp"),
     pytest.param(

@@ -79,6 +79,7 @@ def test_an_lstm_in_two_processes() -> None:
     check(2, "LSTM of the tutorial", "dynamic")
 
 
+@pytest.mark.slow
 def test_empty_shares_and_empty_batches_are_steps() -> None:
     """One row is expected in a batch: of four shares most are empty, and some batches are."""
     expected = alone("CNN", "constant", True, 1.0)

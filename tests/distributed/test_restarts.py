@@ -78,6 +78,7 @@ def test_another_number_of_ranks_goes_on_from_a_checkpoint(shared: Path, tmp_pat
         np.testing.assert_allclose(outcome.value["weights"][name], value, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_steps_done_again_by_another_number_of_ranks_are_refused(tmp_path: Path) -> None:
     """Their sums are rounded otherwise: the same noise would meet another sum."""
     run_ranks("trained", 2, folder=str(tmp_path), kill=(1, 3, False))

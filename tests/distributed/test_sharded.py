@@ -38,6 +38,7 @@ def test_an_lstm_in_parts() -> None:
     check(2, "LSTM of the tutorial", "dynamic", shard="all")
 
 
+@pytest.mark.slow
 def test_two_modules_that_share_a_parameter_are_given_to_one_call() -> None:
     check(2, "tied", "dynamic", shard="all")
 

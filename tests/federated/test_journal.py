@@ -298,6 +298,7 @@ def test_a_journal_has_one_server(tmp_path: Path) -> None:
     again.close()
 
 
+@pytest.mark.slow
 def test_a_killed_process_lets_go_of_its_journal(tmp_path: Path) -> None:
     held = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, stdin=subprocess.PIPE

@@ -83,6 +83,7 @@ def inputs_only(data: Any) -> Any:
 # The three trainings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_bert_on_ragged_text_by_the_mixin_is_the_plain_trainers_run(tmp_path: Path, workers: int) -> None:
     trainer = classifier(tmp_path, dataloader_num_workers=workers)
@@ -99,6 +100,7 @@ def test_a_bert_on_ragged_text_by_the_mixin_is_the_plain_trainers_run(tmp_path: 
     assert trainer.run.diagnostics == run.diagnostics
 
 
+@pytest.mark.slow
 def test_a_plan_for_people_asks_whose_each_row_is(tmp_path: Path) -> None:
     person = {"unit": dc.Unit.PERSON, "examples_per_person": 2}
     plan = replace(PLAN, budget=replace(PLAN.budget, **person), guarantee=replace(PLAN.guarantee, **person))
@@ -200,6 +202,7 @@ class Steps(transformers.TrainerCallback):
         self.rates.append(rest["optimizer"].param_groups[0]["lr"])
 
 
+@pytest.mark.slow
 def test_scheduler_callbacks_and_saving_are_the_trainers_own_and_logs_are_public(tmp_path: Path) -> None:
     seen = Steps()
     trainer = classifier(tmp_path, lr_scheduler_type="linear", save_strategy="steps", save_steps=2)
@@ -218,6 +221,7 @@ def test_scheduler_callbacks_and_saving_are_the_trainers_own_and_logs_are_public
     assert state["num_input_tokens_seen"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, Secure()])
 def test_an_empty_batch_is_a_step_of_the_trainer_too(tmp_path: Path, seed: Any) -> None:
     plan = plan_of((1.0,) * 4, (1.0,) * 4, batch=0.1)
@@ -248,6 +252,7 @@ def test_half_precision_and_recomputed_activations(tmp_path: Path, change: dict[
     torch.testing.assert_close(weights(model), weights(other), rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_an_adaptive_training_ends_where_its_filter_says(tmp_path: Path) -> None:
     from decrescendo.training.steering import Adaptive, Settings
 
@@ -518,6 +523,7 @@ def test_a_class_whose_steps_are_not_private_is_refused(tmp_path: Path) -> None:
     assert mine.run.ledger == PLAN.ledger
 
 
+@pytest.mark.slow
 def test_data_that_a_trainer_cannot_train_on_are_one_sentence(tmp_path: Path) -> None:
     def fails(error: type[Exception], words: str, loss: Any = dc.hf.loss, **change: Any) -> None:
         trainer = classifier(tmp_path, **change)

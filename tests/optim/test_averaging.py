@@ -70,6 +70,7 @@ def following(average: AveragedModel, model: nn.Module, *, start: int = 1) -> Ca
     return update
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", [1, 4])
 def test_a_uniform_average_is_the_mean_of_the_tail_and_training_is_not_disturbed(
     plan: Plan, start: int

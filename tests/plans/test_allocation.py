@@ -33,6 +33,7 @@ def brute(spend: Any, a: np.ndarray) -> float:
     return math.exp(minimize(log_sum, np.zeros(a.size - 1), method="BFGS", options={"gtol": 1e-8}).fun)
 
 
+@pytest.mark.slow
 @given(WEIGHTS)
 def test_squares_are_the_brute_force_optimum(a: np.ndarray) -> None:
     mu = squares(a)
@@ -204,6 +205,7 @@ def test_the_clt_is_asked_for_its_own_optimum_and_stays_an_estimate() -> None:
     assert plan.guarantee.kind == "estimate"
 
 
+@pytest.mark.slow
 def test_a_search_gone_wrong_costs_utility_and_never_privacy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever mu the estimates lead to, the plan is what the ordinary calibration certifies."""
     wild = [np.array([2.0, 1.0, 0.7]), np.array([0.3, 0.3, 1.0])]
@@ -224,6 +226,7 @@ def test_influences_that_cancel_the_clip_curve_give_even_noise() -> None:
     assert np.ptp(plan.noise_multiplier) == 0
 
 
+@pytest.mark.slow
 def test_nearly_even_influences_give_nearly_even_noise() -> None:
     influence = 1 + 1e-3 * np.linspace(0, 1, 12)
     plan = allocate(

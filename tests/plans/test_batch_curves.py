@@ -86,6 +86,7 @@ class TestSampling:
 
 
 class TestCalibration:
+    @pytest.mark.slow
     def test_the_promise_is_the_accountants_word_on_every_rate(self) -> None:
         plan = moving()
         wanted = Ledger(

@@ -92,6 +92,7 @@ class TestCalibration:
         assert lower <= found <= upper * (1 + 1e-4)
         assert Pld().epsilon(whole, BUDGET.delta).value < found
 
+    @pytest.mark.slow
     def test_every_accountant_pays(self) -> None:
         for judge in (Pld(), Zcdp(), GdpClt()):
             paid, free = cut(accountant=judge), cut(cap=None, accountant=judge)
@@ -313,6 +314,7 @@ class TestTraining:
         assert run.guarantee == Truncated().certify(cut().ledger, BUDGET)
         assert run.statement().facts["accounting"]["cut"]["overflow"] == truncated.overflow_of(cut().ledger)
 
+    @pytest.mark.slow
     def test_stores_add_it_up_or_refuse(self, tmp_path: Path) -> None:
         made = {
             rule: Store.create(

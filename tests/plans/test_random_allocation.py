@@ -599,6 +599,7 @@ class TestTraining:
 
 
 class TestElsewhere:
+    @pytest.mark.slow
     def test_what_is_proven_for_poisson_batches_refuses_it(self) -> None:
         plan = calibrate(
             Budget(4.0, 1e-3, Unit.CLIENT), SAMPLING, steps=EACH, privacy=[1.0] * EACH, clip=[1.0] * EACH

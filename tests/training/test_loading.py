@@ -81,6 +81,7 @@ def test_an_empty_batch_is_a_step_with_workers_too(data: Pair) -> None:
     assert len(drawn(Noisy(data), seed=Secure(), batch=0.5, num_workers=2)) == 6
 
 
+@pytest.mark.slow
 def test_columns_are_loaded_by_workers_too(data: Pair) -> None:
     assert all(map(same, drawn(data), drawn(data, num_workers=2)))
     assert all(map(same, drawn(data), drawn(TensorDataset(*data), collate_fn=default_collate)))
@@ -169,6 +170,7 @@ def test_pythons_own_numbers_and_wrong_types_without_the_test_hook() -> None:
     assert wrong == "collate_fn must be a function from a list of examples to a batch, got int"
 
 
+@pytest.mark.slow
 def test_a_loop_that_pauses_draws_again_what_was_made_ahead(data: Pair) -> None:
     whole, found = drawn(Noisy(data)), []
     model = make_model()

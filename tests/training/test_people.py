@@ -67,6 +67,7 @@ class TestPlans:
         assert "adding or removing one person with at most 3 examples" in PLAN.describe()
         assert "each of 40 examples with probability" in PLAN.describe()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("moving", some([True, False], 1))
     def test_the_file_says_how_many_and_is_read_back(self, moving: bool, tmp_path: Path) -> None:
         plan = plan_of(batch=curves.linear(4, 12)) if moving else PLAN

@@ -145,6 +145,7 @@ def test_steps_and_schedules_come_from_made_up_data_and_both_methods_meet_at_bot
     assert bench.performed == performed
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_and_says_what_is_missing(bench: Bench) -> None:
     absent, todo = unfinished(NOWHERE, NOWHERE, SEEDS)
     assert len({(study, seed) for study, seed in absent}) == len(absent) == 8 * 2 * 5 + (8 + 2) * 20

@@ -115,6 +115,7 @@ def from_scratch(given: Course, seed: int, step: int, factor: float) -> float:
     return given.score(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", some(["momentum-bc", "adam", "sgd"], 1))
 @pytest.mark.parametrize("batch", [pytest.param(ROWS, marks=pytest.mark.slow), 2.0])
 def test_branches_are_trainings_from_the_start_to_the_last_bit(batch: float, optimizer: str) -> None:

@@ -56,6 +56,7 @@ def test_clients_of_one_row_are_rows(changes: dict[str, float]) -> None:
     assert over_clients.noise_multiplier == over_rows.noise_multiplier
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("opened")
 def test_the_plan_is_for_clients_and_the_run_keeps_it() -> None:
     five = dataclasses.replace(SPEC, records=5)

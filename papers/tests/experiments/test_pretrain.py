@@ -100,6 +100,7 @@ def test_pretraining_is_a_plain_loop_of_adam_over_rows_that_are_not_scored() -> 
     assert start_accuracy("digits", "paper", "same", 3) == pytest.approx(score, abs=0.011)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["constant", pytest.param("none", marks=pytest.mark.slow)])
 def test_a_run_begins_with_the_weights_and_is_repeatable(
     method: str, monkeypatch: pytest.MonkeyPatch

@@ -121,6 +121,7 @@ class TestSearch:
         search(asked(seeds=2, common_seeds=False), tmp_path / "b", here(tmp_path / "b", fresh))
         assert sorted(spec.seed for spec in fresh) == list(range(10))
 
+    @pytest.mark.slow
     def test_every_run_is_on_the_stand_in_with_the_noise_of_the_private_task(self, tmp_path: Path) -> None:
         """The toy task's own loader raises."""
         performed: list[Spec] = []

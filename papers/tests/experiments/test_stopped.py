@@ -87,6 +87,7 @@ def test_no_spec_has_noise_that_is_none(changes: dict[str, object]) -> None:
         dataclasses.replace(SPEC, **changes)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "steps"), [(3.0, 60), (1.0, 15), (0.4, 0)])
 def test_the_result_says_how_many_steps_it_took(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, epsilon: float, steps: int
