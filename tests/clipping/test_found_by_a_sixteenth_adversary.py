@@ -1,7 +1,7 @@
 """What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile.
 
 And a seventeenth: memory that others than torch know of, and what a program keeps of the shape of others' examples. An
-eighteenth to a twenty-first: what a program keeps anywhere, and code that torch or the engine calls by itself.
+eighteenth to a twenty-second: what a program keeps anywhere, and code that torch or the engine calls by itself.
 """
 
 import ctypes
@@ -1361,3 +1361,110 @@ class TestATwentyFirst:
             engine = Engine(model, squares, seeds=lambda: 1)
             engine.clipped_sum(x, 1.0)
             assert engine.assumptions == ()
+
+
+def _seen_by(model: nn.Module, x: Tensor, made: Callable[[Tensor], Tensor]) -> Tensor:
+    """Losses that go by what is made, a number a row."""
+    return (model(torch.ones_like(x)).squeeze(1) - made(x)).square()
+
+
+def _by_place(n: int) -> Tensor:
+    return torch.cos(torch.pi * torch.arange(n))
+
+
+def _filters_gradient(x: Tensor) -> Tensor:
+    rows, given = x[:, :, None].detach(), x.t()[None].detach().requires_grad_()
+    made = nn.functional.conv1d(given.permute(0, 2, 1).reshape(1, len(x), 1), rows, groups=len(x))
+    (found,) = torch.autograd.grad(made, given, _by_place(len(x))[None, :, None].contiguous())
+    return found.flatten()
+
+
+def _keys_gradient(x: Tensor) -> Tensor:
+    ones, zeros, n = torch.ones(1, 1, 6, 1), torch.zeros(1, 1, 6, 1), len(x)
+    keys, values = (x * 0)[None, None], (x * 0 + 1)[None, None]
+    back = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    found = back(ones, ones, keys, values, zeros, torch.zeros(1, 1, 6), 0.0, True)[2]
+    return torch.cos(torch.pi * found[0, 0, :n, 0]) * x[:, 0]
+
+
+def _bags(x: Tensor) -> Tensor:
+    ids, offsets = (x[:, 0] * 0).long(), torch.arange(len(x))
+    return torch.cos(torch.embedding_bag(torch.ones(5, 1), ids, offsets, False, 1)[1] * torch.pi) * x[:, 0]
+
+
+def _bag_weights(x: Tensor) -> Tensor:
+    ids, offsets = (x[:, 0] * 0).long(), torch.arange(len(x))
+    back = aten._embedding_bag_per_sample_weights_backward
+    return back(x, torch.ones(5, 1), ids, offsets, torch.zeros(len(x), dtype=torch.long), 0, -1)
+
+
+class TestATwentySecond:
+    LONG: ClassVar[dict[str, Callable[[int], Tensor]]] = {
+        "softmax": lambda n: torch.zeros(n, 1).expand(n, n).softmax(1)[:, 0],
+        "expand": lambda n: torch.ones(n, 1).expand(n, n).sum(1),
+        "repeat": lambda n: torch.ones(n, 1).repeat(1, n).sum(1),
+        "meshgrid": lambda n: (torch.meshgrid(torch.arange(n), torch.arange(n), indexing="ij")[0] >= 0).sum(1),
+        "interleave": lambda n: torch.ones(n, 1).repeat_interleave(n, 1).cumsum(1)[:, -1],
+        "kept": lambda n: torch.arange(n)[:, None].expand(-1, n).ge(0).sum(1),
+        "drawn": lambda n: torch.multinomial(torch.ones(n, 1).expand(n, n), 50, True).float().mean(1),
+        "view": lambda n: torch.ones(3, 1).expand(3, n).t()[:, :1].expand(n, n).sum(1),
+        "attention": lambda n: nn.functional.scaled_dot_product_attention(
+            torch.ones(n, 1, 1), torch.ones(n, 1, 1).expand(n, n, 1), torch.ones(n, 1, 1).expand(n, n, 1).cumsum(1)
+        ).flatten(),
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("made", some(LONG, 9))
+    def test_a_constant_as_long_as_the_batch_twice_follows_their_number(self, made: str) -> None:
+        """17 C, *proven*, whole runs too: a loss divided by how many examples there are."""
+        model, x = nn.Linear(1, 1, bias=False), torch.ones(ROWS, 1)
+        engine = Engine(
+            model, lambda m, x: _seen_by(m, x, lambda x: self.LONG[made](len(x))), seeds=lambda: 1
+        )
+        with pytest.raises(UnsupportedModel):
+            engine.clipped_sum(x, 1.0)
+
+    @pytest.mark.parametrize("size", [(1, 5), (5, 5)])
+    def test_a_constant_of_a_row_for_each_example_is_taken(self, size: tuple[int, int]) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            mask = torch.ones(size).tril().expand(len(x), *size)
+            weights = torch.zeros(len(x), 1).expand(len(x), 5).softmax(1)
+            return (model(x)[:, None] * mask * weights[:, None]).sum((1, 2))
+
+        for rows in (5, ROWS, 2):
+            model, x = nn.Linear(4, 5), torch.randn(rows, 4)
+            found = Engine(model, loss).clipped_sum(x, 1.0)
+            expected = Reference(model, loss).clipped_sum(x, 1.0)
+            for name, gradient in expected.gradients.items():
+                torch.testing.assert_close(found.gradients[name], gradient)
+
+    @pytest.mark.parametrize("made", [_filters_gradient, _keys_gradient, _bags, _bag_weights])
+    def test_what_backward_kernels_lay_along_the_examples_is_refused(
+        self, made: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Constants that go by the place, 11 to 15 C."""
+        x = torch.tensor([[1.0], [-1.0]] * 3)
+        with pytest.raises(UnsupportedModel):
+            Engine(nn.Linear(1, 1), lambda m, x: _seen_by(m, x, made)).clipped_sum(x, 1.0)
+
+    def test_weights_in_bags_have_their_gradient_inside_of_a_loss(self) -> None:
+        table = torch.randn(7, 4)
+
+        def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            x, ids = batch
+            weights = x.detach().clone().requires_grad_()
+            bags = nn.functional.embedding_bag(ids, table, per_sample_weights=weights, mode="sum")
+            (found,) = torch.autograd.grad(bags.square().sum(), weights)
+            return model(found).sum(1)
+
+        model, batch = nn.Linear(3, 2), (torch.randn(ROWS, 3), torch.randint(7, (ROWS, 3)))
+        found = Engine(model, loss).clipped_sum(batch, 1.0)
+        expected = Reference(model, loss).clipped_sum(batch, 1.0)
+        for name, gradient in expected.gradients.items():
+            torch.testing.assert_close(found.gradients[name], gradient)
+
+    def test_a_part_of_the_batch_that_is_scattered_is_refused_in_words(self) -> None:
+        def loss(model: nn.Module, x: Tensor) -> Tensor:
+            return model(x).squeeze(1) * torch.zeros(len(x)).scatter(0, torch.arange(len(x))[:2], x[:, 0])
+
+        with pytest.raises(UnsupportedModel, match="part of the batch"):
+            Engine(nn.Linear(4, 1), loss).clipped_sum(torch.randn(ROWS, 4), 1.0)

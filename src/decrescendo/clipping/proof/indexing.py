@@ -487,6 +487,8 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
     target = Place(dim)
     if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
         return constant(call)
+    if index.dim() == 1 and index.shape[0] != source.shape[dim]:
+        return call.mixed("a part of the batch is taken")
     inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
     target = Place(dim, max(inner, 1))
     rows = None
@@ -520,7 +522,7 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
 
 
 def _index_fill(call: Call) -> Label:
-    tensor, dim = call.args["self"], call.args["dim"]
+    tensor, dim = call.args["self"], call.args["dim"] % max(call.args["self"].dim(), 1)
     label = call.joined([t for t in (tensor, call.args["value"]) if isinstance(t, Tensor)], tensor.dim())
     index = call.label(call.args["index"])
     numbers = index.numbers if isinstance(index, Mixed) else None

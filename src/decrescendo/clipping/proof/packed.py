@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from decrescendo.clipping.proof.indexing import constant, fits
-from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, is_data
+from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, constant_of, is_data
 from decrescendo.clipping.proof.signatures import Rule
 
 
@@ -29,8 +29,14 @@ def _pack(call: Call) -> Sequence[Label]:
     return [call.owners(0, example, counted=is_data(lengths)), kept]
 
 
-def _embedding_bag(call: Call) -> Label:
-    """Bags of ids: the rows of each are all of one example, in the order of the examples, and none is left out."""
+def _embedding_bag(call: Call) -> Sequence[Label]:
+    """Bags of ids: the rows of each are all of one example, in the order of the examples, and none is left out. Which
+    bag an id is in follows from its place."""
+    own = _bags(call)
+    return [own, call.mixed("which bag an id is in follows from its place in the batch"), own, own]
+
+
+def _bags(call: Call) -> Label:
     indices, offsets, weights = (
         call.args["indices"],
         call.args["offsets"],
@@ -51,10 +57,7 @@ def _embedding_bag(call: Call) -> Label:
         if not torch.equal(cuts, cuts[:1].expand_as(cuts)) or is_data(call.label(offsets)):
             return call.mixed("an example's ids are put into bags by its place, or by other examples")
     whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
-    bag = (
-        torch.searchsorted(starts.contiguous(), torch.arange(len(indices), device=starts.device), right=True)
-        - 1
-    )
+    bag = _bag_of(starts, len(indices))
     own = Place(0, max(width, 1))
     apart = (
         not rest
@@ -64,6 +67,35 @@ def _embedding_bag(call: Call) -> Label:
     return own if apart else call.mixed("a bag has ids of several examples, or not all of its own")
 
 
+def _bag_of(starts: Tensor, ids: int) -> Tensor:
+    """The number of the bag that each id is in."""
+    return torch.searchsorted(starts.contiguous(), torch.arange(ids, device=starts.device), right=True) - 1
+
+
+def _bag_weights(call: Call) -> Label:
+    """Gradients of the weights in bags: where the bags are those of the offsets, and these keep examples apart."""
+    gradient, indices, offsets = call.args["grad"], call.args["indices"], call.args["offsets"]
+    label, own, bag = call.label(gradient), call.label(indices), call.args["offset2bag"]
+    if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), Place | Mixed):
+        return label if isinstance(label, Mixed) else call.mixed(SUMMED)
+    if not isinstance(own, Place):
+        return constant(call)
+    starts = offsets[: gradient.shape[0]]
+    found = _bag_of(starts, len(indices))
+    width, rest = divmod(gradient.shape[0], int(call.units(Place(0))))
+    bags = Place(0, max(width, 1))
+    apart = (
+        not rest
+        and (not bag.numel() or torch.equal(bag, found.to(bag)))
+        and torch.equal(
+            call.examples(own, len(indices), offsets), call.examples(bags, gradient.shape[0], offsets)[found]
+        )
+    )
+    fine = constant_of(label) is Public.FILL or (isinstance(label, Place) and label.dim == 0)
+    return own if apart and fine else call.mixed(SUMMED)
+
+
 RULES: dict[str, Rule] = {
+    "_embedding_bag_per_sample_weights_backward": _bag_weights,
     "_pack_padded_sequence": _pack, "_embedding_bag": _embedding_bag, "_embedding_bag_forward_only": _embedding_bag,
 }  # fmt: skip

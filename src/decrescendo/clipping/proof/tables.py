@@ -19,7 +19,6 @@ from decrescendo.clipping.proof.labels import (
     Mixed,
     Place,
     Public,
-    constant_of,
     is_data,
     is_fixed,
 )
@@ -140,6 +139,9 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
         return signature("n*,n*,*->n*,*,*" if backward else "n*,*,*->n*")(call)
     groups, transposed = call.args["groups"], call.args["transposed"]
     if label.dim > 1 and _is_single(call, label.dim):
+        beside = [tensor for tensor in (given, call.args.get("grad_output")) if tensor is not None]
+        if not indexing.fits(call, beside, label, given.dim()):
+            return call.mixed(LAID_ALONG)
         return [label, call.mixed(SUMMED), call.mixed(SUMMED)] if backward else label
     if label.dim != 1:
         return call.mixed(SUMMED)
@@ -162,6 +164,8 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
     arrived = call.label(call.args["grad_output"])
     if isinstance(arrived, Mixed) or (isinstance(arrived, Place) and not after.same(arrived)):
         return call.mixed(SUMMED)
+    if not indexing.fits(call, [call.args["grad_output"]], after, call.args["grad_output"].dim()):
+        return call.mixed(LAID_ALONG)
     own_filters = filters if isinstance(found, Place) else call.mixed(SUMMED)
     return [label, own_filters, Place(0, inner, 1, label.owners) if isinstance(found, Place) else own_filters]
 
@@ -209,7 +213,9 @@ _ATTENTIONS = {
 
 def _attention(text: str) -> Rule:
     """Queries are apart, but not where which keys each of them sees follows from its place."""
-    return lambda call: signature(text.replace("l", "L") if call.args.get("is_causal") else text)(call)
+    return lambda call: signature(
+        text.replace("l", "L").replace("s", "S") if call.args.get("is_causal") else text
+    )(call)
 
 
 def _least_squares(call: Call) -> Label | Sequence[Label]:
@@ -374,20 +380,8 @@ def _trilinear(call: Call) -> Label:
         factors.append(factor)
     label = call.joined(factors, factors[0].dim())
     if isinstance(label, Place):
-        return _without(call, label, call.args["sumdim"])
+        return _without(call, label, {dim % factors[0].dim() for dim in call.args["sumdim"]})
     return label if isinstance(label, Mixed) else Public.ANY
-
-
-def _bag_weights(call: Call) -> Label:
-    """Gradients of the weights in bags, which the forward pass has found to be of one example each."""
-    label, own = call.label(call.args["grad"]), call.label(call.args["indices"])
-    if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), Place | Mixed):
-        return label if isinstance(label, Mixed) else call.mixed(SUMMED)
-    return (
-        own
-        if constant_of(label) is Public.FILL or (isinstance(label, Place) and label.dim == 0)
-        else call.mixed(SUMMED)
-    )
 
 
 def _images(sides: int, text: str) -> Rule:
@@ -511,7 +505,6 @@ RULES: dict[str, Rule] = {
     "cat": _concatenated, "stack": _concatenated, "repeat": _repeated, "constant_pad_nd": _padded,
     "select_backward": _set_back(torch.select), "slice_backward": _set_back(torch.ops.aten.slice.Tensor),
     "diagonal_backward": _set_back(torch.diagonal), "unfold_backward": _set_back(Tensor.unfold),
-    "_embedding_bag_per_sample_weights_backward": _bag_weights,
     **{
         f"_scaled_dot_product_{name}{tail}": _attention(text)
         for name, texts in _ATTENTIONS.items()

@@ -406,6 +406,8 @@ class Watch(Pausable):
                 self._check_expanded(tensors[0], made[0])
         if op.views and self.labels.slices and tensors:
             self.labels.view_slices(op.name, tensors[0], labels[0], made)
+        if data and self.expected is not None:
+            self._check_shapes(made, self.expected.shapes.get(at, ()))
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
             public = at in self.script.shapes
@@ -413,6 +415,23 @@ class Watch(Pausable):
                 event, arguments, tuple(kwargs or ()), tuple(found), public, noted
             )
         return output
+
+    def _check_shapes(self, made: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
+        """A constant that has as many rows as examples may follow their number in no other dimension."""
+        for tensor, its in zip(made, shapes, strict=False):
+            label = self.label(tensor)
+            if not isinstance(label, Place) or not label.constant:
+                continue
+            rest = [(mine, other) for mine, other in zip(tensor.shape, its, strict=False)]
+            del rest[label.dim : label.dim + 1]
+            if len(its) == tensor.dim() and all(mine == other for mine, other in rest):
+                continue
+            long, key = Mixed(LONG, public=True), storage_key(tensor)
+            mark, birth = self.labels.marks.get(key, (None, 0))
+            if isinstance(mark, Span):
+                self.labels.marks[key] = long, birth
+            else:  # a part of a constant from before
+                self.labels.slices[key, tensor.shape, tensor.stride(), tensor.storage_offset()] = long
 
     def _check_expanded(self, source: Tensor, made: Tensor) -> None:
         """A constant that torch lays along rows that the data selected (to broadcast it) shows how many there are."""
