@@ -38,6 +38,7 @@ from decrescendo.clipping.proof.remembered import (
     following,
     moved,
     numbers_of,
+    remember,
     since_another,
 )
 from decrescendo.clipping.proof.script import Script, comparable
@@ -96,6 +97,7 @@ class Prover:
         self._began: Numbers | None = None
         self._noted: Numbers | None = None
         self._changed: set[str] = set()
+        self._before: list[tuple[object, Numbers]] = []
         self._many = False
         # What passes over as many examples did, and what Python kept before the first, to compare with other processes;
         # nobody does as long as there is none.
@@ -150,6 +152,8 @@ class Prover:
         self._gone[shape] = next(one for one in (script, *script.smaller) if one.count == few).digest()
 
     def _accept(self, script: Script, small: list[Script]) -> None:
+        remember(self._before)
+        self._before = []
         script.smaller, script.places = small, _places(self._held)
         self._script = self._scripts[self._shape] = script
         if len(self._scripts) > _SHAPES:
@@ -168,7 +172,8 @@ class Prover:
         kept = numbers_of(self._model, self._loss, self.memory.stale) if self._script is None else None
         if self._began is None and kept is not None:
             self._began = kept
-            self._say(since_another(self._model, self._loss, self.memory.stale))
+            names, self._before = since_another(self._model, self._loss, self.memory.stale)
+            self._say(names)
             if self.told is not None:
                 self.told.update(comparable(kept))
         while True:

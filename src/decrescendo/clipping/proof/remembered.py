@@ -3,6 +3,7 @@
 Longer than most files: where Python keeps things, and what tells one from another, is one walk.
 """
 
+import contextlib
 import functools
 import gc
 import io
@@ -176,26 +177,32 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
     return found
 
 
-# What the models and losses of all engines had when a first one looked, by their identity.
+# What models and losses had when the engine began that first accepted a pass of theirs, by their identity.
 _NO_MODEL = nn.Module()
 _FIRST: dict[int, tuple[weakref.ref[object], Numbers]] = {}
 
 
-def since_another(model: nn.Module, loss: object, stale: Container[int]) -> set[str]:
-    """What is kept in another way than when another engine saw this model, or this loss, first: the passes of that one
-    may have left it there."""
-    found: set[str] = set()
-    for value, now in (
+def since_another(
+    model: nn.Module, loss: object, stale: Container[int]
+) -> tuple[set[str], list[tuple[object, Numbers]]]:
+    """What is kept in another way than when another engine began with this model, or this loss, whose passes may have
+    left it there; and what is kept now, to be remembered."""
+    now: list[tuple[object, Numbers]] = [
         (model, numbers_of(model, None, stale)),
         (loss, numbers_of(_NO_MODEL, loss, stale)),
-    ):
-        try:
-            held = weakref.ref(value, functools.partial(_drop, id(value)))
-        except TypeError:
-            continue
-        before = _FIRST.setdefault(id(value), (held, now))[1]
-        found |= moved(before, now)
-    return {name for name in found if not name.endswith(".training")}
+    ]
+    found: set[str] = set()
+    for value, kept in now:
+        if id(value) in _FIRST:
+            found |= moved(_FIRST[id(value)][1], kept)
+    return {name for name in found if not name.endswith(".training")}, now
+
+
+def remember(began: Iterable[tuple[object, Numbers]]) -> None:
+    """A pass was accepted: another engine may find what passes leave from here on."""
+    for value, kept in began:
+        with contextlib.suppress(TypeError):  # what nobody can refer to
+            _FIRST.setdefault(id(value), (weakref.ref(value, functools.partial(_drop, id(value))), kept))
 
 
 def _drop(key: int, _: object) -> None:
