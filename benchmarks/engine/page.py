@@ -78,7 +78,7 @@ def _opening() -> list[str]:
 
 def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, results: Path) -> list[str]:
     shown = [name for name in CONTENDERS if _installed(name, reports)]
-    absent = [CONTENDERS[name].title for name in CONTENDERS if name not in shown]
+    absent = [each.title for name, each in CONTENDERS.items() if name not in shown and each.peer]
     others = [name for name in shown if name != "plain"]
     counted = {name: report for name, report in reports.items() if not report["extra"]}
     lines = ["", f"## {title}", "", *_machine(reports), "", f"![times plain training]({stem}.png)", ""]

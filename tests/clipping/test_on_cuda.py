@@ -2,6 +2,8 @@
 recurrent layers, normalisation, dropout), which the proof and the rules must know as well."""
 
 import dataclasses
+import itertools
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,55 @@ def test_an_architecture_equals_the_reference(name: str) -> None:
     check_equal(
         model, there(batch), torch.float32, EngineSettings(), architecture.loss, widened=name != "Mamba"
     )
+
+
+GRAPHS = EngineSettings(cuda_graphs=True)
+# Passes that no graph can be: what of them is in the processor's memory.
+NO_GRAPHS: set[str] = set()
+
+
+def _by_graphs(model: nn.Module, loss: Any, batch: Any, **options: Any) -> list[tuple[Any, Any, bool]]:
+    """Of several steps: the sum with graphs, the one without, and whether it was done by a graph."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "passes are done without CUDA graphs")
+        graphs, plain = Engine(model, loss, GRAPHS, **options), Engine(model, loss, **options)
+        found = []
+        for step in range(6):
+            given = map_rows(lambda rows: rows.roll(step, 0), batch)  # noqa: B023
+            times = sum(written.times for written in graphs._graphs._written.values())
+            one = graphs.clipped_sum(given, 0.1 + step)
+            done = times in (2, 4)  # the third and the fifth of those that are written down
+            found.append((one, plain.clipped_sum(given, 0.1 + step), done))
+    assert [done for *_, done in found].count(True) == 2
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(SINGLE_CASES.keys() - NO_GRAPHS))
+def test_a_layer_or_operation_is_done_again_by_a_graph(name: str) -> None:
+    model, batch = SINGLE_CASES[name].make(torch.float32, 6, seed=1)
+    with torch.device(DEVICE):
+        for found, expected, _ in _by_graphs(model.to(DEVICE), loss, there(batch), seeds=lambda: 3):
+            for parameter, total in expected.gradients.items():
+                torch.testing.assert_close(found.gradients[parameter], total, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - NO_GRAPHS))
+def test_an_architecture_is_done_again_by_a_graph(name: str) -> None:
+    """In training mode: masks of dropout are those of the pass."""
+    architecture = FAMILIES[name]
+    model, batch = architecture.make(torch.float32, 5)
+    model.to(DEVICE)
+    seeds = [iter(range(100)), iter(range(100))]
+    for found, expected, _ in _by_graphs(model, architecture.loss, there(batch), seeds=_turns(seeds)):
+        scale = max(float(total.abs().max()) for total in expected.gradients.values())
+        for parameter, total in expected.gradients.items():
+            torch.testing.assert_close(found.gradients[parameter], total, rtol=1e-2, atol=1e-4 * scale)
+
+
+def _turns(seeds: Any) -> Any:
+    """One seed for each of two engines in turn (`_by_graphs` asks one after the other)."""
+    numbers = itertools.count()
+    return lambda: next(numbers) // 2
 
 
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
@@ -323,3 +374,59 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(tmp_path: Path) -
         dc.train(model, loss, data, plan, optimizer, seed=4, checkpoints=checkpoints)
         found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
     assert torch.equal(*found)
+
+
+def test_a_private_run_by_graphs_is_the_run_without() -> None:
+    """Batches of a hundred rows or so, filled up."""
+    found = []
+    for settings in (GRAPHS, EngineSettings()):
+        model, data, plan = _problem()
+        model[2].p = 0.0
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "passes are done without CUDA graphs")
+            run = dc.train(model, loss, data, plan, optimizer, seed=4, settings=settings)
+        assert run.ledger == plan.ledger
+        found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_what_a_graph_cannot_hold_is_said() -> None:
+    """What goes to the processor and comes back; random numbers of its."""
+    for change in (
+        lambda x: x.cpu().to(DEVICE),
+        lambda x: x * torch.rand(len(x), 1, device="cpu").to(DEVICE),
+    ):
+
+        def there_and_back(model: Any, batch: Any) -> Tensor:
+            return loss(model, (change(batch[0]), batch[1]))  # noqa: B023
+
+        model = nn.Linear(5, 3).to(DEVICE)
+        batch = there((torch.randn(6, 5), torch.randint(3, (6,))))
+        engine = Engine(model, there_and_back, GRAPHS, seeds=lambda: 1)
+        plain = Engine(model, there_and_back, seeds=lambda: 1)
+        with pytest.warns(UserWarning, match="without CUDA graphs"):  # noqa: PT031
+            for _ in range(4):
+                found, expected = engine.clipped_sum(batch, 1.0), plain.clipped_sum(batch, 1.0)
+                torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"])
+        assert float(torch.randn(3, device=DEVICE).sum()) != 0  # the device goes on
+
+
+def test_a_graph_that_runs_out_of_memory_leaves_the_device_as_it_was() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 3)).to(DEVICE)
+    batch = there((torch.randn(20_000, 8, 64), torch.randint(3, (20_000,))))
+    engine = Engine(model, loss, GRAPHS)
+    expected = engine.clipped_sum(batch, 0.1)
+    whole = torch.cuda.get_device_properties(DEVICE).total_memory
+    taken = torch.cuda.memory_reserved()
+    torch.cuda.set_per_process_memory_fraction((taken + 1e8) / whole)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for _ in range(4):
+                found = engine.clipped_sum(batch, 0.1)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    for name, total in expected.gradients.items():
+        torch.testing.assert_close(found.gradients[name], total, rtol=1e-3, atol=1e-4)

@@ -94,12 +94,23 @@ def test_sums_and_squares_are_exact(data: st.DataObject, threads: int, version: 
     weighed = torch.einsum("b,bwd->wd", factors.double(), each.double())
     room = (len(ids) + 2) * 2.0**-24
     assert bool(((total.double() - weighed).abs() <= room * torch.einsum("b,bwd->wd", factors.double(), each.double().abs()) + 1e-30).all())  # fmt: skip  # noqa: E501
-    # What the sorted form finds, but for the order of the pairs.
+    # What the sorted form finds, but for the order of the pairs; on a GPU with some that are nothing.
     sorted_form = sum_segments(ids, d, padding)
-    torch.testing.assert_close(
-        sorted_form.per_example(len(ids), (words, d.shape[2])), each, rtol=1e-5, atol=1e-5
+    with mock.patch("decrescendo.clipping.rules.embedding.places_of", segments.padded_places_of):
+        filled_up = sum_segments(ids, d, padding)
+    for one in (sorted_form, filled_up):
+        torch.testing.assert_close(one.per_example(len(ids), (words, d.shape[2])), each, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(one.squared_norms(len(ids)), true, rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(
+            one.scaled_sum((words, d.shape[2]), factors), weighed.float(), rtol=1e-4, atol=1e-5
+        )
+    pairs = sum(len({*row.tolist()} - {padding}) for row in ids)
+    assert (
+        pairs
+        == int(found.counts.sum())
+        == int((sorted_form.identity != (-1 if padding is None else padding)).sum())
     )
-    assert len(sorted_form.example) == int(found.counts.sum())
+    assert len(filled_up.example) == ids.numel()
 
 
 @built

@@ -80,7 +80,7 @@ def test_one_example_moves_sum_and_count_together_by_at_most_the_clip_norm(
         lengths = torch.tensor(norms, dtype=torch.float64) * clip
         limit = tracker.gradient_part * clip
         parts = torch.where(lengths.isfinite(), lengths, torch.zeros(())) * clip_factors(lengths, limit)
-        seen = Diagnostics(len(norms), 0, 0, 0.0, within_norm(lengths, limit))
+        seen = Diagnostics(len(norms), 0, 0, 0.0, float(within_norm(lengths, limit)))
         total = tracker.counted(ClippedSum({"w": parts.sum().reshape(1)}, limit, seen), clip)
         assert total.sensitivity == clip
         return torch.cat([total.gradients["w"], total.gradients[COUNT]])

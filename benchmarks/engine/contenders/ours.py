@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 import decrescendo as dc
-from benchmarks.engine.contenders.base import Refused, Setting, sgd
+from benchmarks.engine.contenders.base import Missing, Refused, Setting, sgd
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import UnsupportedModel
 from decrescendo.optim import apply
@@ -16,13 +16,14 @@ class Ours:
     """`clipping.Engine`, then SGD on the sum over the batch size. No noise, like the others."""
 
     rewritten = ""
+    settings = dc.clipping.EngineSettings()
 
     def __init__(self, setting: Setting) -> None:
         workload = setting.workload
         self._model = workload.model(setting.device)
         self._batch = workload.batch(setting.device)
         self._rows, self._clip_norm = workload.rows, workload.clip_norm
-        self._engine = dc.clipping.Engine(self._model, workload.loss)
+        self._engine = dc.clipping.Engine(self._model, workload.loss, self.settings)
         self._optimizer = sgd(self._model)
 
     def step(self) -> None:
@@ -42,6 +43,17 @@ class Ours:
             raise Refused(str(error)) from None
 
 
+class OursByGraphs(Ours):
+    """The same with CUDA graphs."""
+
+    settings = dc.clipping.EngineSettings(cuda_graphs=True)
+
+    def __init__(self, setting: Setting) -> None:
+        if setting.device.type != "cuda":
+            raise Missing("CUDA graphs need a CUDA device")
+        super().__init__(setting)
+
+
 class OursWithNoise(Ours):
     """The step that a user makes: clipped sum, `privatise` with noise multiplier 1, `apply`."""
 
@@ -53,3 +65,7 @@ class OursWithNoise(Ours):
     def step(self) -> None:
         noisy = privatise(self._clipped(), 1.0, self._sampling, self._stream)
         apply(noisy, self._model, self._optimizer)
+
+
+class OursByGraphsWithNoise(OursWithNoise, OursByGraphs):
+    """That step with CUDA graphs."""

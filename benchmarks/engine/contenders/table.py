@@ -8,7 +8,7 @@ from benchmarks.engine.contenders.base import Setting, Step
 from benchmarks.engine.contenders.functional import ByHand, Opake
 from benchmarks.engine.contenders.jax_privacy import JaxPrivacy
 from benchmarks.engine.contenders.opacus import Ghost, PerExample
-from benchmarks.engine.contenders.ours import Ours, OursWithNoise
+from benchmarks.engine.contenders.ours import Ours, OursByGraphs, OursByGraphsWithNoise, OursWithNoise
 from benchmarks.engine.contenders.plain import Plain
 
 
@@ -27,6 +27,12 @@ CONTENDERS: dict[str, Contender] = {
     "decrescendo": Contender("decrescendo", ("decrescendo", "torch"), Ours, peer=False),
     "decrescendo-noise": Contender(
         "decrescendo, with noise", ("decrescendo", "torch"), OursWithNoise, peer=False
+    ),
+    "decrescendo-graphs": Contender(
+        "decrescendo, CUDA graphs", ("decrescendo", "torch"), OursByGraphs, peer=False
+    ),
+    "decrescendo-graphs-noise": Contender(
+        "decrescendo, CUDA graphs, with noise", ("decrescendo", "torch"), OursByGraphsWithNoise, peer=False
     ),
     "opacus-hooks": Contender("Opacus, hooks", ("opacus", "torch"), partial(PerExample, mode="hooks")),
     "opacus-ghost": Contender("Opacus, ghost", ("opacus", "torch"), Ghost),

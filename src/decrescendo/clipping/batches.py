@@ -54,18 +54,20 @@ def joined(examples: Sequence[Batch]) -> Batch:
     """
     groups: dict[object, list[Batch]] = {}
     for example in examples:
-        groups.setdefault(_form(example), []).append(example)
+        groups.setdefault(form_of(example), []).append(example)
     parts = tuple(_together(group) for group in groups.values())
     return parts[0] if len(parts) == 1 else Ragged(parts)
 
 
-def _form(batch: Batch) -> object:
+def form_of(batch: Batch) -> object:
+    """What batches must share for their rows to be put together: containers, and shapes and dtypes of a row."""
     if isinstance(batch, Tensor):
         return batch.shape[1:], batch.dtype
     if isinstance(batch, Mapping):
-        return tuple((key, _form(value)) for key, value in cast("Mapping[Any, Batch]", batch).items())
+        items = cast("Mapping[Any, Batch]", batch).items()
+        return type(cast("object", batch)), tuple((key, form_of(value)) for key, value in items)
     if isinstance(batch, (list, tuple)):
-        return tuple(_form(value) for value in cast("list[Batch]", batch))
+        return type(cast("object", batch)), *map(form_of, cast("list[Batch]", batch))
     return None
 
 

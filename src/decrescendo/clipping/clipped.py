@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, final, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from decrescendo.clipping.inventory import Inventory
@@ -174,19 +174,20 @@ def clip_factors(
     return torch.where(rounded.to(exact.dtype) > factors, lower, rounded)
 
 
-def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float) -> int:
+def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float) -> Int[Tensor, ""]:
     """How many finite norms are above C."""
-    return int((torch.isfinite(norms) & (norms > clip_norm)).sum())
+    return (torch.isfinite(norms) & (norms > clip_norm)).sum()
 
 
-def within_norm(norms: Float[Tensor, " batch"], clip_norm: float) -> float:
+def within_norm(norms: Float[Tensor, " batch"], clip_norm: float) -> Float[Tensor, ""]:
     """Sum over the finite norms of 1 up to 0.95 C, 0 from 1.05 C on, and a straight line between.
 
     A sum of steps from 1 to 0 at C would be another function of each example for another rounding of the norms, which
     may hang on who else is in the batch; this one moves by no more than ten times what a norm does, in parts of C.
     """
     inside = ((1.05 - norms / clip_norm) * 10).clamp(0, 1)
-    return float(inside[torch.isfinite(norms)].sum(dtype=norm_dtype(norms.device)))
+    inside = torch.where(torch.isfinite(norms), inside, torch.zeros_like(inside))
+    return inside.sum(dtype=norm_dtype(norms.device))
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -17,15 +17,14 @@ from decrescendo.clipping.clipped import (
     Loss,
     check_clip_norm,
     check_loss,
-    count_clipped,
     empty_sum,
     norm_accumulator,
     trainable,
     trainable_of,
-    within_norm,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import factors_of, joint_norms, loss_sum
+from decrescendo.clipping.factors import Factors, factors_of, joint_norms, look_at
+from decrescendo.clipping.graphs import Graphs
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
@@ -115,6 +114,8 @@ class Engine:
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._prover = Prover(model, loss, settings.declared)
+        # (Memory that graphs write to is nobody else's.)
+        self._graphs = Graphs(self._prover, Workspace(kept, settings.wide), settings.cuda_graphs)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
@@ -186,7 +187,8 @@ class Engine:
         return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
-        return self._prover.run(batch, count_rows(batch), held, self._seeds(), self._workspace)
+        rows = count_rows(batch)
+        return self._prover.run(batch, rows, rows, held, self._seeds(), self._workspace)
 
     def check(self, batch: Batch) -> None:
         """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it.
@@ -254,22 +256,28 @@ class Engine:
     def _clipped(
         self, batch: Batch, rows: int, held: Inventory, limit: float
     ) -> tuple[dict[str, Tensor], Diagnostics]:
-        done = self._proven(batch, held)
+        seed, most = self._seeds(), self._sizes.most(signature(held, batch))
+        count = self._graphs.count(rows, most, held, batch)
+        with self._graphs.one_at_a_time:
+            again = None if self._peak is not None else self._graphs.again(batch, count, held, seed)
+            if again is not None:
+                with full_precision():
+                    factors = self._factors(again.norms, rows, limit, narrow=again.narrow)
+                    sums = again.sums(factors.factors)
+                    seen, finite = look_at(factors, again.losses, rows, limit)
+                if finite:
+                    keep = self._keep
+                    return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), seen
+        done = self._prover.run(batch, rows, count, held, seed, self._workspace)
+        self._graphs.compare(batch, held, done)
         with full_precision():
-            present = None if rows > 1 else torch.arange(2, device=done.losses.device) < rows
-            factors = factors_of(done, limit, present, self._settings.gamma)
             measured = done.measured
-            if self._peak is not None or not bool(factors.counted.all()):
+            factors = self._factors(joint_norms(done), rows, limit, narrow=measured.narrow)
+            seen, finite = look_at(factors, done.losses, rows, limit)
+            if self._peak is not None or not finite:
                 # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
                 # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
                 measured = measured.without(~factors.counted)
-            seen = Diagnostics(
-                examples=rows,
-                nonfinite=rows - int(factors.counted.sum()),
-                clipped=count_clipped(factors.norms[:rows], limit),
-                loss_sum=loss_sum(done.losses[:rows]),
-                within=within_norm(factors.norms[:rows], limit),
-            )
             try:
                 return measured.scaled_sums(factors.factors, self._keep), seen
             except Exception as error:
@@ -280,6 +288,10 @@ class Engine:
             raise OutOfMemory(
                 f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
             )
+
+    def _factors(self, norms: Tensor, rows: int, limit: float, *, narrow: bool) -> Factors:
+        gamma, wide = self._settings.gamma, self._settings.wide
+        return factors_of(norms, rows, limit, gamma, narrow=narrow, wide=wide)
 
 
 def _no_seed() -> int:

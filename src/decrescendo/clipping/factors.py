@@ -6,7 +6,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from decrescendo.clipping.clipped import MARGINS, clip_factors, norm_dtype
+from decrescendo.clipping.clipped import (
+    MARGINS,
+    Diagnostics,
+    clip_factors,
+    count_clipped,
+    norm_dtype,
+    within_norm,
+)
 from decrescendo.clipping.passes import Pass
 
 
@@ -30,24 +37,36 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
 
 
 def factors_of(
-    done: Pass, limit: float, present: Bool[Tensor, " batch"] | None, gamma: float | None
+    norms: Float[Tensor, " batch"], rows: int, limit: float, gamma: float | None, *, narrow: bool, wide: bool
 ) -> Factors:
-    """The clip factors of a pass; rows that are not ``present`` (padding) get zero."""
-    measured = done.measured
-    norms = joint_norms(done)
+    """The clip factors of a pass; those after the first ``rows`` (padding) are zero.
+
+    ``narrow``: whether anything in it has the rounding of float32; ``wide``: it is summed in float64.
+    """
     counted = torch.isfinite(norms)
-    if present is not None:
-        counted &= present
-    narrow = measured.narrow
-    dtype = torch.float32 if narrow and not measured.wide else torch.float64
+    if rows < len(norms):
+        counted &= torch.arange(len(norms), device=norms.device) < rows
+    dtype = torch.float32 if narrow and not wide else torch.float64
     if norms.dtype == torch.float32:
         dtype = torch.float32
-    margin = MARGINS[torch.float32 if narrow or measured.wide else torch.float64]
+    margin = MARGINS[torch.float32 if narrow or wide else torch.float64]
     factors = clip_factors(norms, limit, dtype, margin, gamma)
     return Factors(norms, counted, torch.where(counted, factors, torch.zeros_like(factors)))
 
 
-def loss_sum(losses: Float[Tensor, " batch"]) -> float:
-    """The sum of the finite losses."""
-    finite = torch.where(torch.isfinite(losses), losses, torch.zeros_like(losses))
-    return float(finite.sum(dtype=norm_dtype(losses.device)))
+def look_at(
+    found: Factors, losses: Float[Tensor, " batch"], rows: int, limit: float
+) -> tuple[Diagnostics, bool]:
+    """What the holder of the data may see of the first ``rows``, and whether every norm was finite, that of padding
+    too. The device is waited for once."""
+    norms, dtype = found.norms, norm_dtype(losses.device)
+    finite = torch.where(torch.isfinite(losses[:rows]), losses[:rows], torch.zeros_like(losses[:rows]))
+    numbers = (
+        torch.isfinite(norms).all(),
+        found.counted.sum(),
+        count_clipped(norms[:rows], limit),
+        finite.sum(dtype=dtype),
+        within_norm(norms[:rows], limit),
+    )
+    whole, counted, clipped, loss_sum, within = torch.stack([number.to(dtype) for number in numbers]).tolist()
+    return Diagnostics(rows, rows - int(counted), int(clipped), loss_sum, within), bool(whole)

@@ -111,6 +111,11 @@ class Sizes:
         parts = -(-remaining // most)
         return -(-remaining // parts)
 
+    def most(self, key: Signature) -> int | None:
+        """No more rows than these at once; ``None`` where nothing is known that forbids it."""
+        found = self.known.get(key, Known()).most, self.microbatch_size
+        return min((most for most in found if most is not None), default=None)
+
     def measures(self, key: Signature, rows: int) -> bool:
         """Whether the memory of this micro-batch is still to be learned."""
         known = self.known.get(key, Known())

@@ -13,21 +13,23 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import seeded
 from decrescendo.clipping.batches import map_rows, slice_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
+from decrescendo.clipping.factors import joint_norms
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Signature, signature
 from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
 from decrescendo.clipping.precision import exact_products, full_precision
-from decrescendo.clipping.proof.called import CALLS, asked
+from decrescendo.clipping.proof.called import CALLS, asked, ours
 from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
@@ -42,7 +44,7 @@ from decrescendo.clipping.proof.remembered import (
     since_another,
 )
 from decrescendo.clipping.proof.script import Script, comparable
-from decrescendo.clipping.proof.storage import key_of
+from decrescendo.clipping.proof.storage import key_of, tensors_of
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
@@ -70,6 +72,11 @@ _OTHERWISE = (
 _CALLED = (
     "decrescendo calls loss(model, batch), with the model itself and a batch as the data give it (tensors of the "
     "data's dtypes, a dimension of rows first), and wants one loss an example"
+)
+
+CHANGES = (
+    "the program does something else than in an earlier pass over as many examples (a weight of the loss that changes, "
+    "say)"
 )
 
 # What numpy's global generator draws from inside of a pass.
@@ -102,6 +109,8 @@ class Prover:
         # What passes over as many examples did, and what Python kept before the first, to compare with other processes;
         # nobody does as long as there is none.
         self.told: set[str] | None = None
+        # How often what was accepted was forgotten.
+        self.epoch = 0
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """No pass may use these: what was accepted before is looked at anew."""
@@ -121,14 +130,56 @@ class Prover:
                 few = min(rows, max(_SMALL))
                 self._proven(slice_rows(batch, 0, few), few, max(_SMALL), seed, workspace)
 
-    def run(self, batch: Batch, rows: int, held: Inventory, seed: int, workspace: Workspace) -> Pass:
-        """A pass over ``batch``; one row is passed twice. One pass at a time: the global generators are everybody's.
+    def run(
+        self, batch: Batch, rows: int, count: int, held: Inventory, seed: int, workspace: Workspace
+    ) -> Pass:
+        """A pass over ``batch``. One pass at a time: the global generators are everybody's.
 
+        ``count``: it is filled up to so many rows with those that it has; one row is passed twice in any case.
         ``held``: what the model holds.
         """
         with self._one_at_a_time:
             self._turn_to(batch, held)
-            return self._proven(batch, rows, max(rows, min(_SMALL)), seed, workspace)
+            return self._proven(batch, rows, max(count, min(_SMALL)), seed, workspace)
+
+    def again(
+        self, batch: Batch, count: int, held: Inventory, seed: int, workspace: Workspace,
+        record: Callable[[], AbstractContextManager[object]],
+    ) -> tuple[Pass, Tensor] | None:  # fmt: skip
+        """A pass that does what an accepted one did, inside of ``record``, by which the device writes down what it
+        does; and the norms. ``None`` where none was accepted yet.
+
+        Raises:
+            UnsupportedModel: what is written down would not be the pass.
+        """
+        with self._one_at_a_time:
+            self._turn_to(batch, held)
+            if self._script is None:
+                return None
+            watch = Watch(count, self.memory, seed, None, self._script.recipes, capturing=True)
+            seen = OnDevice()
+            kept = numbers_of(self._model, self._loss, self.memory.stale)
+            try:
+                with drawing(held, seed):
+                    before = _drawn_by_python()
+                    with record(), seen:
+                        done = run(
+                            self._model, held, self._loss, given(batch, count, watch), workspace, watch
+                        )
+                        with full_precision():
+                            norms = joint_norms(done)
+                    if before != _drawn_by_python():
+                        raise UnsupportedModel("the program draws random numbers that are not the device's")
+            finally:
+                watch.end()
+            changed = sorted(moved(kept, numbers_of(self._model, self._loss, self.memory.stale)))
+            if changed:
+                raise UnsupportedModel(f"the program keeps something else after each pass in {changed[0]}")
+            if _rejects(watch.script):
+                raise UnsupportedModel("the data want one random number or several, at each pass others")
+            if seen.reason or not self._is_known(watch.script):
+                raise UnsupportedModel(seen.reason or CHANGES)
+            return done, norms
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
@@ -145,6 +196,7 @@ class Prover:
         for shape in list(self._scripts):
             self._drop(shape)
         self._script, self._shape = None, ()
+        self.epoch += 1
 
     def _drop(self, shape: Signature) -> None:
         """Of what was accepted of examples of a shape, only its digest is remembered."""
@@ -371,7 +423,7 @@ class Prover:
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
         parameters = list(trainable_of(self._held).values())
         # As many copies of the example as there are rows get the random numbers that its row got.
-        copies = watch.count if _draws(watch.script) else 1
+        copies = watch.count if draws(watch.script) else 1
         for row in range(min(rows, _ALONE)):
             at = min(row, copies - 1)
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
@@ -558,7 +610,7 @@ def _norms_and_errors(
     return found
 
 
-def _draws(script: Script) -> bool:
+def draws(script: Script) -> bool:
     """Whether a pass drew random numbers."""
     seeded = torch.Tag.nondeterministic_seeded
     return any(seeded in getattr(event.func, "tags", ()) for event in script.events)
@@ -567,6 +619,34 @@ def _draws(script: Script) -> bool:
 def _rejects(script: Script) -> bool:
     """Whether it drew by laws that take as many random numbers as the data want."""
     return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in script.events)
+
+
+def _drawn_by_python() -> tuple[object, ...]:
+    """Where the generators are that are not the device's."""
+    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+
+
+@ours
+class OnDevice(TorchDispatchMode):
+    """Finds what comes from the processor's memory, or goes there: in a pass that is written down that is done once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reason = ""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        output = func(*args, **(kwargs or {}))
+        given, made = tensors_of((*args, *(kwargs or {}).values())), tensors_of((output,))
+        places = {tensor.device.type for tensor in (*given, *made)}
+        if len(places) > 1 and "cpu" in places:
+            # A number beside tensors is an argument of the kernel.
+            host = [tensor for tensor in (*given, *made) if tensor.device.type == "cpu"]
+            copied = func.overloadpacket.__name__.strip("_") in ("to_copy", "copy")
+            if copied or any(tensor.dim() for tensor in host) or any(t.device.type == "cpu" for t in made):
+                self.reason = self.reason or f"{func} copies between the device and the processor's memory"
+        return output
 
 
 def given(batch: Batch, rows: int, watch: Watch) -> Batch:

@@ -75,9 +75,9 @@ class Reference:
             diagnostics += Diagnostics(
                 examples=1,
                 nonfinite=int(not torch.isfinite(norm)),
-                clipped=count_clipped(norm, limit),
+                clipped=int(count_clipped(norm, limit)),
                 loss_sum=float(value) if torch.isfinite(value) else 0.0,
-                within=within_norm(norm, limit),
+                within=float(within_norm(norm, limit)),
             )
         return ClippedSum(gradients, limit, diagnostics)
 

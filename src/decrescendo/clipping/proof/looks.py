@@ -50,6 +50,7 @@ class Looks:
         natural: Python sees the data as they are.
         replays: the script of a pass whose random numbers Python gets again.
         poison: what Python gets for a number of the data.
+        capturing: nothing can be read.
     """
 
     count: int
@@ -60,6 +61,7 @@ class Looks:
     natural: bool
     replays: Script | None
     poison: float
+    capturing: bool = False
     # Lines of code that looked at the data: truth values, which they were, and numbers.
     asked: list[str] = field(default_factory=list[str])
     truths: list[bool] = field(default_factory=list[bool])
@@ -90,7 +92,7 @@ class Looks:
             return func(*args, **kwargs)
         elif "bool" in returned or (first.dtype == torch.bool and "int" not in returned) or len(tensors) > 1:
             likely = isinstance(data[0], Mixed) and data[0].name in ("any", "bitwise_or", "logical_or")
-            return self.answer(bool(func(*args, **kwargs)), likely=likely)
+            return self.answer(not self.capturing and bool(func(*args, **kwargs)), likely=likely)
         elif "int" not in returned and (first.dtype.is_floating_point or first.dtype.is_complex):
             return self.number()
         else:

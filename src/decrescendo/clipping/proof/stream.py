@@ -21,10 +21,12 @@ class Stream:
     Args:
         seed: of the generators in this pass; negative: no random numbers may be drawn.
         refuse: refuses the pass.
+        capturing: where the generators are cannot be read; whoever captures refuses what is not drawn on the device.
     """
 
     seed: int
     refuse: Callable[[str], NoReturn]
+    capturing: bool = False
     # What was drawn, by the state it was drawn from; and the state after the last new one.
     drawn: dict[int, object] = field(default_factory=dict[int, object])
     head: int | None = None
@@ -35,6 +37,8 @@ class Stream:
 
     def begin(self, operation: object) -> None:
         """Before an operation draws."""
+        if self.capturing:
+            return
         self._at = _state()
         if self.seed < 0:
             return
@@ -51,6 +55,8 @@ class Stream:
     def end(self, *, jump: bool) -> None:
         """After it. ``jump``: how many numbers it took may tell of the data, so that what comes next begins elsewhere:
         where the generators are is public."""
+        if self.capturing:
+            return
         if self.seed < 0:  # an operation that can draw need not: attention without dropout
             if _state() != self._at:
                 self.refuse(

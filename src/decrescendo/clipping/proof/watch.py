@@ -95,6 +95,8 @@ class Watch(Pausable):
         natural: Python sees the data as they are: for a comparison, of which nothing is released.
         replays: the script of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
+        capturing: what the device does is written down, to be done again (`clipping.graphs`): nothing of it is there to
+            be read. The pass must be another one of an accepted script, in which all was looked at.
     """
 
     def __init__(
@@ -108,16 +110,18 @@ class Watch(Pausable):
         natural: bool = False,
         replays: Script | None = None,
         poison: float = math.nan,
+        capturing: bool = False,
     ) -> None:
         super().__init__()
         self.count, self.memory, self.expected = count, memory, expected
-        self.stream = Stream(seed, self.refuse)
+        self.capturing = capturing
+        self.stream = Stream(seed, self.refuse, capturing)
         self.recipes: Mapping[int, Recipe] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.script = Script(count)
         self.labels = Labels(count, memory, self.script, shared=memory.shared())
         self.looks = Looks(
-            count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison
+            count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison, capturing
         )
         self.counts = Counts(self.labels, self.looks)
         # Of tensors: what they depend on, and the door for what the engine makes by itself.
@@ -818,7 +822,7 @@ class Watch(Pausable):
             )
 
     def _check_blank(self, blank: Tensor) -> None:
-        if key_of(blank) not in self.labels.exposed and not is_blank(blank):
+        if key_of(blank) not in self.labels.exposed and not self.capturing and not is_blank(blank):
             self.refuse(
                 "the proof must see what writes to memory, but an operation that is made of no others filled a tensor "
                 f"of shape {tuple(blank.shape)} where nothing is seen. Use torch's ordinary operations"

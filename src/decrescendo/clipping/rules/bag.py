@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, square_rows, zero_rows
-from decrescendo.clipping.rules.segments import Segments
+from decrescendo.clipping.rules.segments import Segments, places_of
 
 
 @dataclass(slots=True)
@@ -58,12 +58,12 @@ class BagKernel:
             key, order = torch.sort(example * words + self.ids)
             first = torch.ones_like(key, dtype=torch.bool)
             first[1:] = key[1:] != key[:-1]
-            starts = first.nonzero().squeeze(1)
+            starts = places_of(first)
             scale = self.scale[order].to(rows.dtype)
             sums = functional.embedding_bag(
                 self.bag[order], rows, starts, mode="sum", per_sample_weights=scale
             )
-            pairs = key[starts]
+            pairs = key[starts.clamp(max=len(key) - 1)]
             self.segments = Segments(sums, torch.div(pairs, words, rounding_mode="floor"), pairs % words)
         return self.segments
 

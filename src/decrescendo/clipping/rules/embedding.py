@@ -13,8 +13,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.rules.rule import Call, Kernel, Rule
-from decrescendo.clipping.rules.segments import Blocks, Segments, blocks_of, covers
+from decrescendo.clipping.rules.rule import Call, Kernel, Rule, zero_rows
+from decrescendo.clipping.rules.segments import Blocks, Segments, blocks_of, covers, places_of
 from decrescendo.errors import UnsupportedModel
 
 
@@ -69,16 +69,15 @@ def sum_segments(
     ordered, order = sort_ids(ids)
     first = torch.ones_like(ordered, dtype=torch.bool)
     first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
-    starts = first.flatten().nonzero().squeeze(1)
+    starts = places_of(first.flatten())
     source = (order + torch.arange(batch, device=ids.device).unsqueeze(1) * positions).flatten()
     # A bag sum gathers and adds in one pass, without a sorted copy of d.
     sums = functional.embedding_bag(source, d.reshape(batch * positions, -1), starts, mode="sum")
-    identity = ordered.flatten()[starts]
-    example = torch.div(starts, positions, rounding_mode="floor")
+    last = starts.clamp(max=max(ids.numel() - 1, 0))
+    identity = ordered.flatten()[last]
     if padding is not None:
-        real = identity != padding
-        sums, identity, example = sums[real], identity[real], example[real]
-    return Segments(sums, example, identity)
+        sums = zero_rows(sums, identity == padding)
+    return Segments(sums, torch.div(last, positions, rounding_mode="floor"), identity)
 
 
 def sort_ids(

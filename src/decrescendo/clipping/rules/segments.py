@@ -39,7 +39,8 @@ def library() -> Callable[..., None] | None:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Sums of output gradients over equal ids within an example: one row for each (example, id) pair."""
+    """Sums of output gradients over equal ids within an example: one row for each (example, id) pair; on a GPU,
+    also rows of zeros that stand for the last pair once more."""
 
     sums: Float[Tensor, "pairs dim"]
     example: Int[Tensor, " pairs"]
@@ -60,7 +61,7 @@ class Segments:
     def per_example(self, batch: int, shape: tuple[int, ...]) -> Float[Tensor, "batch words dim"]:
         """g_i of each example."""
         total = torch.zeros(batch, *shape, dtype=self.sums.dtype, device=self.sums.device)
-        return total.index_put_((self.example, self.identity), self.sums)
+        return total.index_put_((self.example, self.identity), self.sums, accumulate=True)
 
     def without(self, rows: Bool[Tensor, " batch"]) -> "Segments":
         """The same with those of some examples zero."""
@@ -109,6 +110,28 @@ class Blocks:
     def without(self, rows: Bool[Tensor, " batch"]) -> "Blocks":
         """The same with those of some examples zero."""
         return replace(self, sums=zero_rows(self.sums, rows), squares=self.squares.masked_fill(rows, 0))
+
+
+def places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " some"]:
+    """Where it is true, in order. On a GPU, which must not wait to learn how many there are, as many as there could be:
+    those that are left over come after the end, and begin no bag.
+
+    >>> places_of(torch.tensor([True, False, True]))
+    tensor([0, 2])
+    """
+    return first.nonzero().squeeze(1) if first.device.type == "cpu" else padded_places_of(first)
+
+
+def padded_places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " all"]:
+    """The same on a GPU.
+
+    >>> padded_places_of(torch.tensor([True, False, True]))
+    tensor([0, 2, 3])
+    """
+    many = len(first)
+    found = torch.full((many + 1,), many, device=first.device)
+    target = torch.where(first, first.cumsum(0) - 1, many)
+    return found.scatter_(0, target, torch.arange(many, device=first.device))[:many]
 
 
 def covers(ids: Tensor, d: Tensor) -> bool:

@@ -1,0 +1,428 @@
+"""Passes that are done again as what the device did: here the device's part is played by a tape of torch's operations,
+which are done again on the same memory, as the kernels of a CUDA graph are. `test_on_cuda.py` has the real one."""
+
+import random
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, graphs
+from decrescendo.clipping.proof.called import ours
+from decrescendo.clipping.rules import segments
+from decrescendo.errors import UnsupportedModel
+
+
+@ours
+class Tape(TorchDispatchMode):
+    """Operations with what they were given and gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.played: list[tuple[Any, Any, Any, list[Tensor]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given, named = tree_map_only(Tensor, _alias, (args, kwargs or {}))
+        output = func(*args, **(kwargs or {}))
+        places = {_memory(leaf) for leaf in tree_leaves((given, named)) if isinstance(leaf, Tensor)}
+        made = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
+        own = [_alias(leaf) for leaf in made if _memory(leaf) not in places]
+        self.played.append((func, given, named, own))
+        return output
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    """Another tensor in its memory: autograd goes by how often a tensor is held."""
+    with torch._C._DisableTorchDispatch():
+        return tensor.detach()
+
+
+class Played:
+    """In place of `graphs.Recording`."""
+
+    replays = 0
+
+    def __init__(self) -> None:
+        self._tape = Tape()
+
+    @contextmanager
+    def record(self) -> Generator[None]:
+        with self._tape:
+            yield
+
+    def replay(self) -> None:
+        Played.replays += 1
+        with torch.no_grad():
+            for func, args, kwargs, own in self._tape.played:
+                made = [leaf for leaf in tree_leaves(func(*args, **kwargs)) if isinstance(leaf, Tensor)]
+                # (Views come again, and are what they were.)
+                for before, now in zip(own, made, strict=bool(own)):
+                    before.copy_(now)
+
+
+@pytest.fixture(autouse=True)
+def _played(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    monkeypatch.setattr(graphs, "recorder", lambda tensors: Played)
+    # (Forms compiled by C are no operations of torch's.)
+    for module in ("segments", "matrices", "linear"):
+        monkeypatch.setattr(f"decrescendo.clipping.rules.{module}.library", lambda: None, raising=False)
+    # (As on a device: shapes must not depend on values.)
+    monkeypatch.setattr("decrescendo.clipping.rules.embedding.places_of", segments.padded_places_of)
+    monkeypatch.setattr("decrescendo.clipping.rules.embedding.sort_ids", lambda ids: torch.sort(ids, dim=1))
+    if "device" not in request.node.name:  # (the run's type checker draws random numbers of Python's)
+        monkeypatch.setattr("decrescendo.clipping.prover._drawn_by_python", lambda: ())
+    Played.replays = 0
+
+
+GRAPHS = EngineSettings(cuda_graphs=True)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, 3))
+
+
+def loss(model: Callable[[Tensor], Tensor], batch: Any) -> Tensor:
+    return functional.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def rows(count: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    dice = torch.Generator().manual_seed(seed)
+    return torch.randn(count, 4, generator=dice), torch.randint(3, (count,), generator=dice)
+
+
+def near(found: ClippedSum, expected: ClippedSum) -> None:
+    """The same but for rounding."""
+    assert found.gradients.keys() == expected.gradients.keys()
+    for name, total in expected.gradients.items():
+        torch.testing.assert_close(found.gradients[name], total, rtol=1e-4, atol=1e-5)
+
+
+def test_every_sum_is_the_reference_s() -> None:
+    model = network()
+    engine, reference = Engine(model, loss, GRAPHS), Reference(model, loss)
+    for step in range(24):
+        batch = rows(8, step)
+        found, expected = (
+            engine.clipped_sum(batch, 0.3 + 0.1 * step),
+            reference.clipped_sum(batch, 0.3 + 0.1 * step),
+        )
+        near(found, expected)
+        assert found.diagnostics.examples == 8
+        assert found.diagnostics.clipped == expected.diagnostics.clipped
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(0.01 * torch.ones_like(parameter))
+    # The first is done in Python, and the first, the second, the fourth, .. of the others; of each other one two parts.
+    assert Played.replays == 2 * (23 - len((1, 2, 4, 8, 16)))
+
+
+def test_sums_are_in_memory_of_their_own() -> None:
+    engine = Engine(network(), loss, GRAPHS)
+    found = [engine.clipped_sum(rows(8, step), 1.0) for step in range(6)]
+    again = [Engine(network(), loss).clipped_sum(rows(8, step), 1.0) for step in range(6)]
+    for one, other in zip(found, again, strict=True):
+        near(one, other)
+
+
+@pytest.mark.parametrize("count", [33, 40, 47, 63, 250])
+def test_batches_are_filled_up_with_rows_that_count_for_nothing(count: int) -> None:
+    model = network()
+    engine, plain = Engine(model, loss, GRAPHS), Engine(model, loss)
+    for step in range(6):
+        batch = rows(count, step)
+        found, expected = engine.clipped_sum(batch, 0.5), plain.clipped_sum(batch, 0.5)
+        near(found, expected)
+        assert found.diagnostics.examples == count
+        assert found.diagnostics.loss_sum == pytest.approx(expected.diagnostics.loss_sum)
+        assert found.diagnostics.within == pytest.approx(expected.diagnostics.within)
+    assert Played.replays
+
+
+def test_few_numbers_of_rows_occur() -> None:
+    engine = Engine(network(), loss, GRAPHS)
+    dice, seen = random.Random(0), set[int]()
+    for step in range(60):
+        engine.clipped_sum(rows(dice.randint(210, 300), step), 1.0)
+        seen |= {written.losses.shape[0] for written in engine._graphs._written.values()}
+    assert seen <= {*range(216, 256, 8), *range(256, 320, 16)}
+
+
+def test_no_more_rows_than_may_be_at_once() -> None:
+    engine = Engine(network(), loss, EngineSettings(cuda_graphs=True, microbatch_size=35))
+    for step in range(4):
+        near(
+            engine.clipped_sum(rows(70, step), 1.0), Engine(network(), loss).clipped_sum(rows(70, step), 1.0)
+        )
+    assert {written.losses.shape[0] for written in engine._graphs._written.values()} == {35}
+
+
+def test_one_row_is_done_in_python() -> None:
+    engine = Engine(network(), loss, GRAPHS)
+    for step in range(4):
+        engine.clipped_sum(rows(1, step), 1.0)
+    assert not Played.replays
+
+
+def test_gradients_that_are_not_finite_are_left_out() -> None:
+    engine = Engine(network(), loss, GRAPHS)
+    for step in range(12):
+        features, labels = rows(40, step)
+        features[step % 8] = float("inf") if step > 2 else 1.0
+        found = engine.clipped_sum((features, labels), 1.0)
+        kept = torch.arange(40) != (step % 8 if step > 2 else -1)
+        near(found, Engine(network(), loss).clipped_sum((features[kept], labels[kept]), 1.0))
+        assert found.diagnostics.nonfinite == (step > 2)
+
+
+def test_padding_that_is_not_finite_is_no_example() -> None:
+    """Its random numbers are others than those of the row it repeats."""
+
+    class Sometimes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x) / (torch.rand(len(x), 1) > 0.05)
+
+    model, seeds = Sometimes(), iter(range(100))
+    engine = Engine(model, loss, GRAPHS, seeds=lambda: next(seeds))
+    for step in range(30):
+        found = engine.clipped_sum(rows(33, step), 1.0)
+        assert all(bool(total.isfinite().all()) for total in found.gradients.values())
+
+
+def test_a_model_in_other_memory_is_written_down_anew() -> None:
+    model = network()
+    engine, reference = Engine(model, loss, GRAPHS), Reference(model, loss)
+    for step in range(12):
+        if step == 5:
+            for parameter in model.parameters():
+                parameter.data = parameter.data * 1.5
+        if step == 8:
+            model[0].weight.requires_grad_(False)
+        near(engine.clipped_sum(rows(8, step), 1.0), reference.clipped_sum(rows(8, step), 1.0))
+    assert len(engine._graphs._written) == 3
+
+
+def test_other_settings_of_torch_are_another_pass() -> None:
+    engine, cudnn = Engine(network(), loss, GRAPHS), torch.backends.cudnn.enabled
+    try:
+        for step in range(8):
+            torch.backends.cudnn.enabled = step < 4
+            near(
+                engine.clipped_sum(rows(8, step), 1.0),
+                Engine(network(), loss).clipped_sum(rows(8, step), 1.0),
+            )
+    finally:
+        torch.backends.cudnn.enabled = cudnn
+    assert len(engine._graphs._written) == 2
+
+
+def test_autocast_around_training_would_keep_copies_of_old_weights() -> None:
+    engine = Engine(network(), loss, GRAPHS)
+    with (
+        torch.autocast("cpu", dtype=torch.bfloat16),
+        pytest.warns(UserWarning, match="autocast is on around"),
+    ):
+        engine.clipped_sum(rows(8), 1.0)
+
+
+def test_autocast_inside_of_the_loss_is_done_again() -> None:
+    def coarse(model: Any, batch: Any) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss(model, batch)
+
+    engine = Engine(network(), coarse, GRAPHS)
+    for step in range(8):
+        near(
+            engine.clipped_sum(rows(8, step), 1.0), Engine(network(), coarse).clipped_sum(rows(8, step), 1.0)
+        )
+    assert Played.replays
+
+
+def test_data_that_are_withheld_later_are_no_part_of_what_is_done_again() -> None:
+    model, table = network(), torch.ones(3)
+
+    def weighed(model: Any, batch: Any) -> Tensor:
+        return loss(model, batch) * table[0]
+
+    engine = Engine(model, weighed, GRAPHS)
+    for step in range(6):
+        engine.clipped_sum(rows(8, step), 1.0)
+    engine.withhold([table])
+    with pytest.raises(UnsupportedModel):
+        engine.clipped_sum(rows(8, 6), 1.0)
+
+
+def changing(how: Callable[[int], float]) -> tuple[Engine, list[float]]:
+    """An engine whose loss has a weight, and its weight."""
+    weight = [1.0]
+
+    def weighed(model: Any, batch: Any) -> Tensor:
+        return weight[0] * loss(model, batch)
+
+    return Engine(network(), weighed, GRAPHS), weight
+
+
+def test_a_weight_that_changes_in_each_step_is_found_before_anything_is_done_again() -> None:
+    engine, weight = changing(float)
+    with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
+        for step in range(9):
+            weight[0] = 1 + 0.1 * step
+            found = engine.clipped_sum(rows(8, step), 1e6)
+            plain = Engine(network(), loss).clipped_sum(rows(8, step), 1e6)
+            for name, total in plain.gradients.items():
+                torch.testing.assert_close(found.gradients[name], weight[0] * total)
+    assert not Played.replays
+
+
+def test_a_weight_that_changes_later_is_found_by_a_pass_in_python() -> None:
+    engine, weight = changing(float)
+    for step in range(6):
+        engine.clipped_sum(rows(8, step), 1.0)
+    weight[0] = 2.0
+    with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
+        for step in range(6):
+            engine.clipped_sum(rows(8, step), 1.0)
+
+
+def test_a_number_in_a_tensor_of_the_processor_s_is_compared_too() -> None:
+    weight = torch.tensor(1.0)
+
+    def weighed(model: Any, batch: Any) -> Tensor:
+        return weight * loss(model, batch)
+
+    engine = Engine(network(), weighed, GRAPHS)
+    with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
+        for step in range(9):
+            weight.add_(0.5)
+            engine.clipped_sum(rows(8, step), 1.0)
+    assert not Played.replays
+
+
+def counting(model: Any, batch: Any) -> Tensor:
+    model.times = getattr(model, "times", 0) + 1
+    return loss(model, batch)
+
+
+def drawing_in_python(model: Any, batch: Any) -> Tensor:
+    return loss(model, batch) * (1.0 if random.random() < 2 else 2.0)
+
+
+def drawing_on_the_processor(model: Any, batch: Any) -> Tensor:
+    return loss(model, batch) * torch.rand(len(batch[1]))
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        (counting, "keeps something else after each pass"),
+        (drawing_in_python, "not the device's"),
+        (drawing_on_the_processor, "not the device's"),
+    ],
+)
+def test_what_python_does_in_each_pass_is_not_done_again(program: Any, why: str) -> None:
+    engine = Engine(network(), program, GRAPHS, seeds=lambda: 5)
+    with pytest.warns(UserWarning, match=why):  # noqa: PT031
+        for step in range(4):
+            engine.clipped_sum(rows(8, step), 1.0)
+    assert not Played.replays
+
+
+def test_random_numbers_are_those_of_the_pass() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 3))
+    seeds, other = iter(range(100)), iter(range(100))
+    engine = Engine(model, loss, GRAPHS, seeds=lambda: next(seeds))
+    plain = Engine(model, loss, seeds=lambda: next(other))
+    before = torch.get_rng_state()
+    for step in range(10):
+        near(engine.clipped_sum(rows(8, step), 1.0), plain.clipped_sum(rows(8, step), 1.0))
+    assert torch.equal(before, torch.get_rng_state())
+    assert Played.replays
+
+
+def test_a_recording_that_fails_is_said_and_all_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(Played):
+        @contextmanager
+        def record(self) -> Generator[None]:
+            yield
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(graphs, "recorder", lambda tensors: Broken)
+    engine = Engine(network(), loss, GRAPHS)
+    with pytest.warns(UserWarning, match="not permitted when stream is capturing") as said:  # noqa: PT031
+        for step in range(5):
+            near(
+                engine.clipped_sum(rows(8, step), 1.0),
+                Engine(network(), loss).clipped_sum(rows(8, step), 1.0),
+            )
+    assert len([one for one in said if "CUDA graphs" in str(one.message)]) == 1
+
+
+def test_shapes_have_recordings_of_their_own() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 3))
+
+    def spoken(model: Any, batch: Any) -> Tensor:
+        return functional.cross_entropy(model(batch["words"]).mean(1), batch["label"], reduction="none")
+
+    engine, reference = Engine(model, spoken, GRAPHS), Reference(model, spoken)
+    for step in range(16):
+        dice = torch.Generator().manual_seed(step)
+        words = torch.randint(9, (6, 3 + step % 2), generator=dice)
+        batch = {"words": words, "label": torch.randint(3, (6,), generator=dice)}
+        near(engine.clipped_sum(batch, 0.5), reference.clipped_sum(batch, 0.5))
+    assert len(engine._graphs._written) == 2
+    assert Played.replays
+
+
+def test_no_more_than_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "_MOST", 3)
+    engine = Engine(network(), loss, GRAPHS)
+    for step in range(5):
+        for count in range(2, 8):
+            near(
+                engine.clipped_sum(rows(count, step), 1.0),
+                Engine(network(), loss).clipped_sum(rows(count, step), 1.0),
+            )
+    assert len(engine._graphs._written) == 3
+
+
+def test_what_each_rank_keeps_is_given_each_sum_once() -> None:
+    given = list[str]()
+
+    def keep(name: str, total: Tensor) -> Tensor:
+        given.append(name)
+        return total * 2
+
+    model = network()
+    engine = Engine(model, loss, GRAPHS, keep=keep)
+    for step in range(6):
+        given.clear()
+        found = engine.clipped_sum(rows(8, step), 1.0)
+        assert given == [name for name, _ in model.named_parameters()]
+        for name, total in Engine(network(), loss).clipped_sum(rows(8, step), 1.0).gradients.items():
+            torch.testing.assert_close(found.gradients[name], 2 * total)
+
+
+def test_nothing_is_done_again_where_it_was_not_asked_for() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        engine = Engine(network(), loss)
+        for step in range(5):
+            engine.clipped_sum(rows(8, step), 1.0)
+    assert not Played.replays
