@@ -268,6 +268,7 @@ class Engine:
                 if finite:
                     keep = self._keep
                     return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), seen
+                self._graphs.missed()
         done = self._prover.run(batch, rows, count, held, seed, self._workspace)
         self._graphs.compare(batch, held, done)
         with full_precision():

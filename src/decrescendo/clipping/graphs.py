@@ -9,8 +9,8 @@ do the same as what was written down.
 
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -36,6 +36,8 @@ _Key: TypeAlias = tuple[object, ...]
 _MOST = 32
 # A batch is filled up to a multiple of a sixteenth to a thirty-second of its rows, so that few numbers of rows occur.
 _BITS = 5
+# Passes that may be done twice before graphs are given up, and after that half of all.
+_MISSED = 8
 
 
 @runtime_checkable
@@ -54,12 +56,20 @@ class Recording(Protocol):
 class DeviceGraph:
     """A CUDA graph; all of one engine share their memory."""
 
-    def __init__(self, pool: Any) -> None:
-        self._graph, self._pool = torch.cuda.CUDAGraph(), pool
+    def __init__(self, device: torch.device, pool: Any) -> None:
+        self._device, self._graph, self._pool = device, torch.cuda.CUDAGraph(), pool
 
-    def record(self) -> AbstractContextManager[object]:
-        # (Of other threads, which load data, nothing is.)
-        return torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local")
+    @contextmanager
+    def record(self) -> Generator[None]:
+        generator: Any = torch.cuda.default_generators[self._device.index or 0]
+        kept = generator.clone_state()
+        try:
+            # (Of other threads, which load data, nothing is written down.)
+            with torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local"):
+                yield
+        except BaseException:
+            generator.graphsafe_set_state(kept)  # what was broken off would hold on to its state
+            raise
 
     def replay(self) -> None:
         self._graph.replay()
@@ -71,11 +81,11 @@ def recorder(tensors: list[Tensor]) -> Callable[[], Recording] | None:
     >>> recorder([torch.zeros(1)]) is None
     True
     """
-    devices = {tensor.device for tensor in tensors}
-    if len(devices) != 1 or next(iter(devices)).type != "cuda":
+    device, *others = {tensor.device for tensor in tensors}
+    if others or device.type != "cuda":
         return None
     pool = cast("Any", torch).cuda.graph_pool_handle()
-    return lambda: DeviceGraph(pool)
+    return lambda: DeviceGraph(device, pool)
 
 
 @dataclass(slots=True)
@@ -130,6 +140,9 @@ class Graphs:
     _written: dict[_Key, Written] = field(default_factory=dict[_Key, Written])
     _seen: set[_Key] = field(default_factory=set[_Key])
     _epoch: int = 0
+    # Passes that were done again, and those of them that had to be done in Python after that.
+    _done: int = 0
+    _missed: int = 0
 
     def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
         """How many rows a pass over so many is to have: where it may be done again, a number that comes often.
@@ -172,6 +185,7 @@ class Graphs:
         written.times += 1
         if written.times & (written.times - 1) == 0:
             return None  # the first, the second, the fourth, ..
+        self._done += 1
         _fill(written.rows, batch)
         if draws(written.script):
             with seeded(max(seed, 0), {written.losses.device}):
@@ -179,6 +193,12 @@ class Graphs:
         else:
             written.passing.replay()
         return Again(written.losses, written.norms, written.narrow, written)
+
+    def missed(self) -> None:
+        """A pass that was done again has a gradient that is not finite, or constants that are not as they were."""
+        self._missed += 1
+        if self._missed > max(_MISSED, self._done // 2):
+            self._stop("most of what they did had to be done in Python once more")
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
         """Whether a pass in Python did what is written down."""
@@ -260,6 +280,8 @@ def _key(batch: Batch, count: int, held: Inventory) -> _Key:
 
 def _same(written: Script, done: Script) -> bool:
     """Whether two passes over as many examples did the same, with the same numbers."""
+    if written.compared != done.compared:
+        return False
     if written.events == done.events:
         return True
     return not done.differs(written) and _numbers(written) == _numbers(done)

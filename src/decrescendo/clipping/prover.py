@@ -154,9 +154,10 @@ class Prover:
         """
         with self._one_at_a_time:
             self._turn_to(batch, held)
-            if self._script is None:
+            accepted = self._script and self._over(count, self._script)
+            if self._script is None or accepted is None:
                 return None
-            watch = Watch(count, self.memory, seed, None, self._script.recipes, capturing=True)
+            watch = Watch(count, self.memory, seed, None, self._script.recipes, compared=accepted.compared)
             seen = OnDevice()
             kept = numbers_of(self._model, self._loss, self.memory.stale)
             try:
@@ -167,7 +168,7 @@ class Prover:
                             self._model, held, self._loss, given(batch, count, watch), workspace, watch
                         )
                         with full_precision():
-                            norms = joint_norms(done)
+                            norms = _guarded(joint_norms(done), watch.guards)
                     if before != _drawn_by_python():
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             finally:
@@ -180,6 +181,12 @@ class Prover:
             if seen.reason or not self._is_known(watch.script):
                 raise UnsupportedModel(seen.reason or CHANGES)
             return done, norms
+
+    @staticmethod
+    def _over(count: int, script: Script) -> Script | None:
+        """An accepted pass over as many examples."""
+        known = (script, *script.alike.values(), *script.smaller)
+        return next((one for one in known if one.count == count), None)
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
         """To what was accepted of examples of this shape, in this mode of the model."""
@@ -619,6 +626,19 @@ def draws(script: Script) -> bool:
 def _rejects(script: Script) -> bool:
     """Whether it drew by laws that take as many random numbers as the data want."""
     return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in script.events)
+
+
+def _guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
+    """The norms; infinite, so that the pass is done in Python, where what was compared is not as it was.
+
+    Raises:
+        UnsupportedModel: so it is now, in the processor's memory.
+    """
+    host = [guard for guard in guards if guard.device != norms.device]
+    if not all(map(bool, host)):
+        raise UnsupportedModel(CHANGES)
+    there = [guard for guard in guards if guard.device == norms.device]
+    return torch.where(torch.stack(there).all(), norms, math.inf) if there else norms
 
 
 def _drawn_by_python() -> tuple[object, ...]:

@@ -34,7 +34,7 @@ from decrescendo.clipping.proof.reading import (
     check_counted,
     opened,
 )
-from decrescendo.clipping.proof.storage import is_whole, paused, tensors_of
+from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, is_whole, paused, tensors_of
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
@@ -530,7 +530,9 @@ class Recorder(TorchFunctionMode):
         kwargs: Mapping[str, Any],
     ) -> None:
         self.keep(name, (*tensors_of((*args, *kwargs.values())), *made))
-        chosen = lookup.selects(name, args, kwargs) or (name in ISOMETRIES and len(made) == 1)
+        with paused(), FUNCTIONS_OFF():  # what it compares is no operation of the program's
+            chosen = lookup.selects(name, args, kwargs, self.watch.same)
+        chosen = chosen or (name in ISOMETRIES and len(made) == 1)
         kept = chosen and len(found) == 1 and found[0].isometric and found[0].tensor.dtype == made[0].dtype
         ids = lookup.ids_of(name, args, kwargs) if kept else None
         for tensor in made:

@@ -111,14 +111,14 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
         if at < 0 or chosen.shape[at] != shape[own.dim]:
             continue
         expected = call.examples(own, shape[own.dim], chosen).reshape(-1, *[1] * (chosen.dim() - 1 - at))
-        if torch.equal(chosen, expected.expand_as(chosen)) and (
+        if call.same(chosen, expected.expand_as(chosen)) and (
             single or told or call.uniform(_within_own(index, place), own.moved(at))
         ):
             return own
     if not single:
         return None
     whole = torch.arange(units, device=index.device)
-    if len(shape) == 1 and torch.equal(index.flatten().sort()[0], whole):
+    if len(shape) == 1 and call.same(index.flatten().sort()[0], whole):
         return call.owners(0, chosen.flatten(), counted=_is_counted(place))  # all of them, in another order
     return None
 
@@ -162,7 +162,7 @@ def _numbers(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixed | No
     if not is_fixed(call.label(tensor)) or not isinstance(chosen, Place) or chosen.constant:
         return None
     own = call.examples(chosen, mask.shape[chosen.dim], mask)[mask.nonzero()[:, chosen.dim]]
-    if start or found.dim() != 1 or not torch.equal(found, own.to(found)):
+    if start or found.dim() != 1 or not call.same(found, own.to(found)):
         return None
     return replace(call.mixed(_NUMBERS, call.owners(0, own, counted=True)), counted=True)
 
@@ -176,12 +176,12 @@ def _repeated(call: Call) -> Label:
     return replace(call.mixed(_NUMBERS, own), counted=True)
 
 
-def _column(index: Tensor, dim: int, size: torch.Size) -> Tensor | None:
+def _column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tensor | None:
     """The index of whole rows that one for each entry is, where it is the same along all other dimensions."""
     if dim or index.dim() < 2 or index.shape[1:] != size[1:] or 0 in size[1:]:
         return None
     first = index.flatten(1)[:, 0]
-    return first if torch.equal(index, first.reshape(-1, *[1] * (index.dim() - 1)).expand_as(index)) else None
+    return first if call.same(index, first.reshape(-1, *[1] * (index.dim() - 1)).expand_as(index)) else None
 
 
 def constant(call: Call) -> Label:
@@ -278,7 +278,7 @@ def _rows(call: Call, index: Tensor, place: Place) -> Place | None:
     if len(index) and not 0 <= int(index.min()) <= int(index.max()) < size:
         return None
     own = call.examples(label.numbers, len(index), index)
-    return label.numbers if torch.equal(call.examples(place, size, index)[index], own) else None
+    return label.numbers if call.same(call.examples(place, size, index)[index], own) else None
 
 
 def _folded(call: Call, index: Tensor, place: Place, shape: tuple[int, ...]) -> Place | None:
@@ -296,7 +296,7 @@ def _folded(call: Call, index: Tensor, place: Place, shape: tuple[int, ...]) -> 
     if own is None or not index.numel():
         return None
     expected = call.examples(own, shape[own.dim], index).reshape(-1, *[1] * (len(shape) - 1 - own.dim))
-    return own if torch.equal(index // place.inner, expected.expand_as(index)) else None
+    return own if call.same(index // place.inner, expected.expand_as(index)) else None
 
 
 def _is_counted(place: Place) -> bool:
@@ -373,7 +373,7 @@ def _index_put(call: Call) -> Label:
     order = len(given) == 1 and constant_of(own) is Public.FILL and len(shape) == 1
     if order and isinstance(written, Place) and _is_single(written):
         index, size = given[0], tensor.shape[_indexed(indices)]
-        if written.dim == start and torch.equal(index.sort()[0], torch.arange(size, device=index.device)):
+        if written.dim == start and call.same(index.sort()[0], torch.arange(size, device=index.device)):
             own_of = call.examples(written, len(index), index)
             order = torch.empty_like(own_of).index_copy_(0, index, own_of)
             return call.owners(_indexed(indices), order, counted=_is_counted(written))
@@ -422,7 +422,7 @@ def _index_select(call: Call) -> Label:
 def _gather(call: Call) -> Label:
     tensor, index = call.args["self"], call.args["index"]
     dim, own, label = call.args["dim"] % max(tensor.dim(), 1), call.label(tensor), call.label(index)
-    column = _column(index, dim, tensor.shape) if isinstance(label, Mixed) and label.numbers else None
+    column = _column(call, index, dim, tensor.shape) if isinstance(label, Mixed) and label.numbers else None
     if column is not None:
         return _chosen(call, tensor, [column])
     for found in (own, label):
@@ -451,7 +451,7 @@ def _scatter(call: Call) -> Label:
     dim = call.args["dim"] % max(tensors[0].dim(), 1)
     numbers, source = call.label(call.args["index"]), call.args.get("src")
     if isinstance(numbers, Mixed) and numbers.numbers and isinstance(source, Tensor):
-        column = _column(call.args["index"], dim, source.shape)
+        column = _column(call, call.args["index"], dim, source.shape)
         if column is not None and source.shape[1:] == tensors[0].shape[1:] and len(column) == len(source):
             return _gathered(call, column)
     label = call.joined(tensors, tensors[0].dim())
@@ -500,7 +500,7 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
         not found
         and _is_single(label)
         and constant_of(call.label(tensor)) is Public.FILL
-        and torch.equal(flat.sort()[0], torch.arange(tensor.shape[dim], device=flat.device).to(flat))
+        and call.same(flat.sort()[0], torch.arange(tensor.shape[dim], device=flat.device).to(flat))
     ):
         return call.owners(
             dim, torch.empty_like(own).index_copy_(0, flat, own), counted=_is_counted(label)
@@ -528,7 +528,7 @@ def _index_fill(call: Call) -> Label:
     numbers = index.numbers if isinstance(index, Mixed) else None
     if numbers is not None and (constant_of(label) is Public.FILL or label == Place(dim)):
         own = call.examples(numbers, call.args["index"].numel(), call.args["index"])
-        if tensor.shape[dim] == call.units(Place(dim)) and torch.equal(call.args["index"].flatten(), own):
+        if tensor.shape[dim] == call.units(Place(dim)) and call.same(call.args["index"].flatten(), own):
             return Place(dim)
     own = Place(dim, max(tensor.shape[dim] // int(call.units(Place(dim))), 1)) if tensor.dim() else None
     filled = constant_of(label) is Public.FILL or label == own
@@ -575,7 +575,7 @@ def _sort(call: Call) -> Label | Sequence[Label]:
     if label.constant:
         # Of others the last one may come first, which says how many there are.
         places = torch.arange(order.shape[label.dim], device=order.device)
-        still = torch.equal(order.movedim(label.dim, -1), places.expand_as(order.movedim(label.dim, -1)))
+        still = call.same(order.movedim(label.dim, -1), places.expand_as(order.movedim(label.dim, -1)))
         return label if still and call.uniform(values, label) else call.mixed(SUMMED)
     if call.dims > 1 or label.inner * label.outer != 1:
         return call.mixed(SUMMED)

@@ -57,6 +57,7 @@ class Call:
         label: of an argument.
         units: how many units there are along a place's dimension.
         owners: the place of units along a dimension whose examples are given, one each.
+        compare: says whether two tensors have the same numbers.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Call:
     label: Callable[[Tensor], Label]
     units: Callable[[Place], int]
     owners: Callable[..., Place]
+    compare: Callable[[Tensor, Tensor], bool] = torch.equal
     # Whether a value was looked at, which may be another one in the next pass.
     looked: bool = False
     _args: Mapping[str, Any] | None = None
@@ -87,6 +89,11 @@ class Call:
         reached = [self.label(tensor) for tensor in self.tensors if tensor is not None]
         return Mixed(why, self.name, numbers, public=not any(map(is_data, reached)))
 
+    def same(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two tensors have the same numbers."""
+        self.looked = True
+        return self.compare(one, other)
+
     def uniform(self, tensor: Tensor, place: Place) -> bool:
         """Whether a constant has the same numbers for each example at ``place``, or none for each."""
         if place.dim < 0 or tensor.shape[place.dim] == 1:
@@ -94,7 +101,7 @@ class Call:
         self.looked = True
         units = self.units(place)
         return tensor.shape[place.dim] == place.inner * place.outer * units and is_uniform(
-            tensor, place, units
+            tensor, place, units, self.compare
         )
 
     def examples(self, place: Place, size: int, like: Tensor) -> Tensor:
@@ -157,7 +164,7 @@ class Call:
         times = int(rows[1, 0] - rows[0, 0])
         rest = rows - times * torch.arange(units, device=rows.device)[:, None]
         span = span_of(found, place, units)
-        if span is None or not torch.equal(rest, rest[:1].expand_as(rest)):
+        if span is None or not self.same(rest, rest[:1].expand_as(rest)):
             return laid
         return replace(laid, folded=(times, storage_key(found), span))
 

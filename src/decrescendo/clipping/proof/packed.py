@@ -54,7 +54,7 @@ def _bags(call: Call) -> Label:
     width, rest = divmod(bags, int(call.units(Place(0))))
     if width > 1 and not rest:  # where an example is cut is the same for all, whoever says it
         cuts = starts.diff(append=starts.new_tensor([len(indices)])).reshape(-1, width)
-        if not torch.equal(cuts, cuts[:1].expand_as(cuts)) or is_data(call.label(offsets)):
+        if not call.same(cuts, cuts[:1].expand_as(cuts)) or is_data(call.label(offsets)):
             return call.mixed("an example's ids are put into bags by its place, or by other examples")
     whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
     bag = _bag_of(starts, len(indices))
@@ -62,7 +62,7 @@ def _bags(call: Call) -> Label:
     apart = (
         not rest
         and whole
-        and torch.equal(call.examples(label, len(indices), offsets), call.examples(own, bags, offsets)[bag])
+        and call.same(call.examples(label, len(indices), offsets), call.examples(own, bags, offsets)[bag])
     )
     return own if apart else call.mixed("a bag has ids of several examples, or not all of its own")
 
@@ -86,8 +86,8 @@ def _bag_weights(call: Call) -> Label:
     bags = Place(0, max(width, 1))
     apart = (
         not rest
-        and (not bag.numel() or torch.equal(bag, found.to(bag)))
-        and torch.equal(
+        and (not bag.numel() or call.same(bag, found.to(bag)))
+        and call.same(
             call.examples(own, len(indices), offsets), call.examples(bags, gradient.shape[0], offsets)[found]
         )
     )

@@ -1,6 +1,7 @@
 """Where the examples lie in a tensor: labels are kept by memory, so that every view and alias of it has one at once."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -158,8 +159,12 @@ def _step_of(
     return (step, base) if found is not None and found[:3] == place else None
 
 
-def is_uniform(tensor: Tensor, place: Place, count: int) -> bool:
+def is_uniform(
+    tensor: Tensor, place: Place, count: int, same: Callable[[Tensor, Tensor], bool] = torch.equal
+) -> bool:
     """Whether a constant laid along the examples is the same for each of them, in every bit.
+
+    ``same``: says whether two tensors have the same numbers.
 
     >>> is_uniform(torch.ones(3, 2), Place(0), 3), is_uniform(torch.arange(3), Place(0), 3)
     (True, False)
@@ -170,4 +175,4 @@ def is_uniform(tensor: Tensor, place: Place, count: int) -> bool:
         return True
     whole = tensor.detach().resolve_conj().resolve_neg().contiguous().unsqueeze(-1).view(torch.uint8)
     rows = whole.unflatten(place.dim, (place.outer, count, place.inner))
-    return torch.equal(rows, rows.narrow(place.dim + 1, 0, 1).expand_as(rows))
+    return same(rows, rows.narrow(place.dim + 1, 0, 1).expand_as(rows))

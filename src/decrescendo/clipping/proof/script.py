@@ -109,6 +109,8 @@ class Script:
     # Random numbers that Python read.
     drawn: list[object] = field(default_factory=list[object])
     shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
+    # Whether tensors were found to have the same numbers, in the order in which the proof compared them.
+    compared: list[bool] = field(default_factory=list[bool])
     # By the place of the event.
     recipes: dict[int, Recipe] = field(default_factory=dict[int, Recipe])
     # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there

@@ -80,8 +80,17 @@ def is_blank(tensor: Tensor) -> bool:
     """
     if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
         return True
+    return not written_in(tensor)
+
+
+def written_in(tensor: Tensor) -> Tensor:
+    """Whether any bit of a tensor is one, where it lies.
+
+    >>> written_in(torch.tensor([0.0, -0.0]))
+    tensor(True)
+    """
     with paused(), FUNCTIONS_OFF():
-        return not tensor.detach().unsqueeze(-1).contiguous().view(torch.uint8).any()
+        return tensor.detach().unsqueeze(-1).contiguous().view(torch.uint8).any().bool()
 
 
 def is_shared(tensor: Tensor) -> bool:

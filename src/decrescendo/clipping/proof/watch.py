@@ -55,6 +55,7 @@ from decrescendo.clipping.proof.storage import (
     state_of,
     storage_key,
     tensors_of,
+    written_in,
 )
 from decrescendo.clipping.proof.stream import Stream
 from decrescendo.clipping.proof.surroundings import CHANGED, COLLECTOR, is_flushing, is_traced
@@ -95,8 +96,9 @@ class Watch(Pausable):
         natural: Python sees the data as they are: for a comparison, of which nothing is released.
         replays: the script of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
-        capturing: what the device does is written down, to be done again (`clipping.graphs`): nothing of it is there to
-            be read. The pass must be another one of an accepted script, in which all was looked at.
+        compared: of an accepted pass over as many examples. This one is another of that script, and what the device
+            does is written down, to be done again (`clipping.graphs`): nothing is there to be read. What is compared
+            is as it was there, and the device sees to it (``guards``).
     """
 
     def __init__(
@@ -110,11 +112,14 @@ class Watch(Pausable):
         natural: bool = False,
         replays: Script | None = None,
         poison: float = math.nan,
-        capturing: bool = False,
+        compared: Sequence[bool] | None = None,
     ) -> None:
         super().__init__()
         self.count, self.memory, self.expected = count, memory, expected
-        self.capturing = capturing
+        self.capturing = capturing = compared is not None
+        self._before = compared or ()
+        # Truth values on the device, all of which must be true for the pass to be proven.
+        self.guards: list[Tensor] = []
         self.stream = Stream(seed, self.refuse, capturing)
         self.recipes: Mapping[int, Recipe] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
@@ -146,6 +151,21 @@ class Watch(Pausable):
         key = (call, argument, place)
         self.guessed.setdefault(key, len(self.script.events))
         return key not in self.memory.coincident
+
+    def same(self, one: Tensor, other: Tensor) -> bool:
+        """Whether two tensors have the same numbers."""
+        at = len(self.script.compared)
+        if not self.capturing:
+            found = torch.equal(one, other)
+        elif at < len(self._before):
+            found = self._before[at]
+            if one.shape == other.shape:
+                equal = (one == other).all()
+                self.guards.append(equal if found else ~equal)
+        else:
+            self.refuse(CHANGED)
+        self.script.compared.append(found)
+        return found
 
     def refuse(self, why: str) -> NoReturn:
         """Refuse the pass, also where the program catches the error."""
@@ -663,7 +683,7 @@ class Watch(Pausable):
             found = known.get(id(tensor))
             return self.label(tensor) if found is None else found
 
-        call = Call(op.name, bind, tensors, made, label, self.units, self.owners)
+        call = Call(op.name, bind, tensors, made, label, self.units, self.owners, self.same)
         found = op.rule(call)
         labels = [found] * len(made) if isinstance(found, (Place, Public, Mixed)) else list(found)
         if op.rule not in (fill, drawn) and any(constant_of(label) for label in labels):
@@ -685,7 +705,7 @@ class Watch(Pausable):
         """Operations on lists, entry by entry."""
         lists = [value for value in bound.values() if isinstance(value, (list, tuple)) and tensors_of(value)]
         single = [value for value in bound.values() if isinstance(value, Tensor)]
-        call = Call(op.name, lambda: bound, (), made, self.label, self.units, self.owners)
+        call = Call(op.name, lambda: bound, (), made, self.label, self.units, self.owners, self.same)
         return [
             call.mixed(SUMMED)
             if any(cast("list[Tensor]", entries)[at].dim() > tensor.dim() for entries in lists)
@@ -822,7 +842,11 @@ class Watch(Pausable):
             )
 
     def _check_blank(self, blank: Tensor) -> None:
-        if key_of(blank) not in self.labels.exposed and not self.capturing and not is_blank(blank):
+        if key_of(blank) in self.labels.exposed:
+            return
+        if self.capturing:
+            self.guards.append(~written_in(blank))
+        elif not is_blank(blank):
             self.refuse(
                 "the proof must see what writes to memory, but an operation that is made of no others filled a tensor "
                 f"of shape {tuple(blank.shape)} where nothing is seen. Use torch's ordinary operations"

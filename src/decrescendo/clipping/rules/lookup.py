@@ -17,8 +17,15 @@ _PIECES = frozenset({
 })  # fmt: skip
 
 
-def selects(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def selects(
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    same: Callable[[Tensor, Tensor], bool] = torch.equal,
+) -> bool:
     """Whether an operation on one tensor only chooses entries of it, each at most once: norms are kept by its adjoint.
+
+    ``same``: says whether two tensors have the same numbers.
 
     >>> selects("__getitem__", (torch.zeros(5, 2), slice(0, 3)), {})
     True
@@ -31,7 +38,7 @@ def selects(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     if name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return all(item is None or item is ... or isinstance(item, (int, slice)) for item in index)
-    return name == "embedding" and _distinct(dict(zip(_EMBEDDING, args, strict=False)) | dict(kwargs))
+    return name == "embedding" and _distinct(dict(zip(_EMBEDDING, args, strict=False)) | dict(kwargs), same)
 
 
 def ids_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor | None:
@@ -45,12 +52,13 @@ def ids_of(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor 
 _EMBEDDING = embedding.RULES[functional.embedding].names
 
 
-def _distinct(bound: Mapping[str, Any]) -> bool:
+def _distinct(bound: Mapping[str, Any], same: Callable[[Tensor, Tensor], bool]) -> bool:
     """Whether ``functional.embedding`` takes each row at most once, as for a table of positions."""
     ids = bound["input"]
     if bound.get("padding_idx") is not None or ids.is_floating_point():
         return False
-    return int(ids.unique().numel()) == ids.numel()
+    ordered = ids.flatten().sort()[0]
+    return same(ordered[1:] != ordered[:-1], torch.ones_like(ordered[1:], dtype=torch.bool))
 
 
 def dense(
