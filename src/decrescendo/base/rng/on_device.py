@@ -1,11 +1,14 @@
-"""The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) in integer operations of torch.
+"""The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) in integer operations of torch, or in one kernel.
 
 Nothing goes to the CPU but the few coordinates that float64 leaves open. Which bits a coordinate gets hangs on the key
 and on its place in the stream alone. The key is derived from the stream's own, with which AES draws.
 """
 
+import functools
 import hashlib
 import struct
+from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -66,9 +69,74 @@ def add_gaussian(
 def stream_words(key: bytes, first: int, count: int, device: torch.device) -> Int[Tensor, " count"]:
     """Words first .. first + count - 1 of the stream of ``key``: block i of ChaCha20 has 8 i .. 8 i + 7."""
     own = hashlib.sha256(b"decrescendo:chacha20:" + key).digest()
+    if device.type == "cuda" and (kernel := _kernel(device)) is not None:
+        return kernel(torch.arange(first, first + count, device=device), *_numbers(own, device))
     block, before = divmod(first, _WORDS_PER_BLOCK)
     blocks = torch.arange(block, block + -(-(before + count) // _WORDS_PER_BLOCK), device=device)
     return chacha20(own, blocks).flatten()[before : before + count]
+
+
+# One word of 64 bits: its block, of which it takes its part. (Eight threads make each block; that costs less than what
+# they would have to tell each other.)
+_CODE = """
+template <typename T> T chacha20_word(T word, T k0, T k1, T k2, T k3) {
+    typedef unsigned long long wide;
+    const wide number = static_cast<wide>(word), block = number >> 3;
+    const wide keys[4] = {static_cast<wide>(k0), static_cast<wide>(k1), static_cast<wide>(k2), static_cast<wide>(k3)};
+    unsigned begin[16] = {0x61707865u, 0x3320646eu, 0x79622d32u, 0x6b206574u};
+    #pragma unroll
+    for (int i = 0; i < 4; i++) {
+        begin[4 + 2 * i] = static_cast<unsigned>(keys[i]);
+        begin[5 + 2 * i] = static_cast<unsigned>(keys[i] >> 32);
+    }
+    begin[12] = static_cast<unsigned>(block);
+    begin[13] = static_cast<unsigned>(block >> 32);
+    begin[14] = begin[15] = 0u;
+    unsigned x[16];
+    #pragma unroll
+    for (int i = 0; i < 16; i++) x[i] = begin[i];
+    #define TURNED(v, n) (((v) << (n)) | ((v) >> (32 - (n))))
+    #define QUARTER(a, b, c, d) \
+        a += b; d = TURNED(d ^ a, 16); c += d; b = TURNED(b ^ c, 12); \
+        a += b; d = TURNED(d ^ a, 8); c += d; b = TURNED(b ^ c, 7);
+    for (int i = 0; i < 10; i++) {
+        QUARTER(x[0], x[4], x[8], x[12])
+        QUARTER(x[1], x[5], x[9], x[13])
+        QUARTER(x[2], x[6], x[10], x[14])
+        QUARTER(x[3], x[7], x[11], x[15])
+        QUARTER(x[0], x[5], x[10], x[15])
+        QUARTER(x[1], x[6], x[11], x[12])
+        QUARTER(x[2], x[7], x[8], x[13])
+        QUARTER(x[3], x[4], x[9], x[14])
+    }
+    wide found = 0;
+    #pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const wide low = x[2 * i] + begin[2 * i], high = x[2 * i + 1] + begin[2 * i + 1];
+        if ((number & 7) == i) found = low | (high << 32);
+    }
+    return static_cast<T>(found);
+}
+"""
+
+
+@functools.cache
+def _kernel(device: torch.device) -> Callable[..., Tensor] | None:
+    """The kernel that makes words by their numbers; ``None`` where it cannot be made, or gives others than `chacha20`."""
+    key, blocks = bytes(range(32)), torch.tensor([0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3], device=device)
+    words = (blocks.unsqueeze(1) * _WORDS_PER_BLOCK + torch.arange(_WORDS_PER_BLOCK, device=device)).flatten()
+    try:
+        kernel = cast("Any", torch).cuda.jiterator._create_jit_fn(_CODE)
+        same = torch.equal(kernel(words, *_numbers(key, device)), chacha20(key, blocks).flatten())
+    except (RuntimeError, AttributeError):  # no compiler, or another device than NVIDIA's
+        return None
+    return kernel if same else None
+
+
+@functools.lru_cache(maxsize=4)
+def _numbers(key: bytes, device: torch.device) -> tuple[Tensor, ...]:
+    """A key of 32 bytes as four words."""
+    return torch.tensor(struct.unpack("<4q", key), device=device).split(1)
 
 
 def chacha20(key: bytes, blocks: Int[Tensor, " blocks"], nonce: int = 0) -> Int[Tensor, "blocks 8"]:
