@@ -119,7 +119,7 @@ class Again:
         self._written.factors.copy_(factors)
         self._written.summing.replay()
         sums = self._written.sums
-        copies: Any = torch._foreach_mul(list(sums.values()), 1.0)  # by one kernel
+        copies = cast("Any", torch)._foreach_mul(list(sums.values()), 1.0)  # by one kernel
         return dict(zip(sums, copies, strict=True))
 
 

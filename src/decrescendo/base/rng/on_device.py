@@ -1,4 +1,4 @@
-"""The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) in integer operations of torch, or in one kernel.
+"""The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) by integer operations of torch, or by a kernel.
 
 Nothing goes to the CPU but the few coordinates that float64 leaves open. Which bits a coordinate gets hangs on the key
 and on its place in the stream alone. The key is derived from the stream's own, with which AES draws.
@@ -122,7 +122,7 @@ template <typename T> T chacha20_word(T word, T k0, T k1, T k2, T k3) {
 
 @functools.cache
 def _kernel(device: torch.device) -> Callable[..., Tensor] | None:
-    """The kernel that makes words by their numbers; ``None`` where it cannot be made, or gives others than `chacha20`."""
+    """The kernel that makes words by their numbers; ``None`` where none can be made that gives those of `chacha20`."""
     key, blocks = bytes(range(32)), torch.tensor([0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3], device=device)
     words = (blocks.unsqueeze(1) * _WORDS_PER_BLOCK + torch.arange(_WORDS_PER_BLOCK, device=device)).flatten()
     try:
