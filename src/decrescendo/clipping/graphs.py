@@ -29,6 +29,7 @@ from decrescendo.clipping.proof.script import Number, Script
 from decrescendo.clipping.proof.surroundings import settings
 from decrescendo.clipping.prover import CHANGES, Prover, draws
 from decrescendo.clipping.workspace import Workspace
+from decrescendo.errors import UnsupportedModel
 
 # What passes that do the same have in common.
 _Key: TypeAlias = tuple[object, ...]
@@ -232,11 +233,12 @@ class Graphs:
             with full_precision(), summing.record():
                 sums = done.measured.scaled_sums(factors)
         except Exception as error:
-            reason: BaseException = error
-            while reason.__context__ is not None:  # the first, not what came of it
-                reason = reason.__context__
-            said = (str(reason).strip() or type(reason).__name__).splitlines()[0]
-            memory = is_out_of_memory(reason)
+            causes: list[BaseException] = [error]
+            while (before := causes[-1].__context__) is not None:
+                causes.append(before)
+            ours = [cause for cause in causes if isinstance(cause, UnsupportedModel)]
+            said = (str((ours or causes)[-1]).strip() or type(error).__name__).splitlines()[0]
+            memory = any(map(is_out_of_memory, causes))
         else:
             return Written(
                 rows,

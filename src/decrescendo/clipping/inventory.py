@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 # Which modules are in training mode: dropout, statistics, whatever else a model does differently then.
@@ -17,6 +18,8 @@ class Inventory:
     parameters: dict[str, nn.Parameter]
     buffers: dict[str, Tensor]
     mode: Mode
+    # Those of its modules that torch.jit made.
+    scripts: tuple[nn.Module, ...] = ()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """All of them, by name."""
@@ -34,5 +37,7 @@ class Inventory:
         >>> list(held.buffers), held.mode
         (['1.0.running_mean', '1.0.running_var', '1.0.num_batches_tracked'], (True, True, True, False))
         """
-        mode = tuple(module.training for module in model.modules())
-        return cls(dict(model.named_parameters()), dict(model.named_buffers()), mode)
+        modules = tuple(model.modules())
+        mode = tuple(module.training for module in modules)
+        scripts = tuple(module for module in modules if isinstance(module, torch.jit.ScriptModule))
+        return cls(dict(model.named_parameters()), dict(model.named_buffers()), mode, scripts)

@@ -28,6 +28,9 @@ from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
+# The functions that torch.jit.script made.
+_SCRIPTS: Any = cast("Any", torch).jit._state
+
 
 @dataclass(slots=True)
 class Pass:
@@ -65,7 +68,7 @@ def run(
     watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
     watch.labels.weights = frozenset(map(key_of, held.parameters.values()))
     with COLLECTOR, gradients_kept(parameters.values()):
-        with torch.enable_grad(), eager(), unchanged(model, held), watch, recorder:
+        with torch.enable_grad(), eager(held), unchanged(model, held), watch, recorder:
             losses = loss(model, batch)
         return _measured(losses, recorder, parameters, watch, wide=workspace.wide)
 
@@ -248,12 +251,20 @@ def gradients_kept(parameters: Iterable[nn.Parameter]) -> Generator[None]:
 
 
 @contextmanager
-def eager() -> Generator[None]:
+def eager(held: Inventory) -> Generator[None]:
     """Ignore torch.compile inside, and what torch.jit makes faster: a compiled region hides its operations. And
     contract from left to right in torch.einsum: the package opt-einsum takes an order by the number of examples."""
     einsum: Any = torch.backends.opt_einsum
     with ExitStack() as stack:
         stack.enter_context(cast("Any", torch.jit).optimized_execution(False))
+        # What was made faster before stays so, until it is forgotten.
+        for name in tuple(_SCRIPTS._jit_caching_layer.values()):
+            function = _SCRIPTS._python_cu.find_function(name)
+            if function is not None:
+                function._debug_flush_compilation_cache()
+        for module in held.scripts:
+            for name in cast("Any", module)._c._method_names():
+                cast("Any", module)._c._get_method(name)._debug_flush_compilation_cache()
         if einsum.enabled:
             stack.enter_context(einsum.flags(enabled=False))
         if "torch._dynamo" in sys.modules:

@@ -161,7 +161,7 @@ class Prover:
             seen = OnDevice()
             kept = numbers_of(self._model, self._loss, self.memory.stale)
             try:
-                with drawing(held, seed):
+                with drawing(held, seed), _unaware():
                     before = _drawn_by_python()
                     with record(), seen:
                         done = run(
@@ -171,6 +171,10 @@ class Prover:
                             norms = _guarded(joint_norms(done), watch.guards)
                     if before != _drawn_by_python():
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
+            except Exception as error:
+                if not seen.reason:
+                    raise
+                raise UnsupportedModel(seen.reason) from error
             finally:
                 watch.end()
             changed = sorted(moved(kept, numbers_of(self._model, self._loss, self.memory.stale)))
@@ -453,7 +457,12 @@ class Prover:
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
         watch = Watch(count, self.memory, seed, natural=natural, replays=replays)
         try:
-            with drawing(self._held, seed), eager(), exact_products() if exact else nullcontext(), watch:
+            with (
+                drawing(self._held, seed),
+                eager(self._held),
+                exact_products() if exact else nullcontext(),
+                watch,
+            ):
                 return self._loss(self._model, given(batch, rows, watch))
         finally:
             watch.end()
@@ -628,6 +637,17 @@ def _rejects(script: Script) -> bool:
     return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in script.events)
 
 
+@contextmanager
+def _unaware() -> Generator[None]:
+    """Programs do the same whether or not the device writes down what it does."""
+    told: Any = torch.cuda.is_current_stream_capturing
+    cast("Any", torch.cuda).is_current_stream_capturing = lambda: False
+    try:
+        yield
+    finally:
+        cast("Any", torch.cuda).is_current_stream_capturing = told
+
+
 def _guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
     """The norms; infinite, so that the pass is done in Python, where what was compared is not as it was.
 
@@ -657,7 +677,11 @@ class OnDevice(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        output = func(*args, **(kwargs or {}))
+        try:
+            output = func(*args, **(kwargs or {}))
+        except Exception:
+            self.reason = self.reason or f"{func} waits for the device, or copies to or from it"
+            raise
         given, made = tensors_of((*args, *(kwargs or {}).values())), tensors_of((output,))
         places = {tensor.device.type for tensor in (*given, *made)}
         if len(places) > 1 and "cpu" in places:

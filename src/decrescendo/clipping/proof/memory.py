@@ -86,7 +86,7 @@ class Memory:
         # Stretches of constants' memory that others than torch may write to, by storage and place in it, which passes
         # before this one have used.
         self._shared: dict[_Stretch, object] = {}
-        # Constants of one number, by storage; and those of several passes.
+        # Constants from before a pass, by storage; and those of several passes.
         self._held: set[int] = set()
         self.lasting: set[int] = set()
 
@@ -506,10 +506,11 @@ class Labels:
             self._look(tensor, key)
         known = self.views.get(key)
         foreign = known is None and birth == key > 0 and key not in self.weights
+        if foreign and key not in self.numbers:
+            # (Were its memory given back, a tensor that nothing shown made could be taken for it in a later pass.)
+            self.numbers.add(key)
+            self.memory.hold(tensor, key)
         if foreign and not tensor.dim() and tensor.device.type == "cpu":
-            if key not in self.numbers:
-                self.numbers.add(key)
-                self.memory.hold(tensor, key)
             return Number(key, content_of(tensor), place, self.memory.lasting)
         return (birth, *place) if known is None or place not in known else known[place]
 
