@@ -83,43 +83,47 @@ def test_an_architecture_equals_the_reference(name: str) -> None:
 
 
 GRAPHS = EngineSettings(cuda_graphs=True)
-# Passes that no graph can be: what of them is in the processor's memory.
-NO_GRAPHS = {"bag of embeddings", "bag of embeddings, maxima", "masked_fill", "BEiT"}
+# What no graph can hold: torch waits for the device in these (masks and ids that are counted there), copies numbers to
+# it, or goes back to the stream on which a parameter was used first; OPT leaves out layers by Python's random numbers.
+NO_GRAPHS = {
+    "bag of embeddings", "bag of embeddings, maxima", "masked_fill", "position table of ids that repeat",
+    "a parameter read as complex numbers", "BEiT", "DeBERTa", "Mamba", "OPT", "Swin", "T5",
+}  # fmt: skip
 
 
-def _by_graphs(model: nn.Module, loss: Any, batch: Any, **options: Any) -> list[tuple[Any, Any, bool]]:
-    """Of several steps: the sum with graphs, the one without, and whether it was done by a graph."""
+def _by_graphs(name: str, model: nn.Module, loss: Any, batch: Any, **options: Any) -> list[tuple[Any, Any]]:
+    """Of several steps the sum with graphs, and the one without."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("error", "passes are done without CUDA graphs")
+        warnings.filterwarnings(
+            "ignore" if name in NO_GRAPHS else "error", "passes are done without CUDA graphs"
+        )
         graphs, plain = Engine(model, loss, GRAPHS, **options), Engine(model, loss, **options)
         found = []
         for step in range(6):
             given = map_rows(lambda rows: rows.roll(step, 0), batch)  # noqa: B023
-            times = sum(written.times for written in graphs._graphs._written.values())
-            one = graphs.clipped_sum(given, 0.1 + step)
-            done = times in (2, 4)  # the third and the fifth of those that are written down
-            found.append((one, plain.clipped_sum(given, 0.1 + step), done))
-    assert [done for *_, done in found].count(True) == 2
+            found.append((graphs.clipped_sum(given, 0.1 + step), plain.clipped_sum(given, 0.1 + step)))
+    # By a graph: the third and the fifth of those that are written down.
+    assert (graphs._graphs._done, graphs._graphs._missed) == (2, 0) or name in NO_GRAPHS
     return found
 
 
-@pytest.mark.parametrize("name", sorted(SINGLE_CASES.keys() - NO_GRAPHS))
+@pytest.mark.parametrize("name", SINGLE_CASES)
 def test_a_layer_or_operation_is_done_again_by_a_graph(name: str) -> None:
     model, batch = SINGLE_CASES[name].make(torch.float32, 6, seed=1)
     with torch.device(DEVICE):
-        for found, expected, _ in _by_graphs(model.to(DEVICE), loss, there(batch), seeds=lambda: 3):
+        for found, expected in _by_graphs(name, model.to(DEVICE), loss, there(batch), seeds=lambda: 3):
             for parameter, total in expected.gradients.items():
                 torch.testing.assert_close(found.gradients[parameter], total, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES.keys() - NO_GRAPHS))
+@pytest.mark.parametrize("name", FAMILIES)
 def test_an_architecture_is_done_again_by_a_graph(name: str) -> None:
     """In training mode: masks of dropout are those of the pass."""
     architecture = FAMILIES[name]
     model, batch = architecture.make(torch.float32, 5)
     model.to(DEVICE)
     seeds = [iter(range(100)), iter(range(100))]
-    for found, expected, _ in _by_graphs(model, architecture.loss, there(batch), seeds=_turns(seeds)):
+    for found, expected in _by_graphs(name, model, architecture.loss, there(batch), seeds=_turns(seeds)):
         scale = max(float(total.abs().max()) for total in expected.gradients.values())
         for parameter, total in expected.gradients.items():
             torch.testing.assert_close(found.gradients[parameter], total, rtol=1e-2, atol=1e-4 * scale)
