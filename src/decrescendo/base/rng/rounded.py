@@ -40,6 +40,8 @@ KERNEL_ERROR = 2.0**-46
 CHUNK = 2**14
 # Digits, in bits, of the slow path, beyond those of the random number.
 _MORE_DIGITS = 256
+# Multiples of the grid: what float64 may be wrong by where it says between which two of them a sum lies.
+_NEAR = 0.25
 _STD_RANGE = (2.0**-900, 2.0**900)
 
 
@@ -181,6 +183,16 @@ def _nearest(
     values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
 ) -> tuple[Float[np.ndarray, " size"], Bool[np.ndarray, " size"]]:
     """The nearest multiples, in units of ``step``, and where float64 leaves them open."""
+    scaled, error = _scaled(values, std, step, drawn)
+    with np.errstate(invalid="ignore"):
+        nearest = np.rint(scaled)
+        return nearest, ~(np.abs(scaled - nearest) + error < 0.5)
+
+
+def _scaled(
+    values: Float[np.ndarray, " size"], std: float, step: float, drawn: UInt64[np.ndarray, " size"]
+) -> tuple[Float[np.ndarray, " size"], Float[np.ndarray, " size"]]:
+    """The sums in units of ``step``, and what float64 may be wrong by in them."""
     from scipy.special import ndtri  # slow to load, for `decrescendo --help` too
 
     # One bit is the sign; 63 are the beginning of a tail probability below one half, whose other bits nobody drew yet.
@@ -189,11 +201,9 @@ def _nearest(
     size = -ndtri(probability)
     with np.errstate(over="ignore", invalid="ignore"):
         total = values + np.where(negative, -std, std) * size
-        scaled = total / step
-        nearest = np.rint(scaled)
         # |dN/du| <= 1.26/u: half a unit of the last bit drawn, and the rounding of u, become an error of N.
         error = std * (2.0**-64.5 / probability + QUANTILE_ERROR * (1 + size)) + 2.0**-52 * np.abs(total)
-        return nearest, ~(np.abs(scaled - nearest) + error / step < 0.5)
+        return total / step, error / step
 
 
 def settled(
@@ -204,14 +214,23 @@ def settled(
     nearest, is_open = _nearest(values, std, step, drawn)
     with np.errstate(over="ignore", invalid="ignore"):
         result = np.where(np.isfinite(values), nearest * (step * inverse), values)
-    for place in np.flatnonzero(np.isfinite(values) & is_open):
+    open_ones = np.flatnonzero(np.isfinite(values) & is_open)
+    scaled, error = _scaled(values[open_ones], std, step, drawn[open_ones])
+    for place, near, off in zip(open_ones, scaled, error, strict=True):
         further = words.further(int(indices[place]))
-        result[place] = _decide(float(values[place]), std, step, int(drawn[place]), further) * inverse
+        below = math.floor(near) if off < _NEAR else None
+        result[place] = _decide(float(values[place]), std, step, int(drawn[place]), further, below) * inverse
     return result
 
 
-def _decide(value: float, std: float, step: float, word: int, further: Iterator[int]) -> float:
-    """The nearest multiple of ``step``, with as many more random bits and digits as it takes."""
+def _decide(
+    value: float, std: float, step: float, word: int, further: Iterator[int], below: int | None
+) -> float:
+    """The nearest multiple of ``step``, with as many more random bits and digits as it takes.
+
+    ``below``: if the sum lies by the middle between two of them, the number of the first, so that it only has to be
+    seen on which side it lies.
+    """
     import mpmath  # rarely needed, and slow to load
 
     signed, tail, bits = (-std if word >> 63 else std), word % 2**63, 64
@@ -219,6 +238,14 @@ def _decide(value: float, std: float, step: float, word: int, further: Iterator[
         for _ in range(2):
             tail, bits = (tail << 64) | next(further), bits + 64
         with mpmath.workprec(2 * bits + _MORE_DIGITS):
+            if below is not None:
+                # N = Q(tail) falls with the tail: it is beyond the middle where less is left than there.
+                middle = ((below + mpmath.mpf(0.5)) * step - value) / signed
+                left = mpmath.ldexp(mpmath.erfc(middle / mpmath.sqrt(2)), bits - 1)
+                beyond, last = tail < left, tail + 1 < left
+                if beyond == last:
+                    return float((below + (beyond == (signed > 0))) * step)
+                continue
             first, last = (
                 mpmath.nint((value + signed * _quantile(end, bits)) / step) for end in (tail, tail + 1)
             )
