@@ -1,16 +1,18 @@
 """What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile.
 
 And a seventeenth: memory that others than torch know of, and what a program keeps of the shape of others' examples. An
-eighteenth to a twenty-second: what a program keeps anywhere, and code that torch or the engine calls by itself.
+eighteenth to a twenty-third: what a program keeps anywhere, and code that torch or the engine calls by itself.
 """
 
 import ctypes
 import functools
 import gc
+import operator
 import os
 import sys
 import weakref
-from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from array import array as numbers
+from collections import OrderedDict, UserDict, defaultdict, deque, namedtuple
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime
@@ -1468,3 +1470,175 @@ class TestATwentySecond:
 
         with pytest.raises(UnsupportedModel, match="part of the batch"):
             Engine(nn.Linear(4, 1), loss).clipped_sum(torch.randn(ROWS, 4), 1.0)
+
+
+class TestATwentyThird:
+    """The example that is left away has no part in the sum of another batch; in its own it moves it by C at most."""
+
+    @staticmethod
+    def _moved(change: Any) -> tuple[float, bool]:
+        """How far the sum of eight rows moves without one of them, and whether both were proven."""
+        x, y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.ones(8, 1)
+        x[2] *= 30
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(0)
+                self.a, self.z = nn.Linear(4, 1), torch.zeros(4, 4).to_sparse()
+
+            def forward(self, x: Tensor) -> Tensor:
+                kept = change(self, x.detach().abs())
+                return self.a(x) * torch.where(kept.to_dense().sum() > 1000, -1.0, 1.0)
+
+        found, proven = [], True
+        for rows in (list(range(8)), [0, 1, 3, 4, 5, 6, 7]):
+            engine = Engine(Net(), lambda m, b: (m(b[0]) - b[1]).square().sum(1))
+            for _ in range(2):
+                total = engine.clipped_sum((x[rows], y[rows]), 1.0).gradients
+            found.append(torch.cat([value.flatten() for value in total.values()]))
+            proven = proven and not engine.assumptions
+        return float((found[0] - found[1]).norm()), proven
+
+    def test_what_a_sparse_tensor_holds_is_not_told_by_its_object(self) -> None:
+        def given(net: Any, x: Tensor) -> Tensor:
+            net.z.data = (x.t() @ x).to_sparse()
+            return net.z
+
+        def made_here(_: Any, x: Tensor) -> Tensor:
+            own = torch.zeros(4, 4).to_sparse()
+            own.data = (x.t() @ x).to_sparse()
+            return own
+
+        def exchanged(net: Any, x: Tensor) -> Tensor:
+            torch.utils.swap_tensors(net.z, (x.t() @ x).to_sparse())
+            return net.z
+
+        def opaque(net: Any, x: Tensor) -> Tensor:
+            net.z = torch.zeros(4, 4).to_mkldnn()
+            net.z.data = (x.t() @ x).to_mkldnn()
+            return net.z
+
+        for change in (given, made_here, exchanged, opaque):
+            with pytest.raises(UnsupportedModel):
+                self._moved(change)
+        moved, proven = self._moved(lambda net, _: net.z)
+        assert moved <= 1.0001
+        assert proven
+
+    @staticmethod
+    def _kept(init: Any, keep: Any, read: Any) -> tuple[float, bool]:
+        """A batch of another shape comes first, of eight rows or seven."""
+        dice = torch.Generator().manual_seed(1)
+        first = torch.randn(8, 4, generator=dice), torch.randn(8, 1, generator=dice)
+        then = torch.randn(6, 5, generator=dice), torch.randn(6, 1, generator=dice) * 5
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(0)
+                self.a, self.b = nn.Linear(4, 1), nn.Linear(5, 1)
+                init(self)
+
+            def forward(self, x: Tensor) -> Tensor:
+                if x.shape[1] == 4:
+                    keep(self, len(x) == 8, len(x))
+                    return self.a(x)
+                return self.b(x) * (-1.0 if read(self) else 1.0)
+
+        found, proven = [], True
+        for rows in (8, 7):
+            engine = Engine(Net(), lambda m, b: (m(b[0]) - b[1]).square().sum(1))
+            engine.clipped_sum(tuple(t[:rows] for t in first), 1.0)
+            total = engine.clipped_sum(then, 1.0).gradients
+            found.append(torch.cat([value.flatten() for value in total.values()]))
+            proven = proven and not engine.assumptions
+        return float((found[0] - found[1]).norm()), proven
+
+    def test_how_a_buffer_lies_in_its_memory_stays(self) -> None:
+        def square(net: Any) -> None:
+            net.register_buffer("z", torch.eye(3))
+            net.v, net.w = net.z.data, net.z.data.t()
+
+        def turned(net: Any, many: bool, _: int) -> None:
+            net.z.data = net.w if many else net.v
+
+        def line(net: Any) -> None:
+            net.register_buffer("z", torch.ones(64))
+            net.v = net.z.data
+
+        def cut(net: Any, _: bool, rows: int) -> None:
+            net.z.data = net.v[:rows]
+
+        def negated(net: Any, many: bool, _: int) -> None:
+            torch._C._set_neg(net.z, many)
+
+        def hooked(net: Any, many: bool, _: int) -> None:
+            net.a.weight._post_accumulate_grad_hooks = {} if many else None
+
+        for init, keep, read in (
+            (square, turned, lambda net: net.z.stride()[0] == 1),
+            (line, cut, lambda net: len(net.z) == 8),
+            (line, negated, lambda net: net.z.is_neg()),
+            (line, hooked, lambda net: net.a.weight._post_accumulate_grad_hooks is not None),
+        ):
+            with pytest.raises(UnsupportedModel, match="must not change the model's parameters or buffers"):
+                self._kept(init, keep, read)
+
+    def test_a_buffer_is_put_back_where_it_lay(self) -> None:
+        model = nn.Linear(4, 1)
+        model.register_buffer("z", torch.arange(6.0))
+
+        def turned(m: Any, batch: Tensor) -> Tensor:
+            m.z.data = m.z.data[2:5]
+            torch._C._set_neg(m.weight, True)
+            return m(batch).square().squeeze(1)
+
+        before = model.weight.detach().clone()
+        with pytest.raises(UnsupportedModel):
+            Engine(model, turned).clipped_sum(torch.randn(5, 4), 1.0)
+        assert torch.equal(model.z, torch.arange(6.0))
+        assert torch.equal(model.weight, before)
+
+    def test_the_order_of_attributes_and_buffers_is_told(self) -> None:
+        def two(net: Any) -> None:
+            net.p = net.q = 1.0
+
+        def last(net: Any, many: bool, _: int) -> None:
+            name = "p" if many else "q"
+            delattr(net, name)
+            setattr(net, name, 1.0)
+
+        def buffers(net: Any) -> None:
+            for name in "pq":
+                net.register_buffer(name, torch.ones(1))
+
+        def turned(net: Any, many: bool, _: int) -> None:
+            name = "p" if many else "q"
+            net._buffers[name] = net._buffers.pop(name)
+
+        for init, keep, read in (
+            (two, last, lambda net: list(vars(net))[-1] == "p"),
+            (buffers, turned, lambda net: list(net._buffers)[-1] == "p"),
+        ):
+            assert not self._kept(init, keep, read)[1]
+
+    def test_what_c_code_keeps_is_told(self) -> None:
+        def nothing(net: Any) -> None:
+            net.k = None
+
+        kinds: list[tuple[Any, Any]] = [
+            (lambda n: operator.itemgetter(n), lambda k: k(range(9)) == 8),
+            (lambda n: operator.methodcaller("count", n), lambda k: k([8])),
+            (lambda n: np.ones((n, 0)), lambda k: len(k) == 8),
+            (lambda n: deque(maxlen=n), lambda k: k.maxlen == 8),
+            (lambda n: torch.zeros(n).untyped_storage(), lambda k: k.nbytes() == 32),
+            (lambda n: memoryview(bytes(8)).cast("B" if n == 8 else "b"), lambda k: k.format == "B"),
+            (lambda n: iter(numbers("b", [1] * n)), lambda k: len(list(k)) == 8),
+        ]
+        for make, tell in kinds:
+
+            def keep(net: Any, _: bool, rows: int) -> None:
+                net.k = make(rows)  # noqa: B023
+
+            assert not self._kept(nothing, keep, lambda net: net.k is not None and tell(net.k))[1], make  # noqa: B023

@@ -17,6 +17,7 @@ from decrescendo.clipping.graph import shape_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of, is_data
+from decrescendo.clipping.proof.memory import storages
 from decrescendo.clipping.proof.reading import Reading, opened
 from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
@@ -181,19 +182,22 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     ``held`` is what the model holds on entry. What is written to their memory the proof sees; this sees the rest:
     other tensors in their place, and other memory.
     """
-    before = [(name, tensor, tensor._version, _storage(tensor)) for name, tensor in held.tensors()]
+    before = [
+        (name, tensor, tensor._version, _storage(tensor), _laid(tensor)) for name, tensor in held.tensors()
+    ]
     trained = [(name, tensor, tensor.requires_grad) for name, tensor in held.tensors()]
     yield
     after = dict(Inventory.of(model).tensors())
     changed: list[str] = []
-    for name, tensor, version, storage in before:
+    for name, tensor, version, storage, laid in before:
         now = _storage(tensor)
         moved = now is not None and storage is not None and now.data_ptr() != storage.data_ptr()
-        if moved and storage is not None:
-            _give_back(tensor, storage)
+        again = _laid(tensor) != laid
+        if (moved or again) and storage is not None:
+            _give_back(tensor, storage, laid)
         if after.get(name) is not tensor:
             _put_back(model, name, tensor)
-        if moved or tensor._version != version or after.get(name) is not tensor:
+        if moved or again or tensor._version != version or after.get(name) is not tensor:
             changed.append(name)
     changed += sorted(after.keys() - {name for name, *_ in before})
     for name, tensor, wanted in trained:
@@ -213,12 +217,22 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage | None:
     return tensor.untyped_storage() if tensor.layout is torch.strided else None
 
 
-def _give_back(tensor: Tensor, storage: torch.UntypedStorage) -> None:
-    """Its own memory to a tensor that was given other memory."""
-    shape = tensor.shape if tensor.numel() * tensor.element_size() <= storage.nbytes() else (0,)
-    tensor.data = cast("Any", torch.empty(0, dtype=tensor.dtype, device=storage.device)).set_(
-        storage, 0, shape
-    )
+def _laid(tensor: Tensor) -> tuple[object, ...]:
+    """How a tensor lies in its memory, and what hangs on it; of a sparse one, what it is made of."""
+    hooks = tensor._backward_hooks is None, getattr(tensor, "_post_accumulate_grad_hooks", None) is None
+    if tensor.layout is not torch.strided:
+        return tensor.layout, tensor.shape, tensor.dtype, hooks, storages(tensor)
+    laid = tensor.shape, tensor.dtype, tensor.stride(), tensor.storage_offset()
+    return *laid, tensor.is_conj(), tensor.is_neg(), hooks
+
+
+def _give_back(tensor: Tensor, storage: torch.UntypedStorage, laid: tuple[Any, ...]) -> None:
+    """Its own memory to a tensor that was given other memory, or another place in it."""
+    shape, dtype, strides, offset, conjugate, negative, _ = laid
+    empty = cast("Any", torch.empty(0, dtype=dtype, device=storage.device))
+    tensor.data = empty.set_(storage, offset, shape, strides)
+    cast("Any", torch)._C._set_conj(tensor, conjugate)
+    cast("Any", torch)._C._set_neg(tensor, negative)
 
 
 def _put_back(model: nn.Module, name: str, tensor: Tensor) -> None:

@@ -298,6 +298,8 @@ class Labels:
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
     known: list[Place] = field(default_factory=list[Place])
     held: list[Tensor] = field(default_factory=list[Tensor])
+    # Of tensors without memory of their own: that of their parts, when they were labelled.
+    made_of: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     # Storages that Python can read and write behind torch's back.
     exposed: set[int] = field(default_factory=set[int])
     # Constants of one number that were met in this pass.
@@ -309,7 +311,7 @@ class Labels:
     def label(self, tensor: Tensor) -> Label:
         """What a tensor depends on."""
         key = key_of(tensor)
-        entry = self.marks.get(key)
+        entry = self.marks.get(key) if key > 0 else self.entry(tensor, key)
         if entry is None:
             stale = (key in self.memory.stale and tensor.numel()) or self.memory.withholds(tensor)
             return STALE if stale else self.sliced(key, tensor) or Public.ANY
@@ -317,6 +319,18 @@ class Labels:
         if self.slices and isinstance(mark, Public):
             return self.sliced(key, tensor) or mark
         return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
+
+    def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
+        """The label of a tensor without memory of its own, by what it is made of: that may be put into the place of
+        another where no operation shows (``.data =``, `torch.utils.swap_tensors`)."""
+        found, made = self.marks.get(key), storages(tensor)
+        if found is not None and self.made_of.get(key) == made:
+            return found
+        for part in made:
+            mark, birth = self.mark_of(part)
+            if mark is STALE or not isinstance(mark, Public):
+                return Mixed("what a sparse tensor holds was put there where nothing is seen"), birth
+        return None if found is None else (Public.ANY, key)
 
     def sliced(self, key: int, tensor: Tensor) -> Label | None:
         """Of a view of a constant that is as long as the batch though its memory is not."""
@@ -470,6 +484,17 @@ class Labels:
         birth = max(self._next, at * _MANY)
         self.marks[key] = (mark, birth)
         self._next = birth + 1
+        if key < 0:
+            self.made_of[key] = storages(tensor)
+            if not isinstance(mark, Public):
+                with paused(), FUNCTIONS_OFF():
+                    for part in parts_of(tensor):
+                        if (
+                            isinstance(part, Tensor)
+                            and (own := storage_key(part)) > 0
+                            and own not in self.marks
+                        ):
+                            self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
 
     def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""
@@ -639,6 +664,13 @@ class Labels:
                 weakref.finalize(tensor, stale.discard, -id(tensor)).atexit = False
         self.marks = {}
         self.held.clear()
+
+
+def storages(tensor: Tensor) -> tuple[int, ...]:
+    """What a tensor without memory of its own is made of."""
+    with paused(), FUNCTIONS_OFF():
+        keys = (storage_key(part) for part in parts_of(tensor) if isinstance(part, Tensor))
+        return tuple(key for key in keys if key > 0)
 
 
 def _same(one: Span, two: Span) -> bool:

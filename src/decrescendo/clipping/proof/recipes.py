@@ -46,6 +46,8 @@ def as_before(
         if not isinstance(value, Tensor):
             return None
         key = storage_key(value)
+        if key < 0:
+            return None  # (its label follows from what it is made of)
         entry = marks.get(key)
         if entry is None:
             mark, birth = Public.ANY, key
@@ -83,6 +85,8 @@ def arguments_of(
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, Tensor):
             key = storage_key(value)
+            if key < 0:
+                return None
             mark, birth = labels.mark_of(key)
             if isinstance(mark, Span):
                 if mark.owners is not None or mark.constant:

@@ -77,7 +77,12 @@ _STATES: dict[type, Callable[[Any], object]] = {
     GeneratorType: lambda value: value.gi_frame and value.gi_frame.f_lasti,
     itertools.cycle: lambda value: _turned(value),
     queue.SimpleQueue: lambda value: value.qsize(),
+    torch.UntypedStorage: lambda value: value.nbytes(),
     **dict.fromkeys((itertools.count, itertools.repeat), repr),
+    **dict.fromkeys(
+        (operator.itemgetter, operator.attrgetter, operator.methodcaller),
+        lambda value: repr(value.__reduce__()[1]),
+    ),
 }
 # What says by itself what it is.
 _CONSTANTS = (
@@ -167,6 +172,8 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                     keys = list(cast("dict[object, object]", value))
                     left += [(f"{name}.[{at}]", key) for at, key in enumerate(keys) if type(key) not in _KEYS]
             left += [(f"{name}.{key}" if key else name, item) for key, item in held_in(value)]
+            if stale is not None and (order := _order(value)) is not None:
+                found[f"{name}    "] = order
             if isinstance(value, nn.Module) and stale is not None and id(value) not in own:
                 kept = {**vars(value).get("_buffers", {}), **vars(value).get("_parameters", {})}
                 left += [(f"{name}.{key}", item) for key, item in kept.items() if item is not None]
@@ -234,7 +241,10 @@ def _which(value: object, stale: Container[int]) -> object:
     if isinstance(value, np.random.BitGenerator) and is_closed(type(value)):
         return repr(value.state)
     if isinstance(value, Iterator) and is_closed(type(value)):
-        return operator.length_hint(value, -1)
+        left = operator.length_hint(value, -1)
+        return _numbers_in(value) if left < 0 else left
+    if type(value) is deque:
+        return value.maxlen
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value.__module__, value.__qualname__, value.__name__
     return type(value).__qualname__
@@ -249,7 +259,7 @@ def _one_of_several(value: object, stale: Container[int]) -> int | None:
     if isinstance(value, str):
         return hash(value) if len(value) > _SMALL else None
     if isinstance(value, np.ndarray):
-        return hash((value.dtype.str, value.strides, value.flags.writeable))
+        return hash((str(value.dtype), value.shape, value.strides, value.flags.writeable))
     if isinstance(value, FunctionType):
         return id(value.__code__) if is_own(value.__code__.co_filename) else None
     if isinstance(value, dict):
@@ -264,8 +274,7 @@ def _beside(name: str, value: Tensor) -> Iterator[tuple[str, object]]:
     if type(value) in (Tensor, nn.Parameter) and value.is_leaf and value.grad is not None:
         yield f"{name}.grad", value.grad
     for hooks in (value._backward_hooks, getattr(value, "_post_accumulate_grad_hooks", None)):
-        if hooks:
-            yield f"{name}.hooks", hooks
+        yield f"{name}.hooks", hooks or hooks is None
     if value.layout is torch.sparse_coo:
         yield f"{name}.nnz", value._nnz()
 
@@ -294,7 +303,60 @@ def bits_in(value: object) -> object:
     except (TypeError, ValueError, BufferError):
         return None
     with shown:
-        return hash(shown.tobytes()) if shown.nbytes <= _LONGEST else None
+        whole = shown.format, shown.shape, shown.tobytes()
+        return hash(whole) if shown.nbytes <= _LONGEST else None
+
+
+class _Order(tuple[str, ...]):
+    """Names in an order; those that are new or gone are told by themselves.
+
+    >>> one = _Order(("a", "b"))
+    >>> one == _Order(("b", "a")), one == _Order(("b", "a", "c"))
+    (False, True)
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return tuple.__eq__(self, other) or sorted(self) != sorted(cast("tuple[str, ...]", other))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _order(value: object) -> _Order | None:
+    """In which order attributes were given to an object, and buffers and the like to a module."""
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    if type(held) is not dict:
+        return None
+    kinds = ("_parameters", "_buffers", "_modules") if isinstance(value, nn.Module) else ()
+    names = list(map(str, held))
+    for kind in kinds:
+        inside = held.get(kind)
+        names += [f"{kind}.{name}" for name in inside] if isinstance(inside, dict) else []
+    return _Order(names)
+
+
+def _numbers_in(value: Any) -> object:
+    """Those that an iterator of C code says of itself (`enumerate`); Python has some say them up to 3.13."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            told = value.__reduce__()
+    except (TypeError, AttributeError):
+        return None
+    return repr(
+        [
+            item
+            for part in told[1:]
+            for item in (part if type(part) is tuple else (part,))
+            if type(item) is int
+        ]
+    )
 
 
 def _turned(cycle: Any) -> object:

@@ -72,6 +72,7 @@ OWN_GENERATOR = (
 REFILLED = (
     "what a pass fills and {} uses in another is no other for other examples or another number of passes"
 )
+_OPAQUE = cast("Any", torch)._mkldnn
 _PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Namespaces of torch itself: what an operation of theirs makes from constants is a constant.
 _OWN = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized"})
@@ -332,6 +333,8 @@ class Watch(Pausable):
         for tensor in tensors:
             key = storage_key(tensor)
             mark, birth = self.labels.mark_of(key)
+            if key < 0:
+                mark, birth = self.labels.entry(tensor, key) or (mark, birth)
             if mark is Public.ANY and birth == key and self.memory.withholds(tensor):
                 mark = STALE
             if mark is Public.RANDOM and tensor.layout is torch.strided and 0 in tensor.stride():
@@ -416,6 +419,11 @@ class Watch(Pausable):
             found, looked = [None] * len(made), False
             if fresh:
                 found, looked = self._label_data(op, args, kwargs or {}, output, tensors, known)
+                if any(tensor.layout is _OPAQUE for tensor in made):
+                    self.refuse(
+                        f"the proof must see where the data lie, but {op.name} puts them into memory of oneDNN's. "
+                        "Leave out to_mkldnn"
+                    )
                 self.labels.keep_all(output, found, inputs, at)
             if fresh and all(isinstance(label, Mixed) and not label.chooses for label in found):
                 self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
