@@ -11,7 +11,7 @@ from decrescendo.report.canvas import COLOURS, DPI, save
 # Ours first and largest; the palette has six colours, so the seventh is black. By graphs it has the colour of ours.
 _MARKS = ("D", "o", "s", "^", "v", "P", "X")
 _SHOWN = ("decrescendo", "opacus-hooks", "opacus-ghost", "opacus-ew", "vmap", "opake", "jax-privacy")
-_BY_GRAPHS = "decrescendo-graphs"
+_BY_CAPTURED = "decrescendo-captured"
 _TICKS = (0.5, 1, 2, 3, 5, 10, 20, 50, 100, 200)
 
 
@@ -27,7 +27,7 @@ def draw(reports: Mapping[str, dict[str, Any]], path: Path) -> None:
     )
     panel = figure.subplots()
     places = range(len(reports) - 1, -1, -1)
-    for i, name in enumerate((*_SHOWN, _BY_GRAPHS)):
+    for i, name in enumerate((*_SHOWN, _BY_CAPTURED)):
         points = [
             (report["contenders"][name], place)
             for report, place in zip(reports.values(), places, strict=True)
@@ -35,7 +35,7 @@ def draw(reports: Mapping[str, dict[str, Any]], path: Path) -> None:
         ]
         if not points:
             continue
-        ours = name in (_SHOWN[0], _BY_GRAPHS)
+        ours = name in (_SHOWN[0], _BY_CAPTURED)
         colour = (*COLOURS, "#000000", COLOURS[0])[i]
         middle = [entry["times plain"] for entry, _ in points]
         low = [entry["times plain"] - entry["times plain, quartiles"][0] for entry, _ in points]

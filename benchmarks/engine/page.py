@@ -18,10 +18,10 @@ from benchmarks.engine.workloads import workloads
 
 Report = dict[str, Any]
 OURS, NOISE = "decrescendo", "decrescendo-noise"
-GRAPHS, GRAPHS_NOISE = "decrescendo-graphs", "decrescendo-graphs-noise"
-_BY_GRAPHS = (
+CAPTURED, CAPTURED_NOISE = "decrescendo-captured", "decrescendo-captured-noise"
+_BY_CAPTURED = (
     "On a GPU the kernels of a small step are over before Python has started the next ones. With CUDA graphs "
-    "(`EngineSettings(cuda_graphs=True)`) the kernels of a proven pass are started at once, without Python; plain "
+    "(`EngineSettings(capture=True)`) the kernels of a proven pass are started at once, without Python; plain "
     "training, and the peers, are as people run them, one operation after another (what it would be with graphs of its "
     "own was not measured: less, where Python takes most of it)."
 )
@@ -90,8 +90,8 @@ def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, 
     counted = {name: report for name, report in reports.items() if not report["extra"]}
     lines = ["", f"## {title}", "", *_machine(reports), "", f"![times plain training]({stem}.png)", ""]
     lines += _summary(counted)
-    if any(_measured(report, GRAPHS) for report in counted.values()):
-        lines += ["", *_wrapped(_BY_GRAPHS)]
+    if any(_measured(report, CAPTURED) for report in counted.values()):
+        lines += ["", *_wrapped(_BY_CAPTURED)]
     if aside := [_label(report) for name, report in reports.items() if name not in counted]:
         lines.append(f"Not counted in these, as variants of others: {', '.join(aside)}.")
     lines += ["", "### Times plain training", "", "Median over rounds of the ratio within a round.", ""]
@@ -202,9 +202,11 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
         lines.append(
             f"With secure noise: {statistics.median(whole):.2f} times in the median, {max(whole):.2f} at most."
         )
-    graphs = [r["contenders"][GRAPHS]["times plain"] for r in reports.values() if _measured(r, GRAPHS)]
+    graphs = [r["contenders"][CAPTURED]["times plain"] for r in reports.values() if _measured(r, CAPTURED)]
     both = [
-        r["contenders"][GRAPHS_NOISE]["times plain"] for r in reports.values() if _measured(r, GRAPHS_NOISE)
+        r["contenders"][CAPTURED_NOISE]["times plain"]
+        for r in reports.values()
+        if _measured(r, CAPTURED_NOISE)
     ]
     if graphs and both:
         lines.append(
@@ -228,7 +230,7 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
 def _lead(report: Report) -> float | None:
     """Time of the fastest peer over ours (by graphs, where there are any); generous to peers that compute something
     else."""
-    ours = GRAPHS if _measured(report, GRAPHS) else OURS
+    ours = CAPTURED if _measured(report, CAPTURED) else OURS
     if not _measured(report, ours):
         return None
     peers = [

@@ -82,10 +82,10 @@ def test_an_architecture_equals_the_reference(name: str) -> None:
     )
 
 
-GRAPHS = EngineSettings(cuda_graphs=True)
+CAPTURE = EngineSettings(capture=True)
 # What no graph can hold: torch waits for the device in these (masks and ids that are counted there), copies numbers to
 # it, or goes back to the stream on which a parameter was used first; OPT leaves out layers by Python's random numbers.
-NO_GRAPHS = {
+NOT_CAPTURED = {
     "bag of embeddings", "bag of embeddings, maxima", "masked_fill", "position table of ids that repeat",
     "a parameter read as complex numbers", "BEiT", "DeBERTa", "Mamba", "OPT", "Swin", "T5",
 }  # fmt: skip
@@ -94,16 +94,14 @@ NO_GRAPHS = {
 def _by_graphs(name: str, model: nn.Module, loss: Any, batch: Any, **options: Any) -> list[tuple[Any, Any]]:
     """Of several steps the sum with graphs, and the one without."""
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore" if name in NO_GRAPHS else "error", "passes are done without CUDA graphs"
-        )
-        graphs, plain = Engine(model, loss, GRAPHS, **options), Engine(model, loss, **options)
+        warnings.filterwarnings("ignore" if name in NOT_CAPTURED else "error", "no pass is captured")
+        captured, plain = Engine(model, loss, CAPTURE, **options), Engine(model, loss, **options)
         found = []
         for step in range(6):
             given = map_rows(lambda rows: rows.roll(step, 0), batch)  # noqa: B023
-            found.append((graphs.clipped_sum(given, 0.1 + step), plain.clipped_sum(given, 0.1 + step)))
+            found.append((captured.clipped_sum(given, 0.1 + step), plain.clipped_sum(given, 0.1 + step)))
     # By a graph: the third and the fifth of those that are written down.
-    assert (graphs._graphs._done, graphs._graphs._missed) == (2, 0) or name in NO_GRAPHS
+    assert (captured._captures._done, captured._captures._missed) == (2, 0) or name in NOT_CAPTURED
     return found
 
 
@@ -383,12 +381,12 @@ def test_a_run_that_is_interrupted_goes_on_to_the_same_weights(tmp_path: Path) -
 def test_a_private_run_by_graphs_is_the_run_without() -> None:
     """Batches of a hundred rows or so, filled up."""
     found = []
-    for settings in (GRAPHS, EngineSettings()):
+    for settings in (CAPTURE, EngineSettings()):
         model, data, plan = _problem()
         model[2].p = 0.0
         optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.5)
         with warnings.catch_warnings():
-            warnings.filterwarnings("error", "passes are done without CUDA graphs")
+            warnings.filterwarnings("error", "no pass is captured")
             run = dc.train(model, loss, data, plan, optimizer, seed=4, settings=settings)
         assert run.ledger == plan.ledger
         found.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
@@ -407,9 +405,9 @@ def test_what_a_graph_cannot_hold_is_said() -> None:
 
         model = nn.Linear(5, 3).to(DEVICE)
         batch = there((torch.randn(6, 5), torch.randint(3, (6,))))
-        engine = Engine(model, there_and_back, GRAPHS, seeds=lambda: 1)
+        engine = Engine(model, there_and_back, CAPTURE, seeds=lambda: 1)
         plain = Engine(model, there_and_back, seeds=lambda: 1)
-        with pytest.warns(UserWarning, match="without CUDA graphs"):  # noqa: PT031
+        with pytest.warns(UserWarning, match="no pass is captured"):  # noqa: PT031
             for _ in range(4):
                 found, expected = engine.clipped_sum(batch, 1.0), plain.clipped_sum(batch, 1.0)
                 torch.testing.assert_close(found.gradients["weight"], expected.gradients["weight"])
@@ -420,7 +418,7 @@ def test_a_graph_that_runs_out_of_memory_leaves_the_device_as_it_was() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 3)).to(DEVICE)
     batch = there((torch.randn(20_000, 8, 64), torch.randint(3, (20_000,))))
-    engine = Engine(model, loss, GRAPHS)
+    engine = Engine(model, loss, CAPTURE)
     expected = engine.clipped_sum(batch, 0.1)
     whole = torch.cuda.get_device_properties(DEVICE).total_memory
     taken = torch.cuda.memory_reserved()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 import decrescendo as dc
-from benchmarks.engine.contenders.base import Missing, Refused, Setting, sgd
+from benchmarks.engine.contenders.base import Refused, Setting, sgd
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import UnsupportedModel
 from decrescendo.optim import apply
@@ -43,15 +43,10 @@ class Ours:
             raise Refused(str(error)) from None
 
 
-class OursByGraphs(Ours):
-    """The same with CUDA graphs."""
+class OursCaptured(Ours):
+    """The same with captured passes."""
 
-    settings = dc.clipping.EngineSettings(cuda_graphs=True)
-
-    def __init__(self, setting: Setting) -> None:
-        if setting.device.type != "cuda":
-            raise Missing("CUDA graphs need a CUDA device")
-        super().__init__(setting)
+    settings = dc.clipping.EngineSettings(capture=True)
 
 
 class OursWithNoise(Ours):
@@ -67,5 +62,5 @@ class OursWithNoise(Ours):
         apply(noisy, self._model, self._optimizer)
 
 
-class OursByGraphsWithNoise(OursWithNoise, OursByGraphs):
-    """That step with CUDA graphs."""
+class OursCapturedWithNoise(OursWithNoise, OursCaptured):
+    """That step with captured passes."""

@@ -8,7 +8,7 @@ from benchmarks.engine.contenders.base import Setting, Step
 from benchmarks.engine.contenders.functional import ByHand, Opake
 from benchmarks.engine.contenders.jax_privacy import JaxPrivacy
 from benchmarks.engine.contenders.opacus import Ghost, PerExample
-from benchmarks.engine.contenders.ours import Ours, OursByGraphs, OursByGraphsWithNoise, OursWithNoise
+from benchmarks.engine.contenders.ours import Ours, OursCaptured, OursCapturedWithNoise, OursWithNoise
 from benchmarks.engine.contenders.plain import Plain
 
 
@@ -28,11 +28,11 @@ CONTENDERS: dict[str, Contender] = {
     "decrescendo-noise": Contender(
         "decrescendo, with noise", ("decrescendo", "torch"), OursWithNoise, peer=False
     ),
-    "decrescendo-graphs": Contender(
-        "decrescendo, CUDA graphs", ("decrescendo", "torch"), OursByGraphs, peer=False
+    "decrescendo-captured": Contender(
+        "decrescendo, captured", ("decrescendo", "torch"), OursCaptured, peer=False
     ),
-    "decrescendo-graphs-noise": Contender(
-        "decrescendo, CUDA graphs, with noise", ("decrescendo", "torch"), OursByGraphsWithNoise, peer=False
+    "decrescendo-captured-noise": Contender(
+        "decrescendo, captured, with noise", ("decrescendo", "torch"), OursCapturedWithNoise, peer=False
     ),
     "opacus-hooks": Contender("Opacus, hooks", ("opacus", "torch"), partial(PerExample, mode="hooks")),
     "opacus-ghost": Contender("Opacus, ghost", ("opacus", "torch"), Ghost),

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from decrescendo.clipping.batches import count_rows, parts_of, slice_rows
+from decrescendo.clipping.capture import Captures
 from decrescendo.clipping.clipped import (
     Batch,
     ClippedSum,
@@ -24,7 +25,6 @@ from decrescendo.clipping.clipped import (
 )
 from decrescendo.clipping.engine_settings import EngineSettings
 from decrescendo.clipping.factors import Factors, factors_of, joint_norms, look_at
-from decrescendo.clipping.graphs import Graphs
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
@@ -114,8 +114,8 @@ class Engine:
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._prover = Prover(model, loss, settings.declared)
-        # (Memory that graphs write to is nobody else's.)
-        self._graphs = Graphs(self._prover, Workspace(kept, settings.wide), settings.cuda_graphs)
+        # (Memory that captured passes write to is nobody else's.)
+        self._captures = Captures(self._prover, Workspace(kept, settings.wide), settings.capture)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
@@ -257,9 +257,9 @@ class Engine:
         self, batch: Batch, rows: int, held: Inventory, limit: float
     ) -> tuple[dict[str, Tensor], Diagnostics]:
         seed, most = self._seeds(), self._sizes.most(signature(held, batch))
-        count = self._graphs.count(rows, most, held, batch)
-        with self._graphs.one_at_a_time:
-            again = None if self._peak is not None else self._graphs.again(batch, count, held, seed)
+        count = self._captures.count(rows, most, held, batch)
+        with self._captures.one_at_a_time:
+            again = None if self._peak is not None else self._captures.again(batch, count, held, seed)
             if again is not None:
                 with full_precision():
                     factors = self._factors(again.norms, rows, limit, narrow=again.narrow)
@@ -268,9 +268,9 @@ class Engine:
                 if finite:
                     keep = self._keep
                     return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), seen
-                self._graphs.missed()
+                self._captures.missed()
         done = self._prover.run(batch, rows, count, held, seed, self._workspace)
-        self._graphs.compare(batch, held, done)
+        self._captures.compare(batch, held, done)
         with full_precision():
             measured = done.measured
             factors = self._factors(joint_norms(done), rows, limit, narrow=measured.narrow)

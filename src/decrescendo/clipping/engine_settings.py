@@ -25,13 +25,14 @@ class EngineSettings:
             the sum is stored so. Then the whole sum is proven to move by at most C, not each example's part of it
             alone: see docs/explanation/rounding.md. Slower; the noise hides the difference from all but an adversary
             who picks the data for it.
-        cuda_graphs: on a CUDA device, passes are done again as the kernels that a proven pass over as many examples was
-            (`torch.cuda.CUDAGraph`), in which Python takes no part: several times faster where Python is what takes
-            the time. The same kernels are what the proof holds for; but what the program would do differently in a
-            later pass (a weight of the loss that changes from epoch to epoch) does not happen: of such a program it
-            is not to be asked. Some passes, ever fewer, are done in Python and compared: where they differ, and where
-            a pass cannot be written down, a warning says so, and no graph is used from there on. Batches are filled
-            up with rows that count for nothing, so that few sizes occur. Elsewhere it does nothing.
+        capture: passes are captured, and done again as the operations that a proven pass over as many examples was, in
+            which Python takes no part (on a GPU a `torch.cuda.CUDAGraph`): several times faster where Python is what
+            takes the time, for small models and on GPUs. What is done again is what was proven, and what the proof
+            compared in it is compared again; but what the program would do differently in a later pass (a weight of
+            the loss that changes from epoch to epoch) does not happen: of such a program it is not to be asked. Some
+            passes, ever fewer, are done in Python and compared: where they differ, and where a pass cannot be
+            captured, a warning says so, and none is from there on. Batches are filled up to one of few sizes by rows
+            that count for nothing.
         gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length
             below C like a clipped one, so that C only scales the learning rate. ``None``: g min(1, C / |g|).
 
@@ -45,7 +46,7 @@ class EngineSettings:
     accumulate: Literal["float32", "float64"] = "float32"
     declared: tuple[str, ...] = ()
     gamma: float | None = None
-    cuda_graphs: bool = False
+    capture: bool = False
 
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:

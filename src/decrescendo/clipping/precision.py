@@ -16,6 +16,8 @@ SWITCHES: tuple[Any, ...] = (
     _BACKENDS.mkldnn.conv,
     _BACKENDS.mkldnn.rnn,
 )
+# Those of a CPU.
+ON_CPU = SWITCHES[3:]
 _DEVICES = ("cpu", "cuda", "xpu")
 
 

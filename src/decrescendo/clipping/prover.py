@@ -44,7 +44,7 @@ from decrescendo.clipping.proof.remembered import (
     since_another,
 )
 from decrescendo.clipping.proof.script import Script, comparable
-from decrescendo.clipping.proof.storage import key_of, tensors_of
+from decrescendo.clipping.proof.storage import key_of, tensors_of, unwatched
 from decrescendo.clipping.proof.surroundings import settled
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
@@ -145,12 +145,12 @@ class Prover:
     def again(
         self, batch: Batch, count: int, held: Inventory, seed: int, workspace: Workspace,
         record: Callable[[], AbstractContextManager[object]],
-    ) -> tuple[Pass, Tensor] | None:  # fmt: skip
-        """A pass that does what an accepted one did, inside of ``record``, by which the device writes down what it
-        does; and the norms. ``None`` where none was accepted yet.
+    ) -> tuple[Pass, Tensor, list[Tensor], set[int]] | None:  # fmt: skip
+        """A pass that does what an accepted one did, inside of ``record``, which captures it; the norms; what it reads
+        that was there before; and the storages of what the proof lets it read. ``None`` where none was accepted yet.
 
         Raises:
-            UnsupportedModel: what is written down would not be the pass.
+            UnsupportedModel: what is captured would not be the pass.
         """
         with self._one_at_a_time:
             self._turn_to(batch, held)
@@ -162,14 +162,14 @@ class Prover:
             kept = numbers_of(self._model, self._loss, self.memory.stale)
             try:
                 with drawing(held, seed), _unaware():
-                    before = _drawn_by_python()
+                    host = _drawn_by_python(held)
                     with record(), seen:
                         done = run(
                             self._model, held, self._loss, given(batch, count, watch), workspace, watch
                         )
                         with full_precision():
                             norms = _guarded(joint_norms(done), watch.guards)
-                    if before != _drawn_by_python():
+                    if host != _drawn_by_python(held):
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             except Exception as error:
                 if not seen.reason:
@@ -180,11 +180,17 @@ class Prover:
             changed = sorted(moved(kept, numbers_of(self._model, self._loss, self.memory.stale)))
             if changed:
                 raise UnsupportedModel(f"the program keeps something else after each pass in {changed[0]}")
-            if _rejects(watch.script):
-                raise UnsupportedModel("the data want one random number or several, at each pass others")
+            labels, looks = watch.labels, watch.looks
+            if _rejects(watch.script) or watch.script.drawn:
+                raise UnsupportedModel("random numbers are read in Python, or the data want one or several")
+            if labels.counting or labels.known or looks.poisoned or looks.trusted:
+                raise UnsupportedModel(
+                    "what the data select, or a number of them that Python reads, decides a shape"
+                )
             if seen.reason or not self._is_known(watch.script):
                 raise UnsupportedModel(seen.reason or CHANGES)
-            return done, norms
+            allowed = labels.numbers | watch.lifted | {key_of(tensor) for _, tensor in held.tensors()}
+            return done, norms, list(seen.constants.values()), allowed
 
     @staticmethod
     def _over(count: int, script: Script) -> Script | None:
@@ -639,7 +645,7 @@ def _rejects(script: Script) -> bool:
 
 @contextmanager
 def _unaware() -> Generator[None]:
-    """Programs do the same whether or not the device writes down what it does."""
+    """Programs do the same whether or not they are captured."""
     told: Any = torch.cuda.is_current_stream_capturing
     cast("Any", torch.cuda).is_current_stream_capturing = lambda: False
     try:
@@ -661,18 +667,23 @@ def _guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
     return torch.where(torch.stack(there).all(), norms, math.inf) if there else norms
 
 
-def _drawn_by_python() -> tuple[object, ...]:
-    """Where the generators are that are not the device's."""
-    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()
+def _drawn_by_python(held: Inventory) -> tuple[object, ...]:
+    """Where the generators are that are not those of the model's device."""
+    on_cpu = all(parameter.device.type == "cpu" for parameter in held.parameters.values())
+    torchs = b"" if on_cpu else torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), str(np.random.get_state()), torchs
 
 
 @ours
 class OnDevice(TorchDispatchMode):
-    """Finds what comes from the processor's memory, or goes there: in a pass that is written down that is done once."""
+    """Finds what comes from the processor's memory, or goes there, which a captured pass would do once; and what was
+    there before the pass, by its storage."""
 
     def __init__(self) -> None:
         super().__init__()
         self.reason = ""
+        self.constants: dict[int, Tensor] = {}
+        self._made: set[int] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -683,6 +694,11 @@ class OnDevice(TorchDispatchMode):
             self.reason = self.reason or f"{func} waits for the device, or copies to or from it"
             raise
         given, made = tensors_of((*args, *(kwargs or {}).values())), tensors_of((output,))
+        for tensor in given:
+            if (key := key_of(tensor)) not in self._made and key not in self.constants:
+                with unwatched():
+                    self.constants[key] = tensor.detach()
+        self._made.update(map(key_of, made))
         places = {tensor.device.type for tensor in (*given, *made)}
         if len(places) > 1 and "cpu" in places:
             # A number beside tensors is an argument of the kernel.

@@ -53,6 +53,12 @@ class Workspace:
             made._give_back(made._block)
         return made
 
+    def reserved(self, device: torch.device) -> Tensor:
+        """The memory of the next pass, before it begins."""
+        if not self._pool:
+            self._pool.append(torch.empty(self.left, dtype=torch.uint8, device=device))
+        return self._pool[-1]
+
     def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
         """An uninitialised tensor of that shape, or ``None`` where it is not to be had any more."""
         size = math.prod(shape) * like.element_size()

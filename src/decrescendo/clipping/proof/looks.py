@@ -62,6 +62,8 @@ class Looks:
     replays: Script | None
     poison: float
     capturing: bool = False
+    # Whether a line read the data of which that was declared to be harmless.
+    trusted: bool = False
     # Lines of code that looked at the data: truth values, which they were, and numbers.
     asked: list[str] = field(default_factory=list[str])
     truths: list[bool] = field(default_factory=list[bool])
@@ -108,6 +110,7 @@ class Looks:
         where = line()
         found = where in self.memory.declared or where.split(":")[0] in self.memory.declared
         if found:
+            self.trusted = True
             self.memory.assumed.add(f"what {where} reads of the data steers nothing")
         return found
 

@@ -42,6 +42,11 @@ def paused() -> Generator[None]:
             watch.idle = False
 
 
+def unwatched() -> Any:
+    """A context in which no dispatch mode sees anything."""
+    return _C._DisableTorchDispatch()
+
+
 def unseen(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the engine's own that the graph calls: modes for torch functions look away."""
 

@@ -98,7 +98,7 @@ class Watch(Pausable):
         replays: the script of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
         compared: of an accepted pass over as many examples. This one is another of that script, and what the device
-            does is written down, to be done again (`clipping.graphs`): nothing is there to be read. What is compared
+            does is written down, to be done again (`clipping.capture`): nothing is there to be read. What is compared
             is as it was there, and the device sees to it (``guards``).
     """
 
@@ -119,6 +119,8 @@ class Watch(Pausable):
         self.count, self.memory, self.expected = count, memory, expected
         self.capturing = capturing = compared is not None
         self._before = compared or ()
+        # Storages of what the program made of Python's numbers.
+        self.lifted: set[int] = set()
         # Truth values on the device, all of which must be true for the pass to be proven.
         self.guards: list[Tensor] = []
         self.stream = Stream(seed, self.refuse, capturing)
@@ -402,6 +404,7 @@ class Watch(Pausable):
                     self.blank[storage_key(tensor)] = tensor
             if op.lifts:
                 given, wired = (*given, content_of(made[0])), ()
+                self.lifted.update(map(storage_key, tensors))
             if op.unread:
                 given = ()
         event = Event(func, given, wired, _sizes(op, sized, given, labels if data else ()))

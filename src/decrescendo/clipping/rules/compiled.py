@@ -6,6 +6,7 @@ It is built by `hatch_build.py` when the package is installed on a machine with 
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,6 +142,10 @@ def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Ten
     return d.contiguous(), (count, 1)
 
 
+# What wants to know that a compiled form is called (`clipping.tape`), thread by thread.
+WATCHING = threading.local()
+
+
 def loaded(source: Path, tensors: int = 4) -> Callable[..., None] | None:
     """The function of a C file of this folder: so many tensors, the sizes, and what `call` adds."""
     function = kernel(source)
@@ -161,6 +166,8 @@ def call(
     function: Callable[..., None], tensors: tuple[Tensor | None, ...], sizes: ctypes.Structure, best: int
 ) -> None:
     """Call what `loaded` gives, on torch's threads."""
+    if (tape := getattr(WATCHING, "tape", None)) is not None:
+        tape.called(function, tensors, sizes, best)
     pointers = [None if tensor is None else pointer(tensor) for tensor in tensors]
     function(*pointers, ctypes.byref(sizes), gomp_parallel(), torch.get_num_threads(), best)
 

@@ -1,0 +1,311 @@
+"""Captured passes: done again as the operations that a proven pass was, without the Python that started them.
+
+Proof and recorder take longer, in Python, than a small model's operations. Where a pass over as many examples was
+proven, one more is proven while its operations are captured (`tape` on a CPU, a CUDA graph on a GPU); from then on
+these are done, on other rows, until the model lies elsewhere. What is captured is a proven pass, and what the proof
+compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
+does not happen. Passes in Python come in between, and must do the same as the captured one.
+"""
+
+import threading
+import warnings
+from collections.abc import Callable, Container, Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from decrescendo.base.rng import seeded
+from decrescendo.clipping.batches import form_of, leaves_of, map_rows
+from decrescendo.clipping.clipped import Batch
+from decrescendo.clipping.inventory import Inventory
+from decrescendo.clipping.memory import is_out_of_memory, release
+from decrescendo.clipping.passes import Pass
+from decrescendo.clipping.precision import full_precision
+from decrescendo.clipping.proof.script import Number, Script
+from decrescendo.clipping.proof.storage import key_of
+from decrescendo.clipping.proof.surroundings import settings
+from decrescendo.clipping.prover import CHANGES, Prover, draws
+from decrescendo.clipping.tape import Operations
+from decrescendo.clipping.workspace import Workspace
+from decrescendo.errors import UnsupportedModel
+
+# What passes that do the same have in common.
+_Key: TypeAlias = tuple[object, ...]
+# Passes that are captured down at once, those used last: each has memory for what it is given and what it gives.
+_MOST = 32
+# A batch is filled up to a multiple of a sixteenth to a thirty-second of its rows, so that few numbers of rows occur.
+_BITS = 5
+# Passes that may be done twice before captures are given up, and after that half of all.
+_MISSED = 8
+
+
+@runtime_checkable
+class Capture(Protocol):
+    """A pass and its sums, to be done again."""
+
+    def passing(self) -> AbstractContextManager[object]:
+        """Inside, the pass is captured."""
+        ...
+
+    def summing(self) -> AbstractContextManager[object]:
+        """Inside, its sums are."""
+        ...
+
+    def finish(self, passed: list[Tensor], summed: list[Tensor], allowed: Container[int]) -> None:
+        """What the two are to give. ``allowed``: the storages of what they may read and do not make."""
+        ...
+
+    def run_pass(self) -> list[Tensor]:
+        """What the pass gives for the rows that are in its memory now; until the next one."""
+        ...
+
+    def run_sums(self) -> list[Tensor]:
+        """The sums after that, in memory of their own."""
+        ...
+
+
+class DeviceGraphs:
+    """CUDA graphs; all of one engine share their memory."""
+
+    def __init__(self, device: torch.device, pool: Any) -> None:
+        self._device, self._pool = device, pool
+        self._pass, self._sum = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        self._passed: list[Tensor] = []
+        self._summed: list[Tensor] = []
+
+    def passing(self) -> AbstractContextManager[object]:
+        return self._recorded(self._pass)
+
+    def summing(self) -> AbstractContextManager[object]:
+        return self._recorded(self._sum)
+
+    def finish(self, passed: list[Tensor], summed: list[Tensor], allowed: Container[int]) -> None:  # noqa: ARG002
+        # (A graph holds no memory of others, but reads it where it was: all that the proof lets a pass read is held.)
+        self._passed, self._summed = passed, summed
+
+    def run_pass(self) -> list[Tensor]:
+        self._pass.replay()
+        return self._passed
+
+    def run_sums(self) -> list[Tensor]:
+        self._sum.replay()
+        return list(cast("Any", torch)._foreach_mul(self._summed, 1.0))  # copies, by one kernel
+
+    @contextmanager
+    def _recorded(self, graph: Any) -> Generator[None]:
+        generator: Any = torch.cuda.default_generators[self._device.index or 0]
+        kept = generator.clone_state()
+        try:
+            # (Of other threads, which load data, nothing is captured down.)
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+                yield
+        except BaseException:
+            generator.graphsafe_set_state(kept)  # what was broken off would hold on to its state
+            raise
+
+
+def capturing_on(tensors: list[Tensor]) -> Callable[[], Capture] | None:
+    """Makes captures where these tensors are; ``None`` where they are on several devices, or on one of another kind.
+
+    >>> capturing_on([torch.zeros(1), torch.zeros(1, device="meta")]) is None
+    True
+    """
+    device, *others = {tensor.device for tensor in tensors}
+    if others or device.type not in ("cpu", "cuda"):
+        return None
+    if device.type == "cpu":
+        return Operations
+    pool = cast("Any", torch).cuda.graph_pool_handle()
+    return lambda: DeviceGraphs(device, pool)
+
+
+@dataclass(slots=True)
+class Captured:
+    """A captured pass: its rows and factors, in memory of its own; the names of its sums; what it did."""
+
+    rows: Batch
+    factors: Float[Tensor, " batch"]
+    names: list[str]
+    narrow: bool
+    script: Script
+    capture: Capture
+    # What it reads that was there before, which stays as long as it reads it.
+    constants: list[Tensor]
+    # How often it was done again.
+    times: int = 0
+
+
+@dataclass(slots=True)
+class Again:
+    """A pass that was done again. What it gives is overcaptured by the next one."""
+
+    losses: Float[Tensor, " batch"]
+    norms: Float[Tensor, " batch"]
+    narrow: bool
+    _captured: Captured
+
+    def sums(self, factors: Float[Tensor, " batch"]) -> dict[str, Tensor]:
+        """sum_i w_i g_i for each parameter, by name, in memory of their own."""
+        self._captured.factors.copy_(factors)
+        return dict(zip(self._captured.names, self._captured.capture.run_sums(), strict=True))
+
+
+@dataclass(slots=True)
+class Captures:
+    """The captured passes of one engine.
+
+    Args:
+        prover: proves those in Python.
+        workspace: what the rules may spend.
+        wanted: without, nothing is captured.
+    """
+
+    prover: Prover
+    workspace: Workspace
+    wanted: bool
+    # One pass at a time: they share their memory.
+    one_at_a_time: threading.RLock = field(default_factory=threading.RLock)
+    _make: Callable[[], Capture] | None = None
+    _captured: dict[_Key, Captured] = field(default_factory=dict[_Key, Captured])
+    _seen: set[_Key] = field(default_factory=set[_Key])
+    _epoch: int = 0
+    # Passes that were done again, and those of them that had to be done in Python after that.
+    _done: int = 0
+    _missed: int = 0
+
+    def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
+        """How many rows a pass over so many is to have: where it may be done again, a number that comes often.
+
+        ``most``: no more than these, if there are not as many.
+        """
+        if not self.wanted or rows < 2:
+            return rows
+        if self._make is None:
+            self._make = capturing_on([tensor for _, tensor in held.tensors()] + leaves_of(batch))
+        if self._make is None:
+            return rows
+        step = 1 << max(rows.bit_length() - _BITS, 0)
+        count = -(-rows // step) * step
+        return count if most is None or count <= most else rows
+
+    def again(self, batch: Batch, count: int, held: Inventory, seed: int) -> Again | None:
+        """The pass over ``batch``, filled up to ``count`` rows; ``None`` where it has to be done in Python."""
+        make = self._make if self.wanted and count > 1 else None
+        if make is None:
+            return None
+        if self._epoch != self.prover.epoch:  # data are withheld that a pass may have used
+            self._captured.clear()
+            self._epoch = self.prover.epoch
+        if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
+            self._stop("autocast is on around the pass, which keeps copies of weights. Put it into the loss")
+            return None
+        key = _key(batch, count, held)
+        if key not in self._seen:
+            self._seen.add(key)
+            return None
+        captured = self._captured.pop(key, None) or self._capture(make, batch, count, held, seed)
+        if captured is None:
+            return None
+        self._captured[key] = captured  # the one used last is last
+        if len(self._captured) > _MOST:
+            del self._captured[next(iter(self._captured))]
+        captured.times += 1
+        if captured.times & (captured.times - 1) == 0:
+            return None  # the first, the second, the fourth, ..
+        self._done += 1
+        _fill(captured.rows, batch)
+        seeds = seeded(max(seed, 0), {captured.factors.device}) if draws(captured.script) else nullcontext()
+        with seeds:
+            losses, norms = captured.capture.run_pass()
+        return Again(losses, norms, captured.narrow, captured)
+
+    def missed(self) -> None:
+        """A pass that was done again has a gradient that is not finite, or constants that are not as they were."""
+        self._missed += 1
+        if self._missed > max(_MISSED, self._done // 2):
+            self._stop("most of what they did had to be done in Python once more")
+
+    def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
+        """Whether a pass in Python did what the captured one did."""
+        captured = self._captured.get(_key(batch, done.watch.count, held)) if self.wanted else None
+        if captured is None or _same(captured.script, done.watch.script):
+            return
+        self._stop(
+            f"{CHANGES}; passes since then ({max(captured.times - captured.times.bit_length(), 0)} over as many "
+            "examples) were done as that one"
+        )
+
+    def _capture(
+        self, make: Callable[[], Capture], batch: Batch, count: int, held: Inventory, seed: int
+    ) -> Captured | None:
+        rows = map_rows(lambda tensor: tensor.new_empty(count, *tensor.shape[1:]), batch)
+        _fill(rows, batch)
+        for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
+            own.requires_grad_(given.requires_grad)
+        try:
+            capture, block = make(), self.workspace.reserved(next(iter(held.parameters.values())).device)
+            found = self.prover.again(rows, count, held, seed, self.workspace, capture.passing)
+            if found is None:
+                return None
+            done, norms, constants, known = found
+            measured = done.measured
+            wide = measured.wide or not measured.narrow
+            factors = torch.zeros(count, dtype=torch.float64 if wide else torch.float32, device=norms.device)
+            with full_precision(), capture.summing():
+                sums = measured.scaled_sums(factors)
+            own = {key_of(tensor) for tensor in (*leaves_of(rows), factors, block)}
+            capture.finish([done.losses, norms], list(sums.values()), known | own)
+        except Exception as error:
+            causes: list[BaseException] = [error]
+            while (before := causes[-1].__context__) is not None:
+                causes.append(before)
+            ours = [cause for cause in causes if isinstance(cause, UnsupportedModel)]
+            said = (str((ours or causes)[-1]).strip() or type(error).__name__).splitlines()[0]
+            memory = any(map(is_out_of_memory, causes))
+        else:
+            return Captured(rows, factors, list(sums), measured.narrow, done.watch.script, capture, constants)
+        if memory:
+            release()
+        self._stop(said)
+        return None
+
+    def _stop(self, reason: str) -> None:
+        self._captured.clear()
+        self.wanted = False
+        warnings.warn(f"no pass is captured from here on: {reason}", UserWarning, stacklevel=2)
+
+
+def _fill(rows: Batch, batch: Batch) -> None:
+    """The rows, and the first of them once more where there is room."""
+    with torch.no_grad():
+        for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
+            own[: len(given)].copy_(given)
+            own[len(given) :].copy_(given[: len(own) - len(given)])
+
+
+def _key(batch: Batch, count: int, held: Inventory) -> _Key:
+    """What decides about the kernels of a pass, but for what the program keeps."""
+    places = tuple(
+        (id(tensor), tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.requires_grad)
+        for _, tensor in held.tensors()
+    )
+    wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
+    return (form_of(batch), wanted, count, held.mode, places, settings())
+
+
+def _same(captured: Script, done: Script) -> bool:
+    """Whether two passes over as many examples did the same, with the same numbers."""
+    if captured.compared != done.compared:
+        return False
+    if captured.events == done.events:
+        return True
+    return not done.differs(captured) and _numbers(captured) == _numbers(done)
+
+
+def _numbers(script: Script) -> list[object]:
+    """The values of constants of one number, which are no kernel's memory."""
+    return [wire.content for event in script.events for wire in event.wires if isinstance(wire, Number)]
