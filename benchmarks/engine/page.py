@@ -20,10 +20,10 @@ Report = dict[str, Any]
 OURS, NOISE = "decrescendo", "decrescendo-noise"
 CAPTURED, CAPTURED_NOISE = "decrescendo-captured", "decrescendo-captured-noise"
 _BY_CAPTURED = (
-    "On a GPU the kernels of a small step are over before Python has started the next ones. With CUDA graphs "
-    "(`EngineSettings(capture=True)`) the kernels of a proven pass are started at once, without Python; plain "
-    "training, and the peers, are as people run them, one operation after another (what it would be with graphs of its "
-    "own was not measured: less, where Python takes most of it)."
+    "Captured: `EngineSettings(capture=True)`. A proven pass is done again as the operations that it was, without the "
+    "Python that started them ([how](../how-to/speed.md)); on a GPU by CUDA graphs. Plain training, and the peers, are "
+    "as people run them, one operation after another (what plain training would be with graphs of its own was not "
+    "measured: less, where Python takes most of it)."
 )
 _OPENING = (
     "One step is: per-example gradients clipped to C, added up, divided by the batch size, SGD. No noise, for anybody, "
@@ -210,7 +210,7 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
     ]
     if graphs and both:
         lines.append(
-            f"With CUDA graphs: {statistics.median(graphs):.2f} times in the median, {max(graphs):.2f} at most; and "
+            f"Captured: {statistics.median(graphs):.2f} times in the median, {max(graphs):.2f} at most; and "
             f"with secure noise {statistics.median(both):.2f} and {max(both):.2f}."
         )
     if leads:

@@ -256,18 +256,19 @@ def test_a_weight_that_changes_later_is_found_by_a_pass_in_python() -> None:
             engine.clipped_sum(rows(8, step), 1.0)
 
 
-def test_a_number_in_a_tensor_of_the_processor_s_is_compared_too() -> None:
-    weight = torch.tensor(1.0)
+def test_a_number_in_a_tensor_is_followed_where_it_changes_in_place() -> None:
+    for weight in (torch.tensor(1.0), torch.ones(1)):
 
-    def weighed(model: Any, batch: Any) -> Tensor:
-        return weight * loss(model, batch)
+        def weighed(model: Any, batch: Any) -> Tensor:
+            return weight * loss(model, batch)  # noqa: B023
 
-    engine = Engine(network(), weighed, CAPTURE)
-    with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
+        engine = Engine(network(), weighed, CAPTURE)
         for step in range(9):
             weight.add_(0.5)
-            engine.clipped_sum(rows(8, step), 1.0)
-    assert not engine._captures._done
+            found, plain = (one.clipped_sum(rows(8, step), 1e6) for one in (engine, Engine(network(), loss)))
+            for name, total in plain.gradients.items():
+                torch.testing.assert_close(found.gradients[name], float(weight) * total)
+        assert engine._captures._done
 
 
 def counting(model: Any, batch: Any) -> Tensor:
@@ -560,6 +561,21 @@ def test_sums_of_a_graph_are_in_memory_of_their_own(device: Dice) -> None:
     assert engine._captures._done == 4
     for one, other in zip(found, again, strict=True):
         near(one, other)
+
+
+def test_a_number_of_the_processor_s_is_compared_where_a_graph_has_read_it(device: Dice) -> None:
+    del device
+    weight = torch.tensor(1.0)
+
+    def weighed(model: Any, batch: Any) -> Tensor:
+        return weight * loss(model, batch)
+
+    engine = Engine(network(), weighed, CAPTURE)
+    with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
+        for step in range(9):
+            weight.add_(0.5)
+            engine.clipped_sum(rows(8, step), 1.0)
+    assert not engine._captures._done
 
 
 def test_a_generator_is_as_before_where_a_graph_breaks_off(

@@ -45,7 +45,12 @@ _MISSED = 8
 
 @runtime_checkable
 class Capture(Protocol):
-    """A pass and its sums, to be done again."""
+    """A pass and its sums, to be done again.
+
+    ``bakes_numbers``: a number beside tensors, in the processor's memory, is read when the pass is captured.
+    """
+
+    bakes_numbers: bool
 
     def passing(self) -> AbstractContextManager[object]:
         """Inside, the pass is captured."""
@@ -70,6 +75,8 @@ class Capture(Protocol):
 
 class DeviceGraphs:
     """CUDA graphs; all of one engine share their memory."""
+
+    bakes_numbers = True
 
     def __init__(self, device: torch.device, pool: Any) -> None:
         self._device, self._pool = device, pool
@@ -232,7 +239,11 @@ class Captures:
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
         """Whether a pass in Python did what the captured one did."""
         captured = self._captured.get(_key(batch, done.watch.count, held)) if self.wanted else None
-        if captured is None or _same(captured.script, done.watch.script):
+        if captured is None:
+            return
+        script, now = captured.script, done.watch.script
+        same = script.compared == now.compared and not now.differs(script)
+        if same and not (captured.capture.bakes_numbers and _numbers(script) != _numbers(now)):
             return
         self._stop(
             f"{CHANGES}; passes since then ({max(captured.times - captured.times.bit_length(), 0)} over as many "
@@ -295,15 +306,6 @@ def _key(batch: Batch, count: int, held: Inventory) -> _Key:
     )
     wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
     return (form_of(batch), wanted, count, held.mode, places, settings())
-
-
-def _same(captured: Script, done: Script) -> bool:
-    """Whether two passes over as many examples did the same, with the same numbers."""
-    if captured.compared != done.compared:
-        return False
-    if captured.events == done.events:
-        return True
-    return not done.differs(captured) and _numbers(captured) == _numbers(done)
 
 
 def _numbers(script: Script) -> list[object]:

@@ -206,6 +206,8 @@ def _has_mask(indices: Iterable[object]) -> bool:
 class Operations:
     """A captured pass on a CPU, and its sums."""
 
+    bakes_numbers = False
+
     def __init__(self) -> None:
         if any(switch.fp32_precision not in ("none", "ieee") for switch in ON_CPU):
             raise UnsupportedModel("products of float32 numbers are rounded to fewer digits")
