@@ -1,5 +1,6 @@
 """Captured passes on a CPU, which are the operations of a proven pass; `test_on_cuda.py` has CUDA graphs."""
 
+import gc
 import random
 import warnings
 from collections.abc import Callable, Generator
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.checkpoint import checkpoint
 
 import decrescendo as dc
 from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture
@@ -389,6 +391,118 @@ def check_captured(name: str, model: nn.Module, loss: Any, batch: Any) -> None:
             assert found.diagnostics == expected.diagnostics
     # The third and the fifth of those that are captured.
     assert (engine._captures._done, engine._captures._missed) == ((0, 0) if name in NOT_CAPTURED else (2, 0))
+
+
+def test_a_truth_value_of_the_data_that_is_another_one_has_the_pass_done_in_python() -> None:
+    """Whether all is as the program says is looked at there, for each way in which they come out."""
+
+    def steered(model: Any, batch: Any) -> Tensor:
+        found = loss(model, batch)
+        return found * 3 if batch[0].max() > 50 else found
+
+    engine = Engine(network(), steered, CAPTURE)
+    for step in range(12):
+        features, labels = rows(8, step)
+        if step < 6:
+            engine.clipped_sum((features, labels), 1.0)
+            continue
+        features[3] = 60.0
+        with pytest.raises(UnsupportedModel, match="steer"):
+            engine.clipped_sum((features, labels), 1.0)
+    assert engine._captures._missed == engine._captures._done - 2
+
+
+def test_a_branch_that_makes_no_difference_is_captured() -> None:
+    def skipping(model: Any, batch: Any) -> Tensor:
+        mask = batch[0] > -3
+        features = batch[0] if bool(mask.all()) else batch[0] * mask
+        return loss(model, (features, batch[1]))
+
+    engine = Engine(network(), skipping, CAPTURE)
+    for step in range(12):
+        features, labels = rows(8, step)
+        features[3] = -4.0 if step in (3, 7) else 1.0
+        near(
+            engine.clipped_sum((features, labels), 1.0),
+            Reference(network(), skipping).clipped_sum((features, labels), 1.0),
+        )
+    assert engine._captures._done > engine._captures._missed
+
+
+def test_a_checkpoint_with_dropout_draws_again_and_is_not_captured() -> None:
+    class Saved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.inside, self.out = nn.Sequential(nn.Linear(4, 8), nn.Dropout()), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(checkpoint(self.inside, x, use_reentrant=False))
+
+    seeds = [iter(range(100)), iter(range(100))]
+    model = Saved()
+    engine, plain = (
+        Engine(model, loss, CAPTURE, seeds=lambda: next(seeds[0])),
+        Engine(model, loss, seeds=lambda: next(seeds[1])),
+    )
+    with pytest.warns(UserWarning, match="drawn again"):  # noqa: PT031
+        for step in range(6):
+            near(engine.clipped_sum(rows(8, step), 1.0), plain.clipped_sum(rows(8, step), 1.0))
+
+
+def test_what_a_loss_had_stays_as_long_as_it_is_read() -> None:
+    """A teacher that is exchanged: its old weights are not given to the next batch."""
+
+    class Tilted:
+        def __init__(self) -> None:
+            self.target = torch.randn(1000)
+
+        def __call__(self, model: Any, batch: Any) -> Tensor:
+            return loss(model, batch) * self.target.square().mean()
+
+    tilted = Tilted()
+    engine = Engine(network(), tilted, CAPTURE)
+    for step in range(6):
+        engine.clipped_sum(rows(8, step), 1.0)
+    storage = tilted.target.untyped_storage()._weak_ref()
+    tilted.target = tilted.target.clone()
+    gc.collect()
+    assert not torch.UntypedStorage._expired(storage)
+    with pytest.warns(UserWarning, match="something else"):  # noqa: PT031
+        for step in range(6):
+            near(
+                engine.clipped_sum(rows(8, step), 1.0),
+                Engine(network(), tilted).clipped_sum(rows(8, step), 1.0),
+            )
+
+
+def test_changes_of_the_model_are_followed() -> None:
+    def hooked(m: Any) -> None:
+        m[0].weight.register_hook(lambda gradient: gradient)
+
+    def coarser(m: Any) -> None:
+        for parameter in m.parameters():
+            parameter.data = parameter.data.to(torch.bfloat16).float()
+
+    def renamed(m: Any) -> None:
+        m.one = m[0]
+        m[0] = nn.Identity()
+        m.forward = lambda x: m[3](m[2](m[1](m.one(x))))
+
+    for change in (hooked, coarser, renamed):
+        model = network()
+        engine = Engine(model, loss, CAPTURE)
+        for step in range(6):
+            engine.clipped_sum(rows(8, step), 1.0)
+        change(model)
+        done = engine._captures._done
+        if change is hooked:
+            with pytest.raises(UnsupportedModel, match="hook"):
+                engine.clipped_sum(rows(8, 6), 1.0)
+        else:
+            found = engine.clipped_sum(rows(8, 6), 1.0)
+            near(found, Engine(model, loss).clipped_sum(rows(8, 6), 1.0))
+        assert engine._captures._done == done
 
 
 def test_a_line_that_was_declared_to_read_the_data_is_not_captured() -> None:

@@ -1,7 +1,7 @@
 """What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile.
 
 And a seventeenth: memory that others than torch know of, and what a program keeps of the shape of others' examples. An
-eighteenth to a twenty-third: what a program keeps anywhere, and code that torch or the engine calls by itself.
+eighteenth to a twenty-fourth: what a program keeps anywhere, and code that torch or the engine calls by itself.
 """
 
 import ctypes
@@ -32,10 +32,10 @@ from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from decrescendo.base.rng import Seeds
-from decrescendo.clipping import Engine, Reference
+from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.batches import Ragged
 from decrescendo.clipping.proof.called import called
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import DecrescendoError, UnsupportedModel
 
 ROWS = 8
 aten: Any = torch.ops.aten
@@ -1642,3 +1642,84 @@ class TestATwentyThird:
                 net.k = make(rows)  # noqa: B023
 
             assert not self._kept(nothing, keep, lambda net: net.k is not None and tell(net.k))[1], make  # noqa: B023
+
+
+class TestATwentyFourth:
+    """Sparse tensors that are written to by their parts, and what stays of a pass that was refused or broke off."""
+
+    @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+    @pytest.mark.parametrize("how", ["values", "from values", "read by values", "doubled", "mean"])
+    def test_data_in_the_parts_of_a_sparse_tensor_are_data(self, how: str) -> None:
+        def filled(row: Tensor) -> Tensor:
+            places, values = torch.arange(4).expand(2, 4).contiguous(), torch.ones(4)
+            if how == "from values":
+                sparse = torch.sparse_coo_tensor(places, values, (4, 4), is_coalesced=True)
+                values.copy_(row)
+                return sparse.to_dense().diagonal()
+            sparse = torch.eye(4).to_sparse().coalesce()
+            sparse._values().copy_(row)
+            if how == "read by values":
+                return sparse._values()
+            return (sparse * 2 if how == "doubled" else sparse).to_dense().diagonal()
+
+        def loss(model: Any, batch: Tensor) -> Tensor:
+            given = batch.detach()
+            return model(batch * filled(given.mean(0) if how == "mean" else given[0])).squeeze(1)
+
+        with pytest.raises(UnsupportedModel):
+            Engine(nn.Linear(4, 1), loss).clipped_sum(torch.randn(8, 4), 1.0)
+
+    @pytest.mark.parametrize("raises", [False, True], ids=["refused", "broken off"])
+    def test_the_model_is_as_before_a_pass_that_keeps_a_row(self, raises: bool) -> None:
+        def other(m: Any, row: Tensor) -> None:
+            m.b = row.clone()
+
+        def memory(m: Any, row: Tensor) -> None:
+            m.b.data = row.clone()
+
+        def gone(m: Any, _: Tensor) -> None:
+            del m.b
+
+        def sparse(m: Any, row: Tensor) -> None:
+            m.s.data = (torch.eye(4) * row).to_sparse()
+
+        def new(m: Any, row: Tensor) -> None:
+            m.register_buffer("n", row.clone())
+            m.p = nn.Parameter(row.clone())
+
+        for change in (other, memory, gone, sparse, new):
+            model: Any = nn.Linear(4, 1)
+            model.register_buffer("b", torch.zeros(4))
+            model.register_buffer("s", torch.eye(4).to_sparse())
+
+            def keeping(m: Any, batch: Tensor) -> Tensor:
+                change(m, batch.detach()[0])  # noqa: B023
+                if raises:
+                    raise ValueError("of the program's own")
+                return m(batch).square().squeeze(1)
+
+            with pytest.raises((UnsupportedModel, ValueError)):
+                Engine(model, keeping).clipped_sum(torch.randn(5, 4) + 3, 1.0)
+            assert torch.equal(model.b, torch.zeros(4))
+            assert torch.equal(model.s.to_dense(), torch.eye(4))
+            assert sorted(name for name, _ in model.named_buffers()) == ["b", "s"]
+            assert [name for name, _ in model.named_parameters()] == ["weight", "bias"]
+            Engine(model, lambda m, batch: m(batch).square().squeeze(1)).clipped_sum(torch.randn(5, 4), 1.0)
+
+    @pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning", "ignore:Sparse CSR:UserWarning")
+    @pytest.mark.filterwarnings("ignore:no pass is captured:UserWarning")
+    def test_nested_and_compressed_tensors_are_no_foreign_errors(self) -> None:
+        model = nn.Linear(4, 1)
+        model.register_buffer("n", torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(3, 3)]))
+
+        def compressed(m: Any, batch: Tensor) -> Tensor:
+            return m(batch @ torch.eye(4).to_sparse_csr().to_dense()).squeeze(1)
+
+        for loss in (lambda m, batch: m(batch).squeeze(1), compressed):
+            for capture in (False, True):
+                engine = Engine(model, loss, EngineSettings(capture=capture))
+                try:
+                    for _ in range(4):
+                        engine.clipped_sum(torch.randn(5, 4), 1.0)
+                except DecrescendoError:
+                    pass

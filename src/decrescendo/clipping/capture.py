@@ -5,6 +5,8 @@ proven, one more is proven while its operations are captured (`tape` on a CPU, a
 these are done, on other rows, until the model lies elsewhere. What is captured is a proven pass, and what the proof
 compared in it is compared each time, so no step is less proven; but what Python would do differently in a later pass
 does not happen. Passes in Python come in between, and must do the same as the captured one.
+
+Longer than most files: what is captured, and when it still holds, is one argument.
 """
 
 import threading
@@ -28,7 +30,7 @@ from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.script import Number, Script
 from decrescendo.clipping.proof.storage import key_of
 from decrescendo.clipping.proof.surroundings import settings
-from decrescendo.clipping.prover import CHANGES, Prover, draws
+from decrescendo.clipping.prover import CHANGES, DoneByHalves, Prover, draws
 from decrescendo.clipping.tape import Operations
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
@@ -110,6 +112,7 @@ class DeviceGraphs:
             # (Of other threads, which load data, nothing is captured down.)
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 yield
+            graph.replay()  # nothing was computed yet, and the program may have kept something
         except BaseException:
             generator.graphsafe_set_state(kept)  # what was broken off would hold on to its state
             raise
@@ -123,6 +126,8 @@ def capturing_on(tensors: list[Tensor]) -> Callable[[], Capture] | None:
     """
     device, *others = {tensor.device for tensor in tensors}
     if others or device.type not in ("cpu", "cuda"):
+        return None
+    if any(tensor.layout is not torch.strided or tensor.is_nested for tensor in tensors):
         return None
     if device.type == "cpu":
         return Operations
@@ -230,6 +235,11 @@ class Captures:
             losses, norms = captured.capture.run_pass()
         return Again(losses, norms, captured.narrow, captured)
 
+    def forget(self) -> None:
+        """A pass in Python was refused: so are those that were captured."""
+        self._captured.clear()
+        self._seen.clear()
+
     def missed(self) -> None:
         """A pass that was done again has a gradient that is not finite, or constants that are not as they were."""
         self._missed += 1
@@ -238,7 +248,8 @@ class Captures:
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
         """Whether a pass in Python did what the captured one did."""
-        captured = self._captured.get(_key(batch, done.watch.count, held)) if self.wanted else None
+        made = self.wanted and self._captured
+        captured = self._captured.get(_key(batch, done.watch.count, held)) if made else None
         if captured is None:
             return
         script, now = captured.script, done.watch.script
@@ -270,6 +281,9 @@ class Captures:
                 sums = measured.scaled_sums(factors)
             own = {key_of(tensor) for tensor in (*leaves_of(rows), factors, block)}
             capture.finish([done.losses, norms], list(sums.values()), known | own)
+        except DoneByHalves:
+            self._stop("a capture was broken off")
+            raise
         except Exception as error:
             causes: list[BaseException] = [error]
             while (before := causes[-1].__context__) is not None:
@@ -301,8 +315,19 @@ def _fill(rows: Batch, batch: Batch) -> None:
 def _key(batch: Batch, count: int, held: Inventory) -> _Key:
     """What decides about the kernels of a pass, but for what the program keeps."""
     places = tuple(
-        (id(tensor), tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.requires_grad)
-        for _, tensor in held.tensors()
+        (
+            name,
+            id(tensor),
+            tensor.data_ptr(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            tensor.requires_grad,
+            tensor.is_conj(),
+            tensor.is_neg(),
+            bool(tensor._backward_hooks),
+        )
+        for name, tensor in held.tensors()
     )
     wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
     return (form_of(batch), wanted, count, held.mode, places, settings())

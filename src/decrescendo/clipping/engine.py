@@ -32,7 +32,7 @@ from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
+from decrescendo.errors import DecrescendoError, OutOfMemory, UnsupportedModel, check_instance
 
 T = TypeVar("T")
 
@@ -269,7 +269,11 @@ class Engine:
                     keep = self._keep
                     return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), seen
                 self._captures.missed()
-        done = self._prover.run(batch, rows, count, held, seed, self._workspace)
+        try:
+            done = self._prover.run(batch, rows, count, held, seed, self._workspace)
+        except DecrescendoError:
+            self._captures.forget()
+            raise
         self._captures.compare(batch, held, done)
         with full_precision():
             measured = done.measured

@@ -157,8 +157,10 @@ class Prover:
             accepted = self._script and self._over(count, self._script)
             if self._script is None or accepted is None:
                 return None
-            watch = Watch(count, self.memory, seed, None, self._script.recipes, compared=accepted.compared)
-            seen = OnDevice()
+            watch = Watch(count, self.memory, seed, None, self._script.recipes, before=accepted)
+            on_cpu = _on_cpu(held)
+            watch.stream.capturing, watch.stream.once = not on_cpu, True
+            seen = OnDevice(on_cpu=on_cpu)
             kept = numbers_of(self._model, self._loss, self.memory.stale)
             try:
                 with drawing(held, seed), _unaware():
@@ -172,6 +174,12 @@ class Prover:
                     if host != _drawn_by_python(held):
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             except Exception as error:
+                broken = sorted(moved(kept, numbers_of(self._model, self._loss, self.memory.stale)))
+                if broken and not on_cpu:
+                    raise DoneByHalves(
+                        f"a pass could not be captured, and the program keeps in {broken[0]} what was never computed. "
+                        "Make the model anew, and leave out capture"
+                    ) from error
                 if not seen.reason:
                     raise
                 raise UnsupportedModel(seen.reason) from error
@@ -669,9 +677,16 @@ def _guarded(norms: Tensor, guards: list[Tensor]) -> Tensor:
 
 def _drawn_by_python(held: Inventory) -> tuple[object, ...]:
     """Where the generators are that are not those of the model's device."""
-    on_cpu = all(parameter.device.type == "cpu" for parameter in held.parameters.values())
-    torchs = b"" if on_cpu else torch.get_rng_state().numpy().tobytes()
+    torchs = b"" if _on_cpu(held) else torch.get_rng_state().numpy().tobytes()
     return random.getstate(), str(np.random.get_state()), torchs
+
+
+def _on_cpu(held: Inventory) -> bool:
+    return all(parameter.device.type == "cpu" for parameter in held.parameters.values())
+
+
+class DoneByHalves(UnsupportedModel):
+    """A program has kept what a broken capture would have computed."""
 
 
 @ours
@@ -679,9 +694,10 @@ class OnDevice(TorchDispatchMode):
     """Finds what comes from the processor's memory, or goes there, which a captured pass would do once; and what was
     there before the pass, by its storage."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_cpu: bool) -> None:
         super().__init__()
         self.reason = ""
+        self._on_cpu = on_cpu
         self.constants: dict[int, Tensor] = {}
         self._made: set[int] = set()
 
@@ -700,11 +716,13 @@ class OnDevice(TorchDispatchMode):
                     self.constants[key] = tensor.detach()
         self._made.update(map(key_of, made))
         places = {tensor.device.type for tensor in (*given, *made)}
-        if len(places) > 1 and "cpu" in places:
+        host = [tensor for tensor in (*given, *made) if tensor.device.type == "cpu"]
+        if not self._on_cpu and any(tensor.dim() for tensor in host):
+            self.reason = self.reason or f"{func} is done in the processor's memory"
+        elif len(places) > 1 and host:
             # A number beside tensors is an argument of the kernel.
-            host = [tensor for tensor in (*given, *made) if tensor.device.type == "cpu"]
             copied = func.overloadpacket.__name__.strip("_") in ("to_copy", "copy")
-            if copied or any(tensor.dim() for tensor in host) or any(t.device.type == "cpu" for t in made):
+            if copied or any(tensor.device.type == "cpu" for tensor in made):
                 self.reason = self.reason or f"{func} copies between the device and the processor's memory"
         return output
 

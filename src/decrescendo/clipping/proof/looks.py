@@ -50,7 +50,8 @@ class Looks:
         natural: Python sees the data as they are.
         replays: the script of a pass whose random numbers Python gets again.
         poison: what Python gets for a number of the data.
-        capturing: nothing can be read.
+        before: where nothing can be read, an accepted pass that did the same.
+        guards: truth values that must be true for this pass to be that one.
     """
 
     count: int
@@ -61,7 +62,8 @@ class Looks:
     natural: bool
     replays: Script | None
     poison: float
-    capturing: bool = False
+    before: Script | None = None
+    guards: list[Tensor] = field(default_factory=list[Tensor])
     # Whether a line read the data of which that was declared to be harmless.
     trusted: bool = False
     # Lines of code that looked at the data: truth values, which they were, and numbers.
@@ -94,7 +96,8 @@ class Looks:
             return func(*args, **kwargs)
         elif "bool" in returned or (first.dtype == torch.bool and "int" not in returned) or len(tensors) > 1:
             likely = isinstance(data[0], Mixed) and data[0].name in ("any", "bitwise_or", "logical_or")
-            return self.answer(not self.capturing and bool(func(*args, **kwargs)), likely=likely)
+            truth = bool(func(*args, **kwargs)) if self.before is None else self._expected(tensors)
+            return self.answer(truth, likely=likely)
         elif "int" not in returned and (first.dtype.is_floating_point or first.dtype.is_complex):
             return self.number()
         else:
@@ -119,8 +122,20 @@ class Looks:
         where = line()
         self.asked.append(where)
         self.truths.append(truth)
+        self.script.truths.append(truth)
         self.script.events.append(Event("a look at the data", (where,), ()))
         return self.memory.answers.setdefault(where, likely)
+
+    def _expected(self, tensors: Sequence[Tensor | None]) -> bool:
+        """A truth value as it was: examples alone were compared with what was answered where it was so."""
+        at = len(self.script.truths)
+        if self.before is None or at >= len(self.before.truths):
+            self.refuse("a truth value of the data is asked for that was not before")
+        expected = self.before.truths[at]
+        one, *others = [tensor for tensor in tensors if tensor is not None]
+        found = (one == others[0]).all() if others else one.bool().all()
+        self.guards.append(found if expected else ~found)
+        return expected
 
     def number(self) -> float:
         """What Python gets for a number."""
@@ -144,6 +159,8 @@ class Looks:
         """Runs of equal data, whose number Python gets to see as a length: one, or as many, as no data say."""
         if self.natural:
             return
+        if self.before is not None:
+            self.refuse("the data decide how many numbers there are")
         several = self.answer(len(made[0]) > 1, likely=False)
         for tensor in (made[0], *made[2:]):
             cast("Any", tensor).set_(tensor.new_zeros(1 + several, *tensor.shape[1:]))

@@ -298,8 +298,10 @@ class Labels:
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
     known: list[Place] = field(default_factory=list[Place])
     held: list[Tensor] = field(default_factory=list[Tensor])
-    # Of tensors without memory of their own: that of their parts, when they were labelled.
-    made_of: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    # Of tensors without memory of their own: the storages and labels of their parts, when they were labelled.
+    made_of: dict[int, tuple[tuple[int, tuple[Mark, int]], ...]] = field(
+        default_factory=dict[int, "tuple[tuple[int, tuple[Mark, int]], ...]"]
+    )
     # Storages that Python can read and write behind torch's back.
     exposed: set[int] = field(default_factory=set[int])
     # Constants of one number that were met in this pass.
@@ -314,23 +316,25 @@ class Labels:
         entry = self.marks.get(key) if key > 0 else self.entry(tensor, key)
         if entry is None:
             stale = (key in self.memory.stale and tensor.numel()) or self.memory.withholds(tensor)
-            return STALE if stale else self.sliced(key, tensor) or Public.ANY
+            return STALE if stale else (self.sliced(key, tensor) if key > 0 else None) or Public.ANY
         mark = entry[0]
-        if self.slices and isinstance(mark, Public):
+        if self.slices and key > 0 and isinstance(mark, Public):
             return self.sliced(key, tensor) or mark
         return self.view(tensor, mark)[0] if isinstance(mark, Span) else mark
 
     def entry(self, tensor: Tensor, key: int) -> tuple[Mark, int] | None:
-        """The label of a tensor without memory of its own, by what it is made of: that may be put into the place of
-        another where no operation shows (``.data =``, `torch.utils.swap_tensors`)."""
-        found, made = self.marks.get(key), storages(tensor)
+        """The label of a tensor without memory of its own, by what it is made of: that may be written to by itself, or
+        be put into the place of another where no operation shows (``.data =``, `torch.utils.swap_tensors`)."""
+        found, made = self.marks.get(key), self._parts(tensor)
         if found is not None and self.made_of.get(key) == made:
             return found
-        for part in made:
-            mark, birth = self.mark_of(part)
+        for _, (mark, birth) in made:
             if mark is STALE or not isinstance(mark, Public):
                 return Mixed("what a sparse tensor holds was put there where nothing is seen"), birth
         return None if found is None else (Public.ANY, key)
+
+    def _parts(self, tensor: Tensor) -> tuple[tuple[int, tuple[Mark, int]], ...]:
+        return tuple((part, self.mark_of(part)) for part in storages(tensor))
 
     def sliced(self, key: int, tensor: Tensor) -> Label | None:
         """Of a view of a constant that is as long as the batch though its memory is not."""
@@ -485,7 +489,6 @@ class Labels:
         self.marks[key] = (mark, birth)
         self._next = birth + 1
         if key < 0:
-            self.made_of[key] = storages(tensor)
             if not isinstance(mark, Public):
                 with paused(), FUNCTIONS_OFF():
                     for part in parts_of(tensor):
@@ -495,6 +498,7 @@ class Labels:
                             and own not in self.marks
                         ):
                             self.keep(part, own, Mixed("it is a part of a sparse tensor"), at)
+            self.made_of[key] = self._parts(tensor)
 
     def keep_all(self, output: Any, labels: Sequence[Label | None], inputs: Container[int], at: int) -> None:
         """Label what an operation made, but for views: these have the label of their memory."""

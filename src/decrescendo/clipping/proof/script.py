@@ -111,6 +111,8 @@ class Script:
     shapes: dict[int, tuple[torch.Size, ...]] = field(default_factory=dict[int, tuple[torch.Size, ...]])
     # Whether tensors were found to have the same numbers, in the order in which the proof compared them.
     compared: list[bool] = field(default_factory=list[bool])
+    # Truth values of the data that Python asked for.
+    truths: list[bool] = field(default_factory=list[bool])
     # By the place of the event.
     recipes: dict[int, Recipe] = field(default_factory=dict[int, Recipe])
     # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there

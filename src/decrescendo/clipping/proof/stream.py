@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import restarted
+from decrescendo.clipping.proof.storage import unwatched
 
 
 @dataclass(eq=False)
@@ -27,6 +28,8 @@ class Stream:
     seed: int
     refuse: Callable[[str], NoReturn]
     capturing: bool = False
+    # Whether nothing may be drawn again: a captured pass goes on with new numbers.
+    once: bool = False
     # What was drawn, by the state it was drawn from; and the state after the last new one.
     drawn: dict[int, object] = field(default_factory=dict[int, object])
     head: int | None = None
@@ -42,6 +45,8 @@ class Stream:
         self._at = _state()
         if self.seed < 0:
             return
+        if self.once and self._at in self.drawn:
+            self.refuse("random numbers are drawn again, as a checkpoint with dropout does")
         first = self.head is None and torch.initial_seed() == self.seed
         if (self._at not in self.drawn and not first and self._at != self.head) or (
             self.drawn.setdefault(self._at, operation) != operation
@@ -99,7 +104,8 @@ class _Redrawn(TorchDispatchMode):
 
 def _state() -> int:
     """Of torch's global generators, in short."""
-    states = [torch.get_rng_state()]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states += [generator.get_state() for generator in cast("Any", torch).cuda.default_generators]
-    return hash(b"".join(state.numpy().tobytes() for state in states))
+    with unwatched():
+        states = [torch.get_rng_state()]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            states += [generator.get_state() for generator in cast("Any", torch).cuda.default_generators]
+        return hash(b"".join(state.numpy().tobytes() for state in states))

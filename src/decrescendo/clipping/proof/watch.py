@@ -97,8 +97,8 @@ class Watch(Pausable):
         natural: Python sees the data as they are: for a comparison, of which nothing is released.
         replays: the script of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
-        compared: of an accepted pass over as many examples. This one is another of that script, and what the device
-            does is written down, to be done again (`clipping.capture`): nothing is there to be read. What is compared
+        before: an accepted pass over as many examples. This one is another of that script, and what it does is written
+            down, to be done again (`clipping.capture`): nothing is there to be read. What is compared
             is as it was there, and the device sees to it (``guards``).
     """
 
@@ -113,24 +113,25 @@ class Watch(Pausable):
         natural: bool = False,
         replays: Script | None = None,
         poison: float = math.nan,
-        compared: Sequence[bool] | None = None,
+        before: Script | None = None,
     ) -> None:
         super().__init__()
         self.count, self.memory, self.expected = count, memory, expected
-        self.capturing = capturing = compared is not None
-        self._before = compared or ()
-        # Storages of what the program made of Python's numbers.
-        self.lifted: set[int] = set()
         # Truth values on the device, all of which must be true for the pass to be proven.
         self.guards: list[Tensor] = []
-        self.stream = Stream(seed, self.refuse, capturing)
+        self.capturing = before is not None
+        self._before = before or Script(count)
+        # Storages of what the program made of Python's numbers.
+        self.lifted: set[int] = set()
+        self.stream = Stream(seed, self.refuse, self.capturing)
         self.recipes: Mapping[int, Recipe] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
         self.script = Script(count)
         self.labels = Labels(count, memory, self.script, shared=memory.shared())
         self.looks = Looks(
-            count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison, capturing
-        )
+            count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison,
+            before, self.guards,
+        )  # fmt: skip
         self.counts = Counts(self.labels, self.looks)
         # Of tensors: what they depend on, and the door for what the engine makes by itself.
         self.label, self.assign = self.labels.label, self.labels.assign
@@ -160,8 +161,8 @@ class Watch(Pausable):
         at = len(self.script.compared)
         if not self.capturing:
             found = torch.equal(one, other)
-        elif at < len(self._before):
-            found = self._before[at]
+        elif at < len(self._before.compared):
+            found = self._before.compared[at]
             if one.shape == other.shape:
                 equal = (one == other).all()
                 self.guards.append(equal if found else ~equal)
