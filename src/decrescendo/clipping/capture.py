@@ -33,7 +33,7 @@ from decrescendo.clipping.proof.surroundings import settings
 from decrescendo.clipping.prover import CHANGES, DoneByHalves, Prover, draws
 from decrescendo.clipping.tape import Operations
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import UnsupportedModel
+from decrescendo.errors import DecrescendoError, UnsupportedModel
 
 # What passes that do the same have in common.
 _Key: TypeAlias = tuple[object, ...]
@@ -235,10 +235,15 @@ class Captures:
             losses, norms = captured.capture.run_pass()
         return Again(losses, norms, captured.narrow, captured)
 
-    def forget(self) -> None:
-        """A pass in Python was refused: so are those that were captured."""
-        self._captured.clear()
-        self._seen.clear()
+    @contextmanager
+    def ending(self) -> Generator[None]:
+        """Inside, a pass is done in Python: if it is refused, so are those that were captured."""
+        try:
+            yield
+        except DecrescendoError:
+            self._captured.clear()
+            self._seen.clear()
+            raise
 
     def missed(self) -> None:
         """A pass that was done again has a gradient that is not finite, or constants that are not as they were."""

@@ -32,7 +32,7 @@ from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.prover import Prover
 from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import DecrescendoError, OutOfMemory, UnsupportedModel, check_instance
+from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
 
 T = TypeVar("T")
 
@@ -187,8 +187,7 @@ class Engine:
         return self._proven(batch, Inventory.of(self._model))
 
     def _proven(self, batch: Batch, held: Inventory) -> Pass:
-        rows = count_rows(batch)
-        return self._prover.run(batch, rows, rows, held, self._seeds(), self._workspace)
+        return self._prover.run(batch, count_rows(batch), 0, held, self._seeds(), self._workspace)
 
     def check(self, batch: Batch) -> None:
         """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it.
@@ -269,11 +268,8 @@ class Engine:
                     keep = self._keep
                     return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), seen
                 self._captures.missed()
-        try:
+        with self._captures.ending():
             done = self._prover.run(batch, rows, count, held, seed, self._workspace)
-        except DecrescendoError:
-            self._captures.forget()
-            raise
         self._captures.compare(batch, held, done)
         with full_precision():
             measured = done.measured

@@ -135,12 +135,12 @@ class Prover:
     ) -> Pass:
         """A pass over ``batch``. One pass at a time: the global generators are everybody's.
 
-        ``count``: it is filled up to so many rows with those that it has; one row is passed twice in any case.
+        ``count``: it is filled up to so many rows with those that it has, if these are more; one row is passed twice.
         ``held``: what the model holds.
         """
         with self._one_at_a_time:
             self._turn_to(batch, held)
-            return self._proven(batch, rows, max(count, min(_SMALL)), seed, workspace)
+            return self._proven(batch, rows, max(rows, count, min(_SMALL)), seed, workspace)
 
     def again(
         self, batch: Batch, count: int, held: Inventory, seed: int, workspace: Workspace,
