@@ -363,13 +363,13 @@ def test_a_recording_that_fails_is_said_and_all_goes_on(monkeypatch: pytest.Monk
 NOT_CAPTURED = {"packed lstm", "bag of embeddings", "bag of embeddings, maxima", "LSTM of the tutorial"}
 
 
-@pytest.mark.parametrize("name", CASES | OPERATIONS)
+@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 24))
 def test_a_layer_or_operation_is_captured_to_the_bit(name: str) -> None:
     model, batch = (CASES | OPERATIONS)[name].make(torch.float32, 6, seed=1)
     check_captured(name, model, cases_loss, batch)
 
 
-@pytest.mark.parametrize("name", some(ARCHITECTURES | OTHERS, 4))
+@pytest.mark.parametrize("name", some(ARCHITECTURES | OTHERS, 3))
 def test_an_architecture_is_captured_to_the_bit(name: str) -> None:
     """In training mode: masks of dropout are those of the pass."""
     architecture = (ARCHITECTURES | OTHERS)[name]

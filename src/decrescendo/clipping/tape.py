@@ -25,14 +25,25 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class _Step(NamedTuple):
-    """A call: the function, its arguments as source text, the numbers of the tensors in them, and of those it makes;
-    ``single``: it returns one tensor."""
+    """A call. What it is given: ``values``, in which tensors have no place yet; ``slots``: the place of each and its
+    number; ``lists``: the same of tensors in lists, with all that is in these; ``names``: of the last values.
 
-    function: str
-    arguments: str
-    given: tuple[int, ...]
+    ``made``: the numbers of what it makes; ``single``: it returns one tensor.
+    """
+
+    function: Callable[..., Any]
+    values: list[Any]
+    slots: list[tuple[int, int]]
+    lists: list[tuple[int, type, list[tuple[bool, Any]]]]
+    names: tuple[str, ...]
     made: tuple[int | None, ...]
     single: bool
+
+    @property
+    def given(self) -> list[int]:
+        """The numbers of the tensors in it."""
+        inside = [value for *_, items in self.lists for is_tensor, value in items if is_tensor]
+        return [number for _, number in self.slots] + inside
 
 
 @ours
@@ -42,8 +53,6 @@ class Tape(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[_Step] = []
-        # Functions and constants by their names in the source.
-        self.names: dict[str, Any] = {}
         self.constants: dict[int, Tensor] = {}
         self._numbers: dict[object, int] = {}
         self._count = 0
@@ -70,17 +79,15 @@ class Tape(TorchDispatchMode):
             raise UnsupportedModel(f"{func} goes by numbers of the data, or draws by a generator of its own")
         if name == "lift_fresh" and not args[0].dim():
             self._lifted.add(storage_key(args[0]))
-        given: list[int] = []
-        text = [self._text(value, given) for value in args]
-        text += [f"{key}={self._text(value, given)}" for key, value in named.items()]
+        values, slots, lists = self._given((*args, *named.values()))
         output = func(*args, **named)
         if isinstance(output, Tensor):
             made: tuple[int | None, ...] = (self._number(output),)
         elif isinstance(output, (tuple, list)) and all(
             value is None or isinstance(value, Tensor) for value in cast("list[object]", output)
         ):
-            values = cast("list[Tensor | None]", output)
-            made = tuple(None if value is None else self._number(value) for value in values)
+            several = cast("list[Tensor | None]", output)
+            made = tuple(None if value is None else self._number(value) for value in several)
         elif output is None:
             made = ()
         elif tensors_of((output,)):
@@ -88,18 +95,15 @@ class Tape(TorchDispatchMode):
         else:
             return output  # dtypes and the like, which follow from those of its arguments
         single = isinstance(output, Tensor)
-        self.steps.append(_Step(self._named(func._op), ", ".join(text), tuple(given), made, single))
+        self.steps.append(_Step(func._op, values, slots, lists, tuple(named), made, single))
         return output
 
     def called(
         self, function: Callable[..., None], tensors: tuple[Tensor | None, ...], *rest: object
     ) -> None:
         """A compiled form was called."""
-        given: list[int] = []
-        inside = ", ".join(self._text(tensor, given) for tensor in tensors)
-        others = ", ".join(map(self._named, rest))
-        text = f"{self._named(function)}, ({inside},), {others}"
-        self.steps.append(_Step(self._named(compiled.call), text, tuple(given), (), single=False))
+        values, slots, lists = self._given((function, tensors, *rest))
+        self.steps.append(_Step(compiled.call, values, slots, lists, (), (), single=False))
 
     def number(self, tensor: Tensor) -> int:
         """Of a tensor that was made, or is a constant."""
@@ -120,32 +124,51 @@ class Tape(TorchDispatchMode):
         self._held.clear()
         self._numbers.clear()
 
-    def function(
+    def run(
         self, start: int, stop: int, takes: list[int], gives: list[int]
     ) -> Callable[..., tuple[Tensor, ...]]:
         """The steps from ``start`` to ``stop`` as a function of numbered tensors, which lets go of each after its last
         use."""
-        last = {number: at for at in range(start, stop) for number in self.steps[at].given}
-        for at in range(start, stop):
-            last |= {number: last.get(number, at) for number in self.steps[at].made if number is not None}
+        steps, last = self.steps[start:stop], dict[int, int]()
+        for at, step in enumerate(steps):
+            last |= dict.fromkeys((*step.given, *(number for number in step.made if number is not None)), at)
         kept = {*gives, *self.constants}
-        ends: dict[int, list[str]] = {}
+        ends: list[list[int]] = [[] for _ in steps]
         for number, at in last.items():
             if number not in kept:
-                ends.setdefault(at, []).append(f"t{number}")
-        lines = [f"def run({', '.join(f't{number}' for number in takes)}):"]
-        for at in range(start, stop):
-            step = self.steps[at]
-            made = ", ".join("_" if number is None else f"t{number}" for number in step.made)
-            if step.made and not step.single:
-                made += ","
-            lines.append(f"    {f'{made} = ' if step.made else ''}{step.function}({step.arguments})")
-            if at in ends:
-                lines.append(f"    {' = '.join(ends[at])} = None")
-        lines.append(f"    return ({''.join(f't{number}, ' for number in gives)})")
-        names = self.names | {f"t{number}": tensor for number, tensor in self.constants.items()}
-        exec("\n".join(lines), names)
-        return cast("Callable[..., tuple[Tensor, ...]]", names["run"])
+                ends[at].append(number)
+        begin: list[Any] = [None] * (self._count + 1)
+        for number, tensor in self.constants.items():
+            begin[number] = tensor
+        calls = list(zip(steps, ends, strict=True))
+
+        def run(*taken: Tensor) -> tuple[Tensor, ...]:
+            known = begin.copy()
+            for number, tensor in zip(takes, taken, strict=True):
+                known[number] = tensor
+            for (function, values, slots, lists, names, made, single), gone in calls:
+                given = values.copy()
+                for at, number in slots:
+                    given[at] = known[number]
+                for at, kind, items in lists:
+                    given[at] = kind([known[value] if is_tensor else value for is_tensor, value in items])
+                if names:
+                    output = function(
+                        *given[: -len(names)], **dict(zip(names, given[-len(names) :], strict=True))
+                    )
+                else:
+                    output = function(*given)
+                if single:
+                    known[cast("int", made[0])] = output
+                else:
+                    for number, tensor in zip(made, output or (), strict=True):
+                        if number is not None:
+                            known[number] = tensor
+                for number in gone:
+                    known[number] = None
+            return tuple([known[number] for number in gives])
+
+        return run
 
     def free_of(self, start: int, stop: int) -> list[int]:
         """The tensors that these steps take and neither make nor have as constants."""
@@ -156,22 +179,26 @@ class Tape(TorchDispatchMode):
             made |= set(step.made)
         return list(found)
 
-    def _text(self, value: object, given: list[int]) -> str:
-        if isinstance(value, Tensor):
-            number = self._known(value)
-            given.append(number)
-            return f"t{number}"
-        if isinstance(value, (list, tuple)):
-            inside = "".join(f"{self._text(item, given)}, " for item in cast("list[object]", value))
-            return f"[{inside}]" if isinstance(value, list) else f"({inside})"
-        if value is None or type(value) in (int, bool):
-            return repr(value)
-        return self._named(value)
-
-    def _named(self, value: object) -> str:
-        name = f"n{len(self.names)}"
-        self.names[name] = value
-        return name
+    def _given(
+        self, values: tuple[Any, ...]
+    ) -> tuple[list[Any], list[tuple[int, int]], list[tuple[int, type, list[tuple[bool, Any]]]]]:
+        """As `_Step` has it."""
+        left: list[Any] = []
+        slots: list[tuple[int, int]] = []
+        lists: list[tuple[int, type, list[tuple[bool, Any]]]] = []
+        for at, value in enumerate(values):
+            if isinstance(value, Tensor):
+                slots.append((at, self._known(value)))
+            elif isinstance(value, (list, tuple)) and tensors_of(cast("list[Any]", value)):
+                items = [
+                    (True, self._known(item)) if isinstance(item, Tensor) else (False, item)
+                    for item in cast("list[Any]", value)
+                ]
+                if any(not is_tensor and tensors_of([item]) for is_tensor, item in items):
+                    raise UnsupportedModel("tensors are given in lists of lists")
+                lists.append((at, list if isinstance(value, list) else tuple, items))
+            left.append(None if isinstance(value, Tensor) else value)
+        return left, slots, lists
 
     def _known(self, tensor: Tensor) -> int:
         place = _place(tensor)
@@ -233,8 +260,8 @@ class Operations:
         self._copied = [storage_key(tensor) in kept for tensor in summed]
         tape.end()
         carried = tape.free_of(self._between, len(tape.steps))
-        self._first, self._count = tape.function(0, self._between, [], [*first, *carried]), len(first)
-        self._last = tape.function(self._between, len(tape.steps), carried, last)
+        self._first, self._count = tape.run(0, self._between, [], [*first, *carried]), len(first)
+        self._last = tape.run(self._between, len(tape.steps), carried, last)
         self._carried: tuple[Tensor, ...] = ()
 
     def run_pass(self) -> list[Tensor]:
