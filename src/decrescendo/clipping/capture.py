@@ -39,6 +39,8 @@ from decrescendo.errors import DecrescendoError, UnsupportedModel
 _Key: TypeAlias = tuple[object, ...]
 # Passes that are captured down at once, those used last: each has memory for what it is given and what it gives.
 _MOST = 32
+# Passes that were seen once, and are captured when they come again.
+_SEEN = 512
 # A batch is filled up to a multiple of a sixteenth to a thirty-second of its rows, so that few numbers of rows occur.
 _BITS = 5
 # Passes that may be done twice before captures are given up, and after that half of all.
@@ -153,7 +155,7 @@ class Captured:
 
 @dataclass(slots=True)
 class Again:
-    """A pass that was done again. What it gives is overcaptured by the next one."""
+    """A pass that was done again. What it gives is overwritten by the next one."""
 
     losses: Float[Tensor, " batch"]
     norms: Float[Tensor, " batch"]
@@ -217,6 +219,8 @@ class Captures:
             return None
         key = _key(batch, count, held)
         if key not in self._seen:
+            if len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
+                self._seen.clear()
             self._seen.add(key)
             return None
         captured = self._captured.pop(key, None) or self._capture(make, batch, count, held, seed)
