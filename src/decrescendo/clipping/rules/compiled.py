@@ -146,6 +146,11 @@ def _strides(d: Float[Tensor, "batch outputs *places"], count: int) -> tuple[Ten
 WATCHING = threading.local()
 
 
+def is_captured() -> bool:
+    """Whether what is done now is going to be done again on other numbers, so that none may be read."""
+    return getattr(WATCHING, "tape", None) is not None
+
+
 def loaded(source: Path, tensors: int = 4) -> Callable[..., None] | None:
     """The function of a C file of this folder: so many tensors, the sizes, and what `call` adds."""
     function = kernel(source)

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from decrescendo.clipping.rules.compiled import is_captured
 from decrescendo.clipping.rules.rule import Call, Kernel, Rule, zero_rows
 from decrescendo.clipping.rules.segments import Blocks, Segments, blocks_of, covers, places_of
 from decrescendo.errors import UnsupportedModel
@@ -89,6 +90,8 @@ def sort_ids(
     [[[2, 5, 5]], [[1, 0, 2]]]
     """
     positions = ids.shape[1]
+    if is_captured():  # in the order that follows below
+        return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1, stable=True))
     bits = max(positions - 1, 1).bit_length()
     if ids.device.type != "cpu" or ids.numel() == 0 or not 0 <= int(ids.min()) <= int(ids.max()) < 2**31:
         return cast("tuple[Tensor, Tensor]", torch.sort(ids, dim=1))

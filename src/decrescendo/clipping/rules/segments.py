@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from decrescendo.base.native import BEST
-from decrescendo.clipping.rules.compiled import WATCHING, call, loaded
+from decrescendo.clipping.rules.compiled import call, is_captured, loaded
 from decrescendo.clipping.rules.rule import square_rows, zero_rows
 from decrescendo.errors import InvalidValue
 
@@ -113,13 +113,15 @@ class Blocks:
 
 
 def places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " some"]:
-    """Where it is true, in order. On a GPU, which must not wait to learn how many there are, as many as there could be:
-    those that are left over come after the end, and begin no bag.
+    """Where it is true, in order. On a GPU, or captured, nobody waits to learn their number: as many as could be,
+    of which those left over come after the end, and begin no bag.
 
     >>> places_of(torch.tensor([True, False, True]))
     tensor([0, 2])
     """
-    return first.nonzero().squeeze(1) if first.device.type == "cpu" else padded_places_of(first)
+    if first.device.type != "cpu" or is_captured():
+        return padded_places_of(first)
+    return first.nonzero().squeeze(1)
 
 
 def padded_places_of(first: Bool[Tensor, " all"]) -> Int[Tensor, " all"]:
@@ -194,7 +196,7 @@ def blocks_of(
         batch, places, dim, words, -1 if padding is None else padding, d.stride(0), d.stride(1), slots
     )
     call(function, (ids, d, None, sums, identity, counts, squares, None, tables), sizes, BEST)
-    if getattr(WATCHING, "tape", None) is None and bool((counts < 0).any()):
+    if not is_captured() and bool((counts < 0).any()):
         raise InvalidValue(
             f"ids must be rows of a table of {words}, got {int(ids.min())} to {int(ids.max())}"
         )
