@@ -1,6 +1,7 @@
 """Captured passes on a CPU, which are the operations of a proven pass; `test_on_cuda.py` has CUDA graphs."""
 
 import gc
+import os
 import random
 import warnings
 from collections.abc import Callable, Generator
@@ -26,6 +27,7 @@ import decrescendo as dc
 from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture
 from decrescendo.clipping.batches import map_rows
 from decrescendo.clipping.proof.called import ours
+from decrescendo.clipping.recording import Recorder
 from decrescendo.clipping.rules import segments
 from decrescendo.clipping.tape import Operations
 from decrescendo.errors import UnsupportedModel
@@ -239,7 +241,7 @@ def changing(how: Callable[[int], float]) -> tuple[Engine, list[float]]:
 def test_a_weight_that_changes_in_each_step_is_found_before_anything_is_done_again() -> None:
     engine, weight = changing(float)
     with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
-        for step in range(9):
+        for step in range(12):
             weight[0] = 1 + 0.1 * step
             found = engine.clipped_sum(rows(8, step), 1e6)
             plain = Engine(network(), loss).clipped_sum(rows(8, step), 1e6)
@@ -248,14 +250,159 @@ def test_a_weight_that_changes_in_each_step_is_found_before_anything_is_done_aga
     assert not engine._captures._done
 
 
-def test_a_weight_that_changes_later_is_found_by_a_pass_in_python() -> None:
-    engine, weight = changing(float)
-    for step in range(6):
-        engine.clipped_sum(rows(8, step), 1.0)
-    weight[0] = 2.0
-    with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
+@pytest.mark.parametrize("period", [3, 10])
+def test_what_happens_in_some_steps_alone_happens_in_these(period: int) -> None:
+    """The passes in Python in between may all miss it; what Python keeps says so before each."""
+    net = network()
+    net.penalty = 0.0
+
+    def penalised(model: Any, batch: Any) -> Tensor:
+        found = loss(model, batch)
+        return found + model.penalty * model(batch[0]).abs().sum(1) if model.penalty else found
+
+    engine, plain = Engine(net, penalised, CAPTURE), Engine(net, penalised)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no pass is captured")
+        for step in range(1, 41):
+            net.penalty = 5.0 * (step % period == 0)
+            near(engine.clipped_sum(rows(8, step), 1.0), plain.clipped_sum(rows(8, step), 1.0))
+    assert bool(engine._captures._done) == (period == 10)
+    assert engine.assumptions == plain.assumptions
+    assert engine.assumptions
+
+
+def in_a_list() -> tuple[Any, Callable[[float], None]]:
+    held = [1.0]
+    return lambda model, batch: held[0] * loss(model, batch), lambda value: held.__setitem__(0, value)
+
+
+def in_an_array() -> tuple[Any, Callable[[float], None]]:
+    held = np.ones(3)
+    return lambda model, batch: float(held.sum() / 3) * loss(model, batch), held.fill
+
+
+def in_a_slot() -> tuple[Any, Callable[[float], None]]:
+    class Weighed:
+        __slots__ = ("weight",)
+
+        def __call__(self, model: Any, batch: Any) -> Tensor:
+            return self.weight * loss(model, batch)
+
+    weighed = Weighed()
+    weighed.weight = 1.0
+    return weighed, lambda value: setattr(weighed, "weight", value)
+
+
+def in_a_class() -> tuple[Any, Callable[[float], None]]:
+    class Config:
+        weight = 1.0
+
+    return (
+        lambda model, batch: Config.weight * loss(model, batch),
+        lambda value: setattr(Config, "weight", value),
+    )
+
+
+def in_a_function() -> tuple[Any, Callable[[float], None]]:
+    def weighed(model: Any, batch: Any, weight: float = 1.0) -> Tensor:
+        return weight * loss(model, batch)
+
+    return weighed, lambda value: setattr(weighed, "__defaults__", (value,))
+
+
+_WEIGHT = 1.0
+
+
+def in_a_global_name() -> tuple[Any, Callable[[float], None]]:
+    def change(value: float) -> None:
+        global _WEIGHT
+        _WEIGHT = value
+
+    change(1.0)
+    return lambda model, batch: _WEIGHT * loss(model, batch), change
+
+
+@pytest.mark.parametrize(
+    "where", [in_a_list, in_an_array, in_a_slot, in_a_class, in_a_function, in_a_global_name]
+)
+def test_what_changes_once_is_followed_wherever_it_is_kept(where: Any) -> None:
+    weighed, change = where()
+    engine, plain = Engine(network(), weighed, CAPTURE), Engine(network(), weighed)
+    for step in range(40):
+        if step == 20:
+            done = engine._captures._done
+            change(0.1)
+        # (Of one size in the end, after two: each has passes of its own.)
+        batch = rows(8 if step < 25 or step % 2 else 9, step)
+        near(engine.clipped_sum(batch, 1e6), plain.clipped_sum(batch, 1e6))
+    assert engine._captures._done > done > 0
+    assert engine.assumptions == plain.assumptions
+
+
+def test_what_changes_where_nobody_looks_is_found_by_a_pass_in_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WEIGHT", "1")
+
+    def weighed(model: Any, batch: Any) -> Tensor:
+        return float(os.environ["WEIGHT"]) * loss(model, batch)
+
+    for others in (8, 9):  # passes over as many, or over others
+        monkeypatch.setenv("WEIGHT", "1")
+        engine = Engine(network(), weighed, CAPTURE)
         for step in range(6):
             engine.clipped_sum(rows(8, step), 1.0)
+        monkeypatch.setenv("WEIGHT", "2")
+        with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
+            for step in range(6):
+                engine.clipped_sum(rows(others, step), 1.0)
+
+
+def test_a_counter_beside_the_program_costs_captures_and_is_said() -> None:
+    net = network()
+    net.steps = 0
+    engine = Engine(net, loss, CAPTURE)
+    with pytest.warns(UserWarning, match=r"keeps in Sequential.* changes again and again"):  # noqa: PT031
+        for step in range(40):
+            net.steps += 1
+            engine.clipped_sum(rows(8, step), 1.0)
+
+
+def test_numbers_that_python_reads_from_a_constant_are_not_captured() -> None:
+    table = torch.ones(3)
+
+    def weighed(model: Any, batch: Any) -> Tensor:
+        return loss(model, batch) * table.tolist()[0]
+
+    engine = Engine(network(), weighed, CAPTURE)
+    with pytest.warns(UserWarning, match="tolist"):  # noqa: PT031
+        for step in range(6):
+            table.mul_(2.0)
+            found = engine.clipped_sum(rows(8, step), 1e6)
+            near(found, Engine(network(), weighed).clipped_sum(rows(8, step), 1e6))
+
+
+@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 8))
+def test_nothing_of_a_pass_outlives_its_sums(name: str) -> None:
+    """Neither in a circle that waits for the collector nor in what is captured."""
+    model, batch = (CASES | OPERATIONS)[name].make(torch.float32, 6, seed=1)
+    engine = Engine(model, cases_loss, CAPTURE)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "no pass is captured")
+        for _ in range(4):
+            engine.clipped_sum(batch, 1.0)
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(one) for one in gc.get_objects() if isinstance(one, Recorder)}
+        engine.clipped_sum(batch, 1.0)
+        engine.clipped_sum(batch, 1.0)
+        assert {id(one) for one in gc.get_objects() if isinstance(one, Recorder)} <= before
+    finally:
+        gc.enable()
+    for captured in engine._captures._captured.values():
+        given = [leaf for step in captured.capture._tape.steps for leaf in tree_leaves(step.values)]
+        assert not any(isinstance(leaf, Tensor) for leaf in given)
 
 
 def test_a_number_in_a_tensor_is_followed_where_it_changes_in_place() -> None:
@@ -363,13 +510,13 @@ def test_a_recording_that_fails_is_said_and_all_goes_on(monkeypatch: pytest.Monk
 NOT_CAPTURED = {"packed lstm", "bag of embeddings", "bag of embeddings, maxima", "LSTM of the tutorial"}
 
 
-@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 24))
+@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 12))
 def test_a_layer_or_operation_is_captured_to_the_bit(name: str) -> None:
     model, batch = (CASES | OPERATIONS)[name].make(torch.float32, 6, seed=1)
     check_captured(name, model, cases_loss, batch)
 
 
-@pytest.mark.parametrize("name", some(ARCHITECTURES | OTHERS, 3))
+@pytest.mark.parametrize("name", some(ARCHITECTURES | OTHERS, 1))
 def test_an_architecture_is_captured_to_the_bit(name: str) -> None:
     """In training mode: masks of dropout are those of the pass."""
     architecture = (ARCHITECTURES | OTHERS)[name]
@@ -468,12 +615,11 @@ def test_what_a_loss_had_stays_as_long_as_it_is_read() -> None:
     tilted.target = tilted.target.clone()
     gc.collect()
     assert not torch.UntypedStorage._expired(storage)
-    with pytest.warns(UserWarning, match="something else"):  # noqa: PT031
-        for step in range(6):
-            near(
-                engine.clipped_sum(rows(8, step), 1.0),
-                Engine(network(), tilted).clipped_sum(rows(8, step), 1.0),
-            )
+    for step in range(6):
+        near(
+            engine.clipped_sum(rows(8, step), 1.0),
+            Engine(network(), tilted).clipped_sum(rows(8, step), 1.0),
+        )
 
 
 def test_changes_of_the_model_are_followed() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from often import some
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, EngineSettings, Reference
@@ -53,7 +54,7 @@ BENIGN: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", BENIGN)
+@pytest.mark.parametrize("name", some(BENIGN, 6))
 def test_a_size_that_is_passed_on_is_proven_and_exact(name: str) -> None:
     model, loss = Small(), BENIGN[name]
     engine = Engine(model, loss)
@@ -205,7 +206,7 @@ LOSSES: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("second", [-1.0, 1.0])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", some(LOSSES, 12))
 def test_a_number_of_selected_rows_moves_no_other_example(name: str, second: float) -> None:
     """The first row is selected or not, beside none or the second: in the batch and in the passes over two and three
     rows."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from often import some
 from torch import Tensor, nn
 
 from decrescendo.clipping import Engine, Reference
@@ -65,7 +66,7 @@ HONEST = [cloud, last_one, counted_from_one, moved_and_turned, by_index_select, 
 
 
 @pytest.mark.parametrize("program", HONEST)
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 12])
+@pytest.mark.parametrize("rows", some([1, 2, 3, 4, 7, 12], 3))
 def test_own_rows_of_a_folded_list_are_exact(program: Callable[..., Tensor], rows: int) -> None:
     torch.manual_seed(rows)
     model = nn.Linear(D, D)

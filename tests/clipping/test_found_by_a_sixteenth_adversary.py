@@ -1,7 +1,7 @@
 """What a sixteenth adversary found: numbers that torch's C++ reads or writes, and code that Python runs meanwhile.
 
 And a seventeenth: memory that others than torch know of, and what a program keeps of the shape of others' examples. An
-eighteenth to a twenty-fourth: what a program keeps anywhere, and code that torch or the engine calls by itself.
+eighteenth to a twenty-fifth: what a program keeps anywhere, and code that torch or the engine calls by itself.
 """
 
 import ctypes
@@ -9,6 +9,7 @@ import functools
 import gc
 import operator
 import os
+import random
 import sys
 import weakref
 from array import array as numbers
@@ -1723,3 +1724,85 @@ class TestATwentyFourth:
                         engine.clipped_sum(torch.randn(5, 4), 1.0)
                 except DecrescendoError:
                     pass
+
+
+# Names of this script that are attributes of a model, too.
+out: list[int] = []
+trainer: list[Engine] = []
+
+
+class TestATwentyFifth:
+    """What it found in captured passes is in test_capture.py."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.out, self.trainer = nn.Embedding(9, 8), nn.Linear(8, 1), None
+
+        def forward(self, ids: Tensor) -> Tensor:
+            assert self.trainer is None
+            return self.out(self.embedding(ids).mean(1)).squeeze(1)
+
+    def test_a_global_name_that_an_attribute_has_too_is_no_memory(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # (The run's type checker draws random numbers of Python's.)
+        monkeypatch.setattr("decrescendo.clipping.prover._drawn_by_python", lambda held: ())
+        engine = Engine(self.Net(), lambda m, ids: m(ids), EngineSettings(capture=True))
+        trainer.append(engine)
+        try:
+            for step in range(12):
+                examples = engine.clipped_sum(torch.randint(0, 9, (8, 5 if step < 8 else 7)), 1.0).diagnostics
+                out.append(examples.examples)
+        finally:
+            out.clear()
+            trainer.clear()
+        assert engine.assumptions == ()
+        assert engine._captures._done
+
+    def test_a_global_name_that_is_used_is(self) -> None:
+        def counted(m: Any, ids: Tensor) -> Tensor:
+            return m(ids) * (2.0 if len(out) > 3 else 1.0)
+
+        def counted_elsewhere(m: Any, ids: Tensor) -> Tensor:
+            return m(ids) * (2.0 if len(sys.modules[__name__].out) > 3 else 1.0)
+
+        for loss in (counted, counted_elsewhere):
+            engine = Engine(self.Net(), loss)
+            try:
+                for _ in range(6):
+                    engine.clipped_sum(torch.randint(0, 9, (8, 5)), 1.0)
+                    out.append(8)
+            finally:
+                out.clear()
+            assert any(".out " in one for one in engine.assumptions), loss
+
+    def test_an_interruption_before_a_pass_leaves_the_generators(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = Engine(nn.Linear(3, 1), lambda m, x: m(x).squeeze(1), seeds=lambda: 7)
+        engine.clipped_sum(data(), 1.0)
+        before = random.getstate(), str(np.random.get_state()), np.random.get_bit_generator()
+
+        def interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(np.random, "seed", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                engine.clipped_sum(data(), 1.0)
+        assert (random.getstate(), str(np.random.get_state()), np.random.get_bit_generator()) == before
+
+    def test_entries_of_one_list_are_said_as_the_list(self) -> None:
+        weights = [1.0] * 500
+
+        def weighed(m: Any, x: Tensor) -> Tensor:
+            return m(x).squeeze(1) * weights[-1]
+
+        engine = Engine(nn.Linear(3, 1), weighed)
+        engine.clipped_sum(data(), 1.0)
+        weights[:] = [2.0] * 500
+        engine.clipped_sum(data(), 1.0)
+        assert [one for one in engine.assumptions if "weights" in one] == [
+            "what is kept in loss.weights is no other for other examples or another number of passes"
+        ]

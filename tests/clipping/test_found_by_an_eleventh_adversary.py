@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from often import some
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge, save_on_cpu, saved_tensors_hooks
 from torch.nn import functional
@@ -239,7 +240,7 @@ def queued() -> Callable[[], int]:
     return lambda: next(entries)
 
 
-@pytest.mark.parametrize("make", [cached, in_memory, as_text, reseeded, drawn, bits, flat, queued])
+@pytest.mark.parametrize("make", some([cached, in_memory, as_text, reseeded, drawn, bits, flat, queued], 4))
 def test_state_that_c_code_keeps_is_said_where_a_program_becomes_another(make: Any) -> None:
     """One record more in one step, or none, is one pass more, or none: 24 C fifteen steps later."""
 

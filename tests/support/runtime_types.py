@@ -118,10 +118,9 @@ def _calling(target: Callable[..., Any], usual: CodeType) -> CodeType:
         scope,
     )
     (code,) = (const for const in scope["outer"].__code__.co_consts if isinstance(const, CodeType))
-    inside = tuple(const for const in usual.co_consts if isinstance(const, CodeType))
     return code.replace(
-        co_consts=tuple(target if const == "target" else const for const in code.co_consts) + inside,
-        co_names=code.co_names + usual.co_names,  # who asks which names a function uses is told them
+        # Who asks which names a function uses is told those of the usual code, as of one inside.
+        co_consts=(*(target if const == "target" else const for const in code.co_consts), usual),
         co_filename=usual.co_filename,
         co_firstlineno=usual.co_firstlineno,
         co_name=usual.co_name,

@@ -30,7 +30,8 @@ from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.script import Number, Script
 from decrescendo.clipping.proof.storage import key_of
 from decrescendo.clipping.proof.surroundings import settings
-from decrescendo.clipping.prover import CHANGES, DoneByHalves, Prover, draws
+from decrescendo.clipping.proof.unchanged import Kept
+from decrescendo.clipping.prover import CHANGES, DoesOtherwise, DoneByHalves, Prover, draws
 from decrescendo.clipping.tape import Operations
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
@@ -147,8 +148,9 @@ class Captured:
     narrow: bool
     script: Script
     capture: Capture
-    # What it reads that was there before, which stays as long as it reads it.
+    # What it reads that was there before, which stays as long as it reads it; and what it may write to.
     constants: list[Tensor]
+    block: Tensor
     # How often it was done again.
     times: int = 0
 
@@ -182,14 +184,29 @@ class Captures:
     workspace: Workspace
     wanted: bool
     # One pass at a time: they share their memory.
-    one_at_a_time: threading.RLock = field(default_factory=threading.RLock)
+    _one_at_a_time: threading.RLock = field(default_factory=threading.RLock)
+    _borrowed: Tensor | None = None
     _make: Callable[[], Capture] | None = None
     _captured: dict[_Key, Captured] = field(default_factory=dict[_Key, Captured])
     _seen: set[_Key] = field(default_factory=set[_Key])
+    # What Python kept when passes were captured; how often it was forgotten, or did otherwise, what they do.
+    _kept: Kept | None = None
     _epoch: int = 0
-    # Passes that were done again, and those of them that had to be done in Python after that.
+    _otherwise: int = 0
+    # Passes that were done again, and those of them that had to be done in Python after that or instead.
     _done: int = 0
     _missed: int = 0
+
+    @contextmanager
+    def alone(self) -> Generator[None]:
+        """Inside, a pass may be done again, and what it gives is used."""
+        with self._one_at_a_time:
+            try:
+                yield
+            finally:
+                if self._borrowed is not None:
+                    self.workspace.return_to(self._borrowed)
+                    self._borrowed = None
 
     def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
         """How many rows a pass over so many is to have: where it may be done again, a number that comes often.
@@ -214,6 +231,11 @@ class Captures:
         if self._epoch != self.prover.epoch:  # data are withheld that a pass may have used
             self._captured.clear()
             self._epoch = self.prover.epoch
+        if self._kept is not None and (name := self._kept.changed()):
+            self._captured.clear()
+            self._kept = None
+            self.missed(f"what the program keeps in {name} changes again and again")
+            return None
         if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
             self._stop("autocast is on around the pass, which keeps copies of weights. Put it into the loss")
             return None
@@ -232,6 +254,9 @@ class Captures:
         captured.times += 1
         if captured.times & (captured.times - 1) == 0:
             return None  # the first, the second, the fourth, ..
+        if not self.workspace.borrow(captured.block):
+            return None  # somebody holds on to a pass in Python
+        self._borrowed = captured.block
         self._done += 1
         _fill(captured.rows, batch)
         seeds = seeded(max(seed, 0), {captured.factors.device}) if draws(captured.script) else nullcontext()
@@ -249,26 +274,27 @@ class Captures:
             self._seen.clear()
             raise
 
-    def missed(self) -> None:
-        """A pass that was done again has a gradient that is not finite, or constants that are not as they were."""
+    def missed(self, why: str = "most of what they did had to be done in Python once more") -> None:
+        """A pass that was done again has a gradient that is not finite, or constants that are not as they were; or none
+        could be."""
         self._missed += 1
         if self._missed > max(_MISSED, self._done // 2):
-            self._stop("most of what they did had to be done in Python once more")
+            self._stop(why)
 
     def compare(self, batch: Batch, held: Inventory, done: Pass) -> None:
-        """Whether a pass in Python did what the captured one did."""
+        """Whether a pass in Python did what the captured ones do."""
+        otherwise, self._otherwise = self.prover.otherwise > self._otherwise, self.prover.otherwise
         made = self.wanted and self._captured
         captured = self._captured.get(_key(batch, done.watch.count, held)) if made else None
-        if captured is None:
-            return
-        script, now = captured.script, done.watch.script
-        same = script.compared == now.compared and not now.differs(script)
-        if same and not (captured.capture.bakes_numbers and _numbers(script) != _numbers(now)):
-            return
-        self._stop(
-            f"{CHANGES}; passes since then ({max(captured.times - captured.times.bit_length(), 0)} over as many "
-            "examples) were done as that one"
-        )
+        if captured is not None:
+            script, now = captured.script, done.watch.script
+            otherwise = otherwise or script.compared != now.compared or bool(now.differs(script))
+            otherwise = otherwise or (captured.capture.bakes_numbers and _numbers(script) != _numbers(now))
+        if made and otherwise:
+            self._stop(
+                f"{CHANGES}, by what it does not keep where it can be seen; up to {self._done} passes of this "
+                "training were done as before"
+            )
 
     def _capture(
         self, make: Callable[[], Capture], batch: Batch, count: int, held: Inventory, seed: int
@@ -290,6 +316,9 @@ class Captures:
                 sums = measured.scaled_sums(factors)
             own = {key_of(tensor) for tensor in (*leaves_of(rows), factors, block)}
             capture.finish([done.losses, norms], list(sums.values()), known | own)
+        except DoesOtherwise:
+            self.missed(CHANGES)
+            return None
         except DoneByHalves:
             self._stop("a capture was broken off")
             raise
@@ -301,7 +330,9 @@ class Captures:
             said = (str((ours or causes)[-1]).strip() or type(error).__name__).splitlines()[0]
             memory = any(map(is_out_of_memory, causes))
         else:
-            return Captured(rows, factors, list(sums), measured.narrow, done.watch.script, capture, constants)
+            self._kept = self._kept or self.prover.kept()
+            names, script = list(sums), done.watch.script
+            return Captured(rows, factors, names, measured.narrow, script, capture, constants, block)
         if memory:
             release()
         self._stop(said)

@@ -114,8 +114,7 @@ class Engine:
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._prover = Prover(model, loss, settings.declared)
-        # (Memory that captured passes write to is nobody else's.)
-        self._captures = Captures(self._prover, Workspace(kept, settings.wide), settings.capture)
+        self._captures = Captures(self._prover, self._workspace, settings.capture)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
@@ -257,7 +256,7 @@ class Engine:
     ) -> tuple[dict[str, Tensor], Diagnostics]:
         seed, most = self._seeds(), self._sizes.most(signature(held, batch))
         count = self._captures.count(rows, most, held, batch)
-        with self._captures.one_at_a_time:
+        with self._captures.alone():
             again = None if self._peak is not None else self._captures.again(batch, count, held, seed)
             if again is not None:
                 with full_precision():

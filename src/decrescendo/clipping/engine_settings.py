@@ -28,9 +28,9 @@ class EngineSettings:
         capture: passes are captured, and done again as the operations that a proven pass over as many examples was, in
             which Python takes no part (on a GPU a `torch.cuda.CUDAGraph`): several times faster where Python is what
             takes the time, for small models and on GPUs. What is done again is what was proven, and what the proof
-            compared in it is compared again; but what the program would do differently in a later pass (a weight of
-            the loss that changes from epoch to epoch) does not happen: of such a program it is not to be asked. Some
-            passes, ever fewer, are done in Python and compared: where they differ, and where a pass cannot be
+            compared in it is compared again. Where what the program keeps has changed (a weight of the loss, from epoch
+            to epoch), the pass is done in Python and captured anew; a change that nothing of what it keeps shows (it
+            reads a clock or a file) is found by passes in Python alone, ever fewer: then, and where a pass cannot be
             captured, a warning says so, and none is from there on. Batches are filled up to one of few sizes by rows
             that count for nothing.
         gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length

@@ -12,6 +12,7 @@ import math
 import random
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, cast
@@ -46,6 +47,7 @@ from decrescendo.clipping.proof.remembered import (
 from decrescendo.clipping.proof.script import Script, comparable
 from decrescendo.clipping.proof.storage import key_of, tensors_of, unwatched
 from decrescendo.clipping.proof.surroundings import settled
+from decrescendo.clipping.proof.unchanged import Kept
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
@@ -62,6 +64,8 @@ _SHAPES = 128
 _COUNTS = 64
 # How often data and weights are moved by their roundings where something cancels.
 _SHAKES = 3
+# More places than so many in one are said as the one.
+_NAMED = 8
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
 
@@ -109,8 +113,9 @@ class Prover:
         # What passes over as many examples did, and what Python kept before the first, to compare with other processes;
         # nobody does as long as there is none.
         self.told: set[str] | None = None
-        # How often what was accepted was forgotten.
+        # How often what was accepted was forgotten; and how often a pass did otherwise than those that were accepted.
         self.epoch = 0
+        self.otherwise = 0
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """No pass may use these: what was accepted before is looked at anew."""
@@ -195,10 +200,16 @@ class Prover:
                 raise UnsupportedModel(
                     "what the data select, or a number of them that Python reads, decides a shape"
                 )
-            if seen.reason or not self._is_known(watch.script):
-                raise UnsupportedModel(seen.reason or CHANGES)
+            if seen.reason:
+                raise UnsupportedModel(seen.reason)
+            if not self._is_known(watch.script):
+                raise DoesOtherwise(CHANGES)
             allowed = labels.numbers | watch.lifted | {key_of(tensor) for _, tensor in held.tensors()}
             return done, norms, list(seen.constants.values()), allowed
+
+    def kept(self) -> Kept:
+        """What Python keeps for the program now."""
+        return Kept(self._model, self._loss)
 
     @staticmethod
     def _over(count: int, script: Script) -> Script | None:
@@ -308,8 +319,9 @@ class Prover:
                 self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
             scripts = [one.watch.script for one in (first, *small)]
-            if not said and self._does_otherwise(scripts):
-                self.memory.assumed.add(_OTHERWISE)
+            if self._does_otherwise(scripts):
+                self.otherwise += 1
+                self.memory.assumed |= set() if said else {_OTHERWISE}
             self._accept(scripts[0], scripts[1:])
             if self.told is not None:
                 one = next(script for script in scripts if script.count == max(_SMALL))
@@ -347,9 +359,14 @@ class Prover:
         return bool(names)
 
     def _say(self, names: Iterable[str]) -> None:
+        together = Counter(name.rpartition(".")[0] for name in names)
+        several = {
+            name for name, count in together.items() if name and count > _NAMED
+        }  # entries of one thing
+        said = {name.rpartition(".")[0] if name.rpartition(".")[0] in several else name for name in names}
         self.memory.assumed |= {
             f"what is kept in {name} is no other for other examples or another number of passes"
-            for name in names
+            for name in said
         }
 
     def _check_kept(self) -> None:
@@ -689,6 +706,10 @@ class DoneByHalves(UnsupportedModel):
     """A program has kept what a broken capture would have computed."""
 
 
+class DoesOtherwise(UnsupportedModel):
+    """A pass that was to be captured is none that was accepted."""
+
+
 @ours
 class OnDevice(TorchDispatchMode):
     """Finds what comes from the processor's memory, or goes there, which a captured pass would do once; and what was
@@ -748,10 +769,10 @@ def drawing(held: Inventory, seed: int) -> Generator[None]:
     before. Where they went on from pass to pass, how many there were would show in them."""
     python, numpys, own = random.getstate(), np.random.get_state(legacy=False), _NUMPY.get_bit_generator()
     with seeded(max(seed, 0), {p.device for p in held.parameters.values()}), settled():
-        random.seed(seed)
-        _NUMPY.set_bit_generator(_NUMPYS)
-        np.random.seed([max(seed, 0) >> 32, max(seed, 0) & (2**32 - 1)])
         try:
+            random.seed(seed)
+            _NUMPY.set_bit_generator(_NUMPYS)
+            np.random.seed([max(seed, 0) >> 32, max(seed, 0) & (2**32 - 1)])
             yield
         finally:
             random.setstate(python)

@@ -126,9 +126,9 @@ class Tape(TorchDispatchMode):
 
     def run(
         self, start: int, stop: int, takes: list[int], gives: list[int]
-    ) -> Callable[..., tuple[Tensor, ...]]:
-        """The steps from ``start`` to ``stop`` as a function of numbered tensors, which lets go of each after its last
-        use."""
+    ) -> Callable[[list[Tensor]], list[Tensor]]:
+        """The steps from ``start`` to ``stop`` as a function of numbered tensors, which takes them out of the list that
+        it is given, and lets go of each after its last use."""
         steps, last = self.steps[start:stop], dict[int, int]()
         for at, step in enumerate(steps):
             last |= dict.fromkeys((*step.given, *(number for number in step.made if number is not None)), at)
@@ -142,10 +142,11 @@ class Tape(TorchDispatchMode):
             begin[number] = tensor
         calls = list(zip(steps, ends, strict=True))
 
-        def run(*taken: Tensor) -> tuple[Tensor, ...]:
+        def run(taken: list[Tensor]) -> list[Tensor]:
             known = begin.copy()
-            for number, tensor in zip(takes, taken, strict=True):
-                known[number] = tensor
+            for number in reversed(takes):
+                known[number] = taken.pop()
+            output = None
             for (function, values, slots, lists, names, made, single), gone in calls:
                 given = values.copy()
                 for at, number in slots:
@@ -166,7 +167,7 @@ class Tape(TorchDispatchMode):
                             known[number] = tensor
                 for number in gone:
                     known[number] = None
-            return tuple([known[number] for number in gives])
+            return [known[number] for number in gives]
 
         return run
 
@@ -197,6 +198,7 @@ class Tape(TorchDispatchMode):
                 if any(not is_tensor and tensors_of([item]) for is_tensor, item in items):
                     raise UnsupportedModel("tensors are given in lists of lists")
                 lists.append((at, list if isinstance(value, list) else tuple, items))
+                value = None  # it holds tensors
             left.append(None if isinstance(value, Tensor) else value)
         return left, slots, lists
 
@@ -262,16 +264,15 @@ class Operations:
         carried = tape.free_of(self._between, len(tape.steps))
         self._first, self._count = tape.run(0, self._between, [], [*first, *carried]), len(first)
         self._last = tape.run(self._between, len(tape.steps), carried, last)
-        self._carried: tuple[Tensor, ...] = ()
+        self._carried: list[Tensor] = []
 
     def run_pass(self) -> list[Tensor]:
         with torch.no_grad():
-            found = self._first()
+            found = self._first([])
         self._carried = found[self._count :]
-        return list(found[: self._count])
+        return found[: self._count]
 
     def run_sums(self) -> list[Tensor]:
         with torch.no_grad():
-            found = self._last(*self._carried)
-        self._carried = ()
+            found = self._last(self._carried)
         return [total.clone() if copied else total for total, copied in zip(found, self._copied, strict=True)]

@@ -59,6 +59,18 @@ class Workspace:
             self._pool.append(torch.empty(self.left, dtype=torch.uint8, device=device))
         return self._pool[-1]
 
+    def borrow(self, block: Tensor) -> bool:
+        """Take that memory, if no pass has it, until `return_to`."""
+        for at, own in enumerate(self._pool):
+            if own is block:
+                del self._pool[at]
+                return True
+        return False
+
+    def return_to(self, block: Tensor) -> None:
+        """It is anybody's again."""
+        self._pool.append(block)
+
     def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
         """An uninitialised tensor of that shape, or ``None`` where it is not to be had any more."""
         size = math.prod(shape) * like.element_size()

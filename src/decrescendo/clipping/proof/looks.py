@@ -186,6 +186,8 @@ class Looks:
                 "tensor "
                 f'operations there; or declare the line: EngineSettings(declared=("{where}",))'
             )
+        if self.before is not None and name != "__repr__":
+            self.refuse(f"{line()} reads numbers of a constant in Python, by {name.strip('_')}()")
         if name not in _COPIES:
             for tensor in tensors:
                 expose(tensor)

@@ -4,6 +4,7 @@ Longer than most files: where Python keeps things, and what tells one from anoth
 """
 
 import contextlib
+import dis
 import functools
 import gc
 import io
@@ -43,6 +44,8 @@ from decrescendo.clipping.proof.whose import is_made_in_python, is_own, is_progr
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
+# What was looked at: where it is, what it is, and of a module the names in it.
+Visited: TypeAlias = tuple[str, object, tuple[str, ...]]
 # Objects of a program, and entries of a container, that are looked at; longer ones as a whole, and the longest (data
 # sets) by their length alone.
 _MOST, _ENTRIES, _LONGEST = 50_000, 10_000, 2**22
@@ -51,6 +54,13 @@ _SMALL = 1_000
 # Where there are more objects than are looked at.
 BEYOND = f"more than {_ENTRIES:,} objects in one, or {_MOST:,} in all"
 _NUMBERS = (int, float, complex, Decimal, Fraction)
+# Functions whose names are remembered; how a function takes a global name, or gets at all of them.
+_CODES = 4096
+_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME", "DELETE_GLOBAL"})
+_NAMESPACES = frozenset(
+    {"globals", "vars", "eval", "exec", "sys", "builtins", "inspect", "importlib", "import_module", "gc", "operator",
+     "__globals__", "__import__", "__builtins__", "__dict__", "__self__", "attrgetter"}
+)  # fmt: skip
 # Of the global names that a function of an installed package uses: those that may be its memory.
 _MEMORIES = (int, float, dict, list, set, deque, FunctionType)
 # What classes have without code of the program's.
@@ -88,20 +98,25 @@ _STATES: dict[type, Callable[[Any], object]] = {
 _CONSTANTS = (
     range, date, time, timedelta, np.dtype, torch.dtype, torch.device, torch.layout, torch.memory_format
 )  # fmt: skip
-_KEYS = frozenset({int, float, complex, bool, str, bytes, type(None)})
+KEYS = frozenset({int, float, complex, bool, str, bytes, type(None)})
 _SHARING = "torch.distributed."
+# An engine, to which an attribute of the program's may lead, and all that it is made of.
+_ENGINE = "decrescendo.clipping."
 # torch writes down in these how they are called.
 _OPERATIONS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
 
 
-def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = None) -> Numbers:
+def numbers_of(
+    model: nn.Module, loss: object, stale: Container[int] | None = None, visited: list[Visited] | None = None
+) -> Numbers:
     """The numbers and lengths that a model and a loss reach: by attributes, those of their classes and hooks among
     them, containers, closures and global names, the nearest first.
 
     ``stale``: also texts, which function or kind of object lies there, and tensors: of those whose memory is in it
-    the shape alone. No code of the program runs for that.
+    the shape alone. No code of the program runs for that. ``visited``: gets what was looked at.
     """
     found: Numbers = {}
+    visited = [] if visited is None else visited
     seen: dict[int, tuple[str, object]] = {}
     again = Counter[str]()
     own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()
@@ -110,12 +125,11 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
     modules, used = list[tuple[str, ModuleType]](), set[str]()
     while (left or modules) and len(seen) < _MOST:
         if not left:
-            left += [
-                (f"{name}.{inner}", item)
-                for name, module in modules
-                for inner, item in vars(module).items()
-                if inner in used and not inner.startswith("__") and not isinstance(item, FunctionType)
-            ]
+            for name, module in modules:
+                names = [inner for inner in vars(module) if inner in used and not inner.startswith("__")]
+                inside = [(f"{name}.{inner}", vars(module)[inner]) for inner in names]
+                left += [(inner, item) for inner, item in inside if not isinstance(item, FunctionType)]
+                visited.append((name, module, tuple(used)))
             modules.clear()
             continue
         name, value = left.popleft()
@@ -128,7 +142,7 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                 modules.append((name, value))
             continue
         if isinstance(value, FunctionType) and is_program(value.__code__.co_filename):
-            used.update(_names_in(value.__code__))
+            used.update(names_in(value.__code__))
         if isinstance(value, np.generic):
             value = value.item()
         if stale is not None and id(value) not in own:
@@ -144,6 +158,7 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
             found[name] = value
         elif isinstance(value, np.ndarray):
             found[f"{name}.size"] = value.size
+            visited.append((name, value, ()))
             if value.dtype.kind in "biuf" and value.size <= _SMALL:
                 found[f"{name}.sum()"] = float(value.view(np.ndarray).sum())
             if value.dtype.kind == "O" and value.size > _ENTRIES:
@@ -152,11 +167,13 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                 left += [(f"{name}.{at}", item) for at, item in enumerate(value.ravel().tolist())]
         elif isinstance(value, _TEXTS):
             found[f"len({name})"] = len(value)
+            visited.append((name, value, ()))
         elif id(value) in seen:
             if stale is not None and seen[id(value)][0] != name:
                 found[f"{name}   "] = f"as {seen[id(value)][0]}"
         elif not is_closed(value):
             seen[id(value)] = name, value  # held: no other has its address
+            visited.append((name, value, ()))
             if isinstance(value, (dict, *_ITEMS)):
                 found[f"len({name})"] = size = len(cast("Sized", value))
                 if size > _ENTRIES:
@@ -165,12 +182,12 @@ def numbers_of(model: nn.Module, loss: object, stale: Container[int] | None = No
                         if isinstance(value, dict):
                             items += enumerate(cast("dict[object, object]", value))
                         found[f"{name} "] = hash(tuple(_number_or_id(item) for _, item in items))
-                        if not all(type(item) in _KEYS for _, item in items):
+                        if not all(type(item) in KEYS for _, item in items):
                             found[BEYOND] = True
                     continue
                 if isinstance(value, dict):
                     keys = list(cast("dict[object, object]", value))
-                    left += [(f"{name}.[{at}]", key) for at, key in enumerate(keys) if type(key) not in _KEYS]
+                    left += [(f"{name}.[{at}]", key) for at, key in enumerate(keys) if type(key) not in KEYS]
             left += [(f"{name}.{key}" if key else name, item) for key, item in held_in(value)]
             if stale is not None and (order := _order(value)) is not None:
                 found[f"{name}    "] = order
@@ -212,8 +229,8 @@ def remember(began: Iterable[tuple[object, Numbers]]) -> None:
             _FIRST.setdefault(id(value), (weakref.ref(value, functools.partial(_drop, id(value))), kept))
 
 
-def _drop(key: int, _: object) -> None:
-    _FIRST.pop(key, None)
+def _drop(key: int, _: object, first: dict[int, Any] = _FIRST) -> None:
+    first.pop(key, None)  # (at the end of a process names of modules may be gone)
 
 
 def _which(value: object, stale: Container[int]) -> object:
@@ -236,18 +253,28 @@ def _which(value: object, stale: Container[int]) -> object:
         return memory
     if isinstance(value, _CONSTANTS) and not is_made_in_python(type(value)):
         return repr(value)
-    if type(value) in _STATES:
-        return _STATES[type(value)](value)
-    if isinstance(value, np.random.BitGenerator) and is_closed(type(value)):
-        return repr(value.state)
-    if isinstance(value, Iterator) and is_closed(type(value)):
-        left = operator.length_hint(value, -1)
-        return _numbers_in(value) if left < 0 else left
+    if (state := kept_by_c(value)) is not None:
+        return state(value)
     if type(value) is deque:
         return value.maxlen
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return value.__module__, value.__qualname__, value.__name__
     return type(value).__qualname__
+
+
+def kept_by_c(value: object) -> Callable[[Any], object] | None:
+    """What tells the state of a value that C code keeps, where no attribute leads."""
+    if type(value) in _STATES:
+        return _STATES[type(value)]
+    if isinstance(value, np.random.BitGenerator) and is_closed(type(value)):
+        return lambda bits: repr(bits.state)
+    return _left if isinstance(value, Iterator) and is_closed(type(value)) else None
+
+
+def _left(iterator: Any) -> object:
+    """In an iterator of C code."""
+    left = operator.length_hint(iterator, -1)
+    return _numbers_in(iterator) if left < 0 else left
 
 
 def _one_of_several(value: object, stale: Container[int]) -> int | None:
@@ -288,7 +315,7 @@ def _key(value: object) -> object:
     """Of a dictionary."""
     if isinstance(value, tuple):
         return tuple(map(_key, cast("tuple[object, ...]", value)))
-    return repr(value) if type(value) in _KEYS else type(value).__qualname__
+    return repr(value) if type(value) in KEYS else type(value).__qualname__
 
 
 def bits_in(value: object) -> object:
@@ -369,7 +396,7 @@ def _turned(cycle: Any) -> object:
 
 
 def _number_or_id(value: object) -> object:
-    return repr(value) if type(value) in _KEYS else id(value)
+    return repr(value) if type(value) in KEYS else id(value)
 
 
 def moved(before: Numbers, now: Numbers) -> set[str]:
@@ -378,12 +405,12 @@ def moved(before: Numbers, now: Numbers) -> set[str]:
     >>> sorted(moved({"n": 1, "len(d)": 0, "m": 2}, {"n": 2, "len(d)": 1, "d.0": 5, "m": 2}))
     ['d', 'n']
     """
-    names = {name for name in before.keys() & now.keys() if not _same(before[name], now[name])}
-    found = {_plain(name) for name in names | (before.keys() ^ now.keys())}
+    names = {name for name in before.keys() & now.keys() if not same(before[name], now[name])}
+    found = {plain(name) for name in names | (before.keys() ^ now.keys())}
     return {name for name in found if not any(name[:at] in found for at in _dots(name))}
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     name = name[len("len(") : -1] if name.startswith("len(") else name.rstrip()
     return re.sub(r" \(\d+\)", "", name)
 
@@ -392,7 +419,7 @@ def _dots(name: str) -> Iterator[int]:
     return (at for at, letter in enumerate(name) if letter == ".")
 
 
-def _same(one: object, two: object) -> bool:
+def same(one: object, two: object) -> bool:
     if isinstance(one, float) and isinstance(two, float):
         return repr(one) == repr(two)  # -0.0 is another one than 0.0, and nan is nan
     return type(one) is type(two) and (one == two or (one != one and two != two))
@@ -407,7 +434,7 @@ def is_closed(value: object) -> bool:
         return not is_own(getattr(value, "__file__", None) or f"<{value.__name__}>")
     if type(value).__module__.startswith(_SHARING) and not isinstance(value, nn.Module):
         return True  # parts of parameters, put together for a while and given up again
-    if isinstance(value, _OPERATIONS):
+    if isinstance(value, _OPERATIONS) or type(value).__module__.startswith(_ENGINE):
         return True
     return value is None or (isinstance(value, Tensor) and not object.__getattribute__(value, "__dict__"))
 
@@ -433,10 +460,10 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         if not is_program(code.co_filename):
             return [("", item) for item in wrapped_by(value)]
         cells = [
-            (name, _content(cell, None))
+            (name, content(cell, None))
             for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=False)
         ]
-        names = [(name, value.__globals__.get(name)) for name in _names_in(code)]
+        names = [(name, value.__globals__.get(name)) for name in globals_in(code)]
         if not is_own(code.co_filename):
             names = [(name, item) for name, item in names if isinstance(item, _MEMORIES)]
         names += [(name, item) for name, item in _imported(code) if not is_closed(item)]
@@ -465,7 +492,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
     entries = [(kind.__name__, kind) for kind in kinds if not is_closed(kind)]
     entries += [("forward", vars(kind).get("forward")) for kind in kinds if isinstance(value, nn.Module)]
     slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, MemberDescriptorType)]
-    entries += [(slot.__name__, _content(slot, value)) for slot in slots]
+    entries += [(slot.__name__, content(slot, value)) for slot in slots]
     try:
         held = cast("dict[str, object]", object.__getattribute__(value, "__dict__"))
     except AttributeError:
@@ -495,17 +522,26 @@ def _named(key: object, at: int) -> str:
     return key if type(key) is str and key.isidentifier() and key.isascii() else f"[{at}]"
 
 
-def _names_in(code: CodeType) -> Iterator[str]:
-    """The names that a function uses, those of functions inside of it too."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names_in(inner)
+@functools.lru_cache(_CODES)
+def names_in(code: CodeType) -> tuple[str, ...]:
+    """The names that a function uses, those of functions inside of it too, and of attributes."""
+    inside = [names_in(inner) for inner in code.co_consts if isinstance(inner, CodeType)]
+    return tuple(dict.fromkeys(itertools.chain(code.co_names, *inside)))
+
+
+@functools.lru_cache(_CODES)
+def globals_in(code: CodeType) -> tuple[str, ...]:
+    """Those of them that may be global: all of a function that gets at names in another way."""
+    if not _NAMESPACES.isdisjoint(code.co_names):
+        return names_in(code)
+    own = [one.argval for one in dis.get_instructions(code) if one.opname in _GLOBAL]
+    inside = [globals_in(inner) for inner in code.co_consts if isinstance(inner, CodeType)]
+    return tuple(dict.fromkeys(itertools.chain(own, *inside)))
 
 
 def _imported(code: CodeType) -> Iterator[tuple[str, ModuleType]]:
     """The modules that a function may import where it runs, or reach by the packages that hold them."""
-    used = set(_names_in(code))
+    used = set(names_in(code))
     for name in used:
         for path in (name, *(f"{name}.{inner}" for inner in used)):
             module = sys.modules.get(path)
@@ -513,7 +549,7 @@ def _imported(code: CodeType) -> Iterator[tuple[str, ModuleType]]:
                 yield path, module
 
 
-def _content(slot: Any, value: object) -> object:
+def content(slot: Any, value: object) -> object:
     """What lies in a slot of an object, or in a cell; ``None`` if it is empty."""
     try:
         return slot.cell_contents if isinstance(slot, CellType) else slot.__get__(value)

@@ -132,7 +132,8 @@ def fallback(call: Call) -> FallbackKernel | None:
         return None
     saved = tuple(value for value in leaves if isinstance(value, Tensor))
     constants = [value.detach() if isinstance(value, Tensor) else value for value in leaves]
-    in_place = is_in_place(call.name)
+    # (What asks the recorder would hold on to the pass that holds this.)
+    in_place, function = is_in_place(call.name), call.function
 
     def run(values: list[Tensor], single: list[Tensor]) -> Tensor:
         filled = dict(enumerate(constants))
@@ -141,7 +142,7 @@ def fallback(call: Call) -> FallbackKernel | None:
         args, kwargs = tree_unflatten(filled.values(), spec)
         if in_place:
             args = (args[0].clone(), *args[1:])
-        return call.function(*args, **kwargs)
+        return function(*args, **kwargs)
 
     return FallbackKernel(
         name=call.name,

@@ -1,0 +1,124 @@
+"""Whether Python still keeps for a program what it kept: quick to ask, where a pass is to be done again without it."""
+
+import operator
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import FunctionType, MemberDescriptorType, ModuleType
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+from torch import nn
+
+from decrescendo.clipping.proof.remembered import (
+    KEYS,
+    Visited,
+    bits_in,
+    content,
+    globals_in,
+    held_in,
+    kept_by_c,
+    numbers_of,
+    plain,
+    same,
+)  # fmt: skip
+from decrescendo.clipping.proof.whose import is_made_in_python, is_program, told_of
+
+# What there is in a thing, and how it is read.
+_Read: TypeAlias = Callable[[], Iterable[Any]]
+_SEQUENCES = (list, tuple, set, frozenset, deque)
+# Bytes of an array that are compared.
+_SMALL = 8_000
+
+
+class Kept:
+    """All that a model and a loss reach by attributes, containers, closures and global names, as it is now.
+
+    What lies at a place is compared by identity, numbers and texts by value, and small arrays and what C code keeps
+    (the state of a generator) by what they hold. Tensors are not: what is in them is read where it lies.
+
+    >>> weights = {"aux": 0.0}
+    >>> kept = Kept(nn.Linear(1, 1), lambda model, x: model(x) * weights["aux"])
+    >>> kept.changed()
+    ''
+    >>> weights["aux"] = 0.5
+    >>> kept.changed()
+    'loss.weights'
+    """
+
+    def __init__(self, model: nn.Module, loss: object) -> None:
+        visited: list[Visited] = []
+        numbers_of(model, loss, (), visited)
+        self._held: list[tuple[str, _Read, tuple[Any, ...]]] = []
+        seen: set[int] = set()
+        for name, value, names in visited:
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            self._held += [(name, read, tuple(read())) for read in _reads(value, names)]
+        # (It holds what it has seen, so that nothing else gets its identity.)
+        self._visited = visited
+
+    def changed(self) -> str:
+        """Where something else is kept now, the first that is found; empty: nowhere."""
+        for name, read, before in self._held:
+            now = tuple(read())
+            if len(now) != len(before) or not all(map(operator.is_, now, before)):
+                if len(now) == len(before) and all(map(_is_same, now, before)):
+                    continue
+                return plain(name)
+        return ""
+
+
+def _is_same(now: object, before: object) -> bool:
+    return now is before or (type(now) is type(before) and type(now) in KEYS and same(now, before))
+
+
+def _reads(value: object, names: tuple[str, ...]) -> list[_Read]:
+    """How what is in a value is read."""
+    if isinstance(value, ModuleType):
+        held = vars(value)
+        return [lambda: map(held.get, names)]
+    if isinstance(value, FunctionType):
+        return [_read_function(value)]
+    if isinstance(value, type):
+        return [lambda: vars(value).values()]
+    if isinstance(value, (np.ndarray, bytearray, array)):
+        small = (
+            memoryview(value).nbytes <= _SMALL
+            if not isinstance(value, np.ndarray)
+            else value.nbytes <= _SMALL
+        )
+        return [lambda: [bits_in(value)]] if small else []
+    found: list[_Read] = []
+    if isinstance(value, dict):
+        kind = cast("Any", dict)
+        found += [lambda: kind.keys(value), lambda: kind.values(value)]
+    elif isinstance(value, _SEQUENCES):
+        own_kind = cast("Any", next(kind for kind in type(value).__mro__ if kind in _SEQUENCES))
+        found.append(lambda: own_kind.__iter__(value))
+    elif (state := kept_by_c(value)) is not None:
+        found.append(lambda: [state(value)])
+    kinds = [kind for kind in type(value).__mro__ if is_made_in_python(kind)]
+    slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, MemberDescriptorType)]
+    if slots:
+        found.append(lambda: [content(slot, value) for slot in slots])
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        own = None
+    if type(own) is dict:
+        attributes = cast("dict[str, Any]", own)
+        found += [attributes.keys, attributes.values]
+    if not found and not kinds:
+        found.append(lambda: [item for _, item in held_in(value)])
+    return found
+
+
+def _read_function(function: FunctionType) -> _Read:
+    names = globals_in(function.__code__) if is_program(function.__code__.co_filename) else ()
+    cells = function.__closure__ or ()
+    return lambda: [
+        function.__code__, function.__defaults__, function.__kwdefaults__, *told_of(function).values(),
+        *(content(cell, None) for cell in cells), *map(function.__globals__.get, names),
+    ]  # fmt: skip
