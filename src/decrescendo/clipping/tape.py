@@ -21,6 +21,10 @@ from decrescendo.errors import UnsupportedModel
 _STORAGE = cast("Any", torch.UntypedStorage)
 # Of these the numbers of the data decide a shape, or something in Python.
 _READS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+# Those that turn a tensor around where it lies, which is a view for each that knows it as it was.
+_TURNED = frozenset(
+    {"t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "detach_"}
+)
 _MASKS = (torch.bool, torch.uint8)
 
 
@@ -28,7 +32,7 @@ class _Step(NamedTuple):
     """A call. What it is given: ``values``, in which tensors have no place yet; ``slots``: the place of each and its
     number; ``lists``: the same of tensors in lists, with all that is in these; ``names``: of the last values.
 
-    ``made``: the numbers of what it makes; ``single``: it returns one tensor.
+    ``made``: the numbers of what it makes; ``single``: it returns one tensor; ``pure``: it does nothing else.
     """
 
     function: Callable[..., Any]
@@ -38,6 +42,7 @@ class _Step(NamedTuple):
     names: tuple[str, ...]
     made: tuple[int | None, ...]
     single: bool
+    pure: bool
 
     @property
     def given(self) -> list[int]:
@@ -80,7 +85,15 @@ class Tape(TorchDispatchMode):
         if name == "lift_fresh" and not args[0].dim():
             self._lifted.add(storage_key(args[0]))
         values, slots, lists = self._given((*args, *named.values()))
-        output = func(*args, **named)
+        output, function = func(*args, **named), func._op
+        if torch.Tag.inplace_view in func.tags:
+            # (Of a tensor that lies otherwise from here on there is one more; others may be it as it was.)
+            if name not in _TURNED:
+                raise UnsupportedModel(f"{func} changes how a tensor lies in its memory")
+            function = getattr(torch.ops.aten, name[:-1])._op
+        schema = func._schema
+        if isinstance(output, Tensor) and not schema.is_mutable and self._is_there(output, args):
+            return output
         if isinstance(output, Tensor):
             made: tuple[int | None, ...] = (self._number(output),)
         elif isinstance(output, (tuple, list)) and all(
@@ -95,7 +108,8 @@ class Tape(TorchDispatchMode):
         else:
             return output  # dtypes and the like, which follow from those of its arguments
         single = isinstance(output, Tensor)
-        self.steps.append(_Step(func._op, values, slots, lists, tuple(named), made, single))
+        pure = not schema.is_mutable and torch.Tag.nondeterministic_seeded not in func.tags
+        self.steps.append(_Step(function, values, slots, lists, tuple(named), made, single, pure))
         return output
 
     def called(
@@ -103,7 +117,7 @@ class Tape(TorchDispatchMode):
     ) -> None:
         """A compiled form was called."""
         values, slots, lists = self._given((function, tensors, *rest))
-        self.steps.append(_Step(compiled.call, values, slots, lists, (), (), single=False))
+        self.steps.append(_Step(compiled.call, values, slots, lists, (), (), single=False, pure=False))
 
     def number(self, tensor: Tensor) -> int:
         """Of a tensor that was made, or is a constant."""
@@ -125,11 +139,11 @@ class Tape(TorchDispatchMode):
         self._numbers.clear()
 
     def run(
-        self, start: int, stop: int, takes: list[int], gives: list[int]
+        self, steps: list[_Step], takes: list[int], gives: list[int]
     ) -> Callable[[list[Tensor]], list[Tensor]]:
-        """The steps from ``start`` to ``stop`` as a function of numbered tensors, which takes them out of the list that
-        it is given, and lets go of each after its last use."""
-        steps, last = self.steps[start:stop], dict[int, int]()
+        """These steps as a function of numbered tensors, which takes them out of the list that it is given, and lets go
+        of each after its last use."""
+        last = dict[int, int]()
         for at, step in enumerate(steps):
             last |= dict.fromkeys((*step.given, *(number for number in step.made if number is not None)), at)
         kept = {*gives, *self.constants}
@@ -147,7 +161,7 @@ class Tape(TorchDispatchMode):
             for number in reversed(takes):
                 known[number] = taken.pop()
             output = None
-            for (function, values, slots, lists, names, made, single), gone in calls:
+            for (function, values, slots, lists, names, made, single, _), gone in calls:
                 given = values.copy()
                 for at, number in slots:
                     given[at] = known[number]
@@ -171,11 +185,37 @@ class Tape(TorchDispatchMode):
 
         return run
 
-    def free_of(self, start: int, stop: int) -> list[int]:
+    def _is_there(self, output: Tensor, args: tuple[Any, ...]) -> bool:
+        """Whether a tensor that an operation gave is a view that there is already (nothing is to be done again for it),
+        or is one of a constant, and so a constant, too."""
+        key = storage_key(output)
+        of = next((one for one in args if isinstance(one, Tensor) and storage_key(one) == key), None)
+        if of is None:
+            return False
+        if _place(output) in self._numbers:
+            return True
+        number = self._numbers.get(_place(of))
+        if number not in self.constants:
+            return False
+        with unwatched(), FUNCTIONS_OFF():
+            self.constants[self._number(output)] = output.detach()
+        return True
+
+    @staticmethod
+    def needed(steps: list[_Step], gives: list[int]) -> list[_Step]:
+        """Those of which something is used, or that do more than to give it."""
+        used, needed = set[int | None](gives), list[_Step]()
+        for step in reversed(steps):
+            if not step.pure or not used.isdisjoint(step.made):
+                used.update(step.given)
+                needed.append(step)
+        return needed[::-1]
+
+    def free_of(self, steps: list[_Step]) -> list[int]:
         """The tensors that these steps take and neither make nor have as constants."""
         made: set[int | None] = set()
         found: dict[int, None] = {}
-        for step in self.steps[start:stop]:
+        for step in steps:
             found |= dict.fromkeys(n for n in step.given if n not in made and n not in self.constants)
             made |= set(step.made)
         return list(found)
@@ -261,9 +301,12 @@ class Operations:
         kept = {storage_key(tensor) for tensor in tape.constants.values()}
         self._copied = [storage_key(tensor) in kept for tensor in summed]
         tape.end()
-        carried = tape.free_of(self._between, len(tape.steps))
-        self._first, self._count = tape.run(0, self._between, [], [*first, *carried]), len(first)
-        self._last = tape.run(self._between, len(tape.steps), carried, last)
+        sums = tape.needed(tape.steps[self._between :], last)
+        carried = tape.free_of(sums)
+        done = tape.needed(tape.steps[: self._between], [*first, *carried])
+        self._first, self._count = tape.run(done, [], [*first, *carried]), len(first)
+        self._last = tape.run(sums, carried, last)
+        tape.steps.clear()
         self._carried: list[Tensor] = []
 
     def run_pass(self) -> list[Tensor]:
