@@ -2,6 +2,8 @@
 
 Every operation comes by torch's dispatcher, also those of the engine itself, and the compiled forms say that they were
 called. What a pass reads that is neither its rows nor the model, nor a constant that the proof compares, is refused.
+
+Longer than most files: how a pass is written down and how it is run again are two sides of one list.
 """
 
 from collections.abc import Callable, Container, Generator, Iterable
