@@ -109,7 +109,7 @@ def _section(title: str, stem: str, reports: Mapping[str, Report], device: str, 
     for report in reports.values():
         cells = [_cell(report, name, lambda e, report=report: _memory(e, report)) for name in shown]
         lines.append(_row([_label(report), *cells]))
-    lines += _counted(results) + _apart(results) if device == "cpu" else _kernels(results)
+    lines += _counted(results) if device == "cpu" else _kernels(results)
     lines += ["", "### Workloads", "", *_header(["workload", "batch", "parameters", "clip norm", "sizes"])]
     for r in reports.values():
         cells = [r["title"], str(r["rows"]), f"{r['parameters']:,}", f"{r['clip norm']:g}", r["sizes"]]
@@ -147,39 +147,6 @@ def _kernels(results: Path) -> list[str]:
             plain, ours = steps[workload.name]["plain"], steps[workload.name][OURS]
             cells = [f"{one:.1f}" for one in (plain["ms a step"], ours["ms a step"], ours["ms of kernels"])]
             lines.append(_row([f"{workload.title} ({workload.rows})", *cells]))
-    return lines
-
-
-_APART = (
-    "The same workloads in a run of its own without the peers, {when}, on {cpu}, {threads} threads. Captured passes "
-    "(`EngineSettings(capture=True)`) take {median:.2f} times plain training in the median and {most:.2f} at most, "
-    "where passes in Python take {before:.2f} and {before_most:.2f} in that run; with secure noise {noise:.2f} and "
-    "{noise_most:.2f}."
-)
-
-
-def _apart(results: Path) -> list[str]:
-    """Captured passes on a processor, from captured/cpu.jsonl; nothing where they were not measured."""
-    found = read(results / "captured", "cpu")
-    reports = [found[name] for name in workloads(torch.device("cpu")) if name in found]
-    if not reports:
-        return []
-    names = (OURS, CAPTURED, NOISE, CAPTURED_NOISE)
-    ratios = {
-        name: [r["contenders"][name]["times plain"] for r in reports if not r["extra"] and _measured(r, name)]
-        for name in names
-    }
-    said = _APART.format(
-        when=words(reports[0]), cpu=reports[0]["machine"]["cpu"], threads=reports[0]["threads"],
-        median=statistics.median(ratios[CAPTURED]), most=max(ratios[CAPTURED]),
-        before=statistics.median(ratios[OURS]), before_most=max(ratios[OURS]),
-        noise=statistics.median(ratios[CAPTURED_NOISE]), noise_most=max(ratios[CAPTURED_NOISE]),
-    )  # fmt: skip
-    lines = ["", "### Captured passes", "", *_wrapped(said), ""]
-    lines += _header(["workload (batch), times plain training", *[CONTENDERS[name].title for name in names]])
-    for report in reports:
-        cells = [_cell(report, name, lambda entry: f"{entry['times plain']:.2f}") for name in names]
-        lines.append(_row([_label(report), *cells]))
     return lines
 
 
@@ -224,7 +191,10 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
     ratios = [r["contenders"][OURS]["times plain"] for r in reports.values() if _measured(r, OURS)]
     whole = [r["contenders"][NOISE]["times plain"] for r in reports.values() if _measured(r, NOISE)]
     leads = [lead for lead in map(_lead, reports.values()) if lead is not None]
-    memory = [ratio for ratio in map(_memory_ratio, reports.values()) if ratio is not None]
+    memory = {
+        name: [ratio for r in reports.values() if (ratio := _memory_ratio(r, name)) is not None]
+        for name in (OURS, CAPTURED)
+    }
     lines = []
     if ratios:
         lines.append(
@@ -252,11 +222,12 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
             "median, "
             f"{min(leads):.2f} times at least."
         )
-    if memory:
-        lines.append(
-            f"Peak memory: {statistics.median(memory):.2f} times plain training in the median, "
-            f"{max(memory):.2f} at most."
-        )
+    for name, said in ((OURS, "Peak memory"), (CAPTURED, "Captured")):
+        if memory[name]:
+            lines.append(
+                f"{said}: {statistics.median(memory[name]):.2f} times plain training in the median, "
+                f"{max(memory[name]):.2f} at most."
+            )
     return lines
 
 
@@ -313,8 +284,8 @@ def _memory(entry: Report, report: Report) -> str:
     return f"{held / 2**20:.0f} ({held / plain:.2f})" if plain else f"{held / 2**20:.0f}"
 
 
-def _memory_ratio(report: Report) -> float | None:
-    held, plain = _held(report["contenders"].get(OURS, {})), _held(report["contenders"]["plain"])
+def _memory_ratio(report: Report, name: str) -> float | None:
+    held, plain = _held(report["contenders"].get(name, {})), _held(report["contenders"]["plain"])
     return held / plain if held is not None and plain else None
 
 

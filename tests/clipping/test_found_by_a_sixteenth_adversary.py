@@ -1806,3 +1806,28 @@ class TestATwentyFifth:
         assert [one for one in engine.assumptions if "weights" in one] == [
             "what is kept in loss.weights is no other for other examples or another number of passes"
         ]
+
+    def test_an_attribute_that_is_a_weights_memory_moves_with_it(self) -> None:
+        """`self.v = layer.weight.data`, as tutorials keep it."""
+
+        class Net(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(3, 1)
+                self.v = self.layer.weight.data
+                self.row = self.layer.weight.detach()[0]
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.layer(x).squeeze(1) + x @ self.row
+
+        model = Net()
+        engine, reference = (kind(model, lambda m, x: m(x)) for kind in (Engine, Reference))
+        for _ in range(4):
+            for rows in (4, 8):
+                found, expected = (one.clipped_sum(data()[:rows], 0.5) for one in (engine, reference))
+                for name, total in expected.gradients.items():
+                    torch.testing.assert_close(found.gradients[name], total)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.mul_(0.9)
+        assert engine.assumptions == ()

@@ -120,6 +120,7 @@ def numbers_of(
     seen: dict[int, tuple[str, object]] = {}
     again = Counter[str]()
     own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()
+    stale = None if stale is None else _Either(stale, {key_of(p) for p in model.parameters() if _is_plain(p)})
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
     # Modules come last: of each, what has a name that some function uses.
     modules, used = list[tuple[str, ModuleType]](), set[str]()
@@ -332,6 +333,16 @@ def bits_in(value: object) -> object:
     with shown:
         whole = shown.format, shown.shape, shown.tobytes()
         return hash(whole) if shown.nbytes <= _LONGEST else None
+
+
+class _Either:
+    """What was written to since, and what is trained, which each step moves."""
+
+    def __init__(self, one: Container[int], other: Container[int]) -> None:
+        self._one, self._other = one, other
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._one or key in self._other
 
 
 class _Order(tuple[str, ...]):
