@@ -19,7 +19,7 @@ import warnings
 import weakref
 from array import array
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Container, Iterable, Iterator, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -107,7 +107,7 @@ _OPERATIONS = (type(torch.ops.aten.add), type(torch.ops.aten.add.Tensor))
 
 
 def numbers_of(
-    model: nn.Module, loss: object, stale: Container[int] | None = None, visited: list[Visited] | None = None
+    model: nn.Module, loss: object, stale: Collection[int] | None = None, visited: list[Visited] | None = None
 ) -> Numbers:
     """The numbers and lengths that a model and a loss reach: by attributes, those of their classes and hooks among
     them, containers, closures and global names, the nearest first.
@@ -120,7 +120,8 @@ def numbers_of(
     seen: dict[int, tuple[str, object]] = {}
     again = Counter[str]()
     own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()
-    stale = None if stale is None else _Either(stale, {key_of(p) for p in model.parameters() if _is_plain(p)})
+    if stale is not None:  # what is trained moves in each step, whoever else refers to it
+        stale = {*stale, *(key_of(p) for p in model.parameters() if _is_plain(p))}
     left: deque[tuple[str, object]] = deque([("loss", loss), (type(model).__name__, model)])
     # Modules come last: of each, what has a name that some function uses.
     modules, used = list[tuple[str, ModuleType]](), set[str]()
@@ -208,7 +209,7 @@ _FIRST: dict[int, tuple[weakref.ref[object], Numbers]] = {}
 
 
 def since_another(
-    model: nn.Module, loss: object, stale: Container[int]
+    model: nn.Module, loss: object, stale: Collection[int]
 ) -> tuple[set[str], list[tuple[object, Numbers]]]:
     """What is kept in another way than when another engine began with this model, or this loss, whose passes may have
     left it there; and what is kept now, to be remembered."""
@@ -234,7 +235,7 @@ def _drop(key: int, _: object, first: dict[int, Any] = _FIRST) -> None:
     first.pop(key, None)  # (at the end of a process names of modules may be gone)
 
 
-def _which(value: object, stale: Container[int]) -> object:
+def _which(value: object, stale: Collection[int]) -> object:
     """What tells a value that is no number from another that may lie in its place, in any process."""
     if isinstance(value, Tensor):
         if not _is_plain(value) or key_of(value) in stale or not value.untyped_storage().nbytes():
@@ -278,7 +279,7 @@ def _left(iterator: Any) -> object:
     return _numbers_in(iterator) if left < 0 else left
 
 
-def _one_of_several(value: object, stale: Container[int]) -> int | None:
+def _one_of_several(value: object, stale: Collection[int]) -> int | None:
     """The same in this process alone: of what has no numbers to compare, or too many, which one it is."""
     if isinstance(value, Tensor):
         if not _is_plain(value):
@@ -333,16 +334,6 @@ def bits_in(value: object) -> object:
     with shown:
         whole = shown.format, shown.shape, shown.tobytes()
         return hash(whole) if shown.nbytes <= _LONGEST else None
-
-
-class _Either:
-    """What was written to since, and what is trained, which each step moves."""
-
-    def __init__(self, one: Container[int], other: Container[int]) -> None:
-        self._one, self._other = one, other
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._one or key in self._other
 
 
 class _Order(tuple[str, ...]):
