@@ -558,7 +558,7 @@ def test_a_recording_that_fails_is_said_and_all_goes_on(monkeypatch: pytest.Monk
 
 
 # What the data select has a shape that follows them; lengths, and random numbers of Python's, are read there.
-NOT_CAPTURED = {"packed lstm", "bag of embeddings", "bag of embeddings, maxima", "LSTM of the tutorial"}
+NOT_CAPTURED = {"packed lstm", "bag of embeddings, maxima", "LSTM of the tutorial"}
 
 
 @pytest.mark.parametrize("name", some(CASES | OPERATIONS, 12))
@@ -708,7 +708,7 @@ def test_a_line_that_was_declared_to_read_the_data_is_not_captured() -> None:
 
     line = f"test_capture.py:{reading.__code__.co_firstlineno + 1}"
     engine = Engine(network(), reading, EngineSettings(capture=True, declared=(line,)))
-    with pytest.warns(UserWarning, match="goes by numbers of the data"):  # noqa: PT031
+    with pytest.warns(UserWarning, match="reads numbers in Python"):  # noqa: PT031
         for step in range(4):
             engine.clipped_sum(rows(8, step), 1.0)
 

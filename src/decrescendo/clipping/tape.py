@@ -83,7 +83,10 @@ class Tape(TorchDispatchMode):
         name = func.overloadpacket.__name__
         dynamic = _READS.intersection(func.tags) and (name != "index" or _has_mask(args[1]))
         if dynamic or isinstance(named.get("generator"), torch.Generator):
-            raise UnsupportedModel(f"{func} goes by numbers of the data, or draws by a generator of its own")
+            raise UnsupportedModel(
+                f"{func} reads numbers in Python (in the program, or where the proof looks at an index), or draws by a "
+                "generator of its own"
+            )
         if name == "lift_fresh" and not args[0].dim():
             self._lifted.add(storage_key(args[0]))
         values, slots, lists = self._given((*args, *named.values()))

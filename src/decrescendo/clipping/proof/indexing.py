@@ -516,7 +516,8 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
         or (public and label.owners is None and call.uniform(within, label.moved(0)))
         or (chosen == label.moved(0) and index.dim() == 1)
     )
-    inside = bool(((within >= 0) & (within < inner)).all())
+    inside = (within >= 0) & (within < inner)
+    inside = call.same(inside, torch.ones_like(inside))
     apart = alike and inside and fits(call, [tensor], target, tensor.dim())
     return target if apart else call.mixed(_ELSEWHERE)
 

@@ -56,7 +56,8 @@ def _bags(call: Call) -> Label:
         cuts = starts.diff(append=starts.new_tensor([len(indices)])).reshape(-1, width)
         if not call.same(cuts, cuts[:1].expand_as(cuts)) or is_data(call.label(offsets)):
             return call.mixed("an example's ids are put into bags by its place, or by other examples")
-    whole = bags > 0 and int(starts[0]) == 0 and (not closed or int(offsets[-1]) == len(indices))
+    whole = bags > 0 and call.same(starts[:1], torch.zeros_like(starts[:1]))
+    whole = whole and (not closed or call.same(offsets[-1:], torch.full_like(offsets[-1:], len(indices))))
     bag = _bag_of(starts, len(indices))
     own = Place(0, max(width, 1))
     apart = (

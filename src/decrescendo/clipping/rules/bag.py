@@ -111,15 +111,17 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     ids, count = ids.detach().long(), call.output[0]
     if offsets is None:
         sizes = torch.full((count,), ids.shape[1], device=ids.device)
+        owner = torch.arange(count, device=ids.device).unsqueeze(1).expand(ids.shape).flatten()
+    elif not bound.get(
+        "include_last_offset"
+    ):  # of no number of the data a length is made, so passes are captured
+        starts = offsets.detach().long()
+        sizes = torch.cat([starts[1:], starts.new_full((1,), len(ids))]) - starts
+        owner = torch.searchsorted(starts, torch.arange(len(ids), device=ids.device), right=True) - 1
     else:
         starts = offsets.detach().long()
-        ends = (
-            starts[1:]
-            if bound.get("include_last_offset")
-            else torch.cat([starts[1:], starts.new_tensor([len(ids)])])
-        )
-        sizes = ends - starts[:count]
-    owner = torch.repeat_interleave(torch.arange(count, device=ids.device), sizes)
+        sizes = starts.diff()
+        owner = torch.repeat_interleave(torch.arange(count, device=ids.device), sizes)
     # With include_last_offset, ids past the last offset are in no bag.
     flat = ids.flatten()[: len(owner)]
     live = torch.ones_like(flat, dtype=torch.bool) if padding is None else flat != padding
@@ -128,7 +130,9 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
     split = call.layout.split(torch.arange(count, device=ids.device)).reshape(call.layout.batch, -1)
     saved = tuple(value for value in (bound["input"], offsets, weights) if value is not None)
     if bound.get("mode", "mean") == "max":
-        highest = _highest(weight.detach(), flat, owner, live, count)
+        if padding is not None:
+            flat, owner = flat[live], owner[live]
+        highest = _highest(weight.detach(), flat, owner, count)
         return MaximumKernel((weight,), (*saved, weight), highest[split], (filled > 0)[split].unsqueeze(2))
     place = torch.empty_like(sizes)
     place[split.flatten()] = torch.arange(count, device=ids.device)
@@ -137,15 +141,17 @@ def _bag(call: Call, bound: Mapping[str, Any]) -> Kernel | None:
         scale = weights.detach().flatten()[: len(flat)].to(weight.dtype)
     if bound.get("mode", "mean") == "mean":
         scale = 1 / filled[owner].clamp(min=1).to(scale.dtype)
-    return BagKernel((weight,), saved, flat[live], place[owner[live]], scale[live], call.layout.batch, count)
+    if padding is not None:
+        flat, owner, scale = flat[live], owner[live], scale[live]
+    return BagKernel((weight,), saved, flat, place[owner], scale, call.layout.batch, count)
 
 
-def _highest(weight: Tensor, ids: Tensor, owner: Tensor, live: Tensor, bags: int) -> Int[Tensor, "bags dim"]:
+def _highest(weight: Tensor, ids: Tensor, owner: Tensor, bags: int) -> Int[Tensor, "bags dim"]:
     """The id with the maximum of each feature of each bag, as torch breaks ties; 0 in empty bags."""
     sizes = torch.zeros(bags, dtype=torch.long, device=ids.device).index_add_(
-        0, owner[live], live[live].long()
+        0, owner, torch.ones_like(owner)
     )
-    found: Tensor = torch.embedding_bag(weight, ids[live], torch.cumsum(sizes, 0) - sizes, mode=2)[3]
+    found: Tensor = torch.embedding_bag(weight, ids, torch.cumsum(sizes, 0) - sizes, mode=2)[3]
     return found.clamp(min=0)
 
 
