@@ -311,6 +311,18 @@ def in_a_function() -> tuple[Any, Callable[[float], None]]:
     return weighed, lambda value: setattr(weighed, "__defaults__", (value,))
 
 
+def in_an_attribute_of_a_number() -> tuple[Any, Callable[[float], None]]:
+    class Number(float):
+        weight = 1.0
+
+    number = Number()
+    number.weight = 1.0
+    return (
+        lambda model, batch: number.weight * loss(model, batch),
+        lambda value: setattr(number, "weight", value),
+    )
+
+
 _WEIGHT = 1.0
 
 
@@ -324,7 +336,16 @@ def in_a_global_name() -> tuple[Any, Callable[[float], None]]:
 
 
 @pytest.mark.parametrize(
-    "where", [in_a_list, in_an_array, in_a_slot, in_a_class, in_a_function, in_a_global_name]
+    "where",
+    [
+        in_a_list,
+        in_an_array,
+        in_a_slot,
+        in_a_class,
+        in_a_function,
+        in_an_attribute_of_a_number,
+        in_a_global_name,
+    ],
 )
 def test_what_changes_once_is_followed_wherever_it_is_kept(where: Any) -> None:
     weighed, change = where()

@@ -56,7 +56,9 @@ BEYOND = f"more than {_ENTRIES:,} objects in one, or {_MOST:,} in all"
 _NUMBERS = (int, float, complex, Decimal, Fraction)
 # Functions whose names are remembered; how a function takes a global name, or gets at all of them.
 _CODES = 4096
-_GLOBAL = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "STORE_NAME", "DELETE_GLOBAL"})
+_GLOBAL = frozenset(
+    {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "STORE_NAME", "DELETE_GLOBAL"}
+)
 _NAMESPACES = frozenset(
     {"globals", "vars", "eval", "exec", "sys", "builtins", "inspect", "importlib", "import_module", "gc", "operator",
      "__globals__", "__import__", "__builtins__", "__dict__", "__self__", "attrgetter"}
@@ -155,7 +157,9 @@ def numbers_of(
             found[f"{name}.training"], found[f"{name}   "] = value.training, id(value)
         if isinstance(value, (*_NUMBERS, np.ndarray, *_TEXTS)) and not is_closed(type(value)):
             held = getattr(value, "__dict__", None)  # of a class of the program's
-            left += [(f"{name}.{key}", item) for key, item in held.items()] if type(held) is dict else ()
+            if type(held) is dict:
+                left += [(f"{name}.{key}", item) for key, item in held.items()]
+                visited.append((name, held, ()))
         if isinstance(value, _NUMBERS):
             found[name] = value
         elif isinstance(value, np.ndarray):
