@@ -4,10 +4,18 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from often import some
 from scipy import stats
 
-from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling import PoissonSampling, planned
+
+
+@given(st.integers(1, 10**6), st.floats(1e-6, 1), st.floats(0, 1e6), st.sampled_from([None, 1, 50]))
+def test_a_release_is_that_of_a_plan(records: int, part: float, z: float, cap: int | None) -> None:
+    sampling = PoissonSampling(records, records * part, max_batch_size=cap)
+    assert [sampling.release(z)] == list(planned(sampling, np.array([z])))
 
 
 def presence(sampling: PoissonSampling, steps: int, seed: int) -> np.ndarray:

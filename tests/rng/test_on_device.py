@@ -1,7 +1,11 @@
 """Noise made in torch: ChaCha20 to the bit, and the same rounding as on the CPU."""
 
+import ctypes
 import hashlib
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -87,15 +91,105 @@ def test_equals_the_package_cryptography(device: str, key: bytes, block: int, no
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("start", some([2**40 + 5, 0, 3], 1))
-def test_equal_words_are_rounded_as_on_the_cpu(dtype: torch.dtype, start: int, device: str) -> None:
+def test_equal_words_are_rounded_as_on_the_cpu(
+    dtype: torch.dtype, start: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """To the bit, with what is open settled by the same further words, in several chunks."""
-    count = on_device._CHUNK + 1001
+    monkeypatch.setattr(on_device, "_CHUNK", 50_000)
+    count = 101_001
     values = torch.randn(count, dtype=dtype, generator=torch.Generator().manual_seed(0)) * 3
     values[5], values[7] = torch.inf, torch.nan
     words = ReservedWords(KEY, start)
     expected = rounded.add_gaussian(values.numpy(), 1.7, Reference(words), divisor=3.0)
     found = on_device.add_gaussian(values.to(device), 1.7, words, divisor=3.0)
     np.testing.assert_array_equal(found.cpu().numpy(), expected)
+
+
+_ALL = """
+extern "C" void all(const long long *values, const long long *words, const long long *s, long long *out, long long count) {
+    for (long long i = 0; i < count; i++)
+        out[i] = rounded_gaussian<long long>(values[i], words[i], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled_here(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., torch.Tensor]:
+    """The kernel for GPUs by a compiler for this processor, in place of the one that `_kernel` makes."""
+    compiler = next(filter(None, map(shutil.which, ("g++", "clang++"))), None)
+    if compiler is None:
+        pytest.skip("no C++ compiler on this machine")
+    folder = tmp_path_factory.mktemp("kernel")
+    source, library = folder / "kernel.cpp", folder / "kernel.so"
+    source.write_text(on_device.kernel_code() + _ALL)
+    command = [compiler, "-O2", "-w", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    function = ctypes.CDLL(str(library)).all
+
+    def kernel(values: torch.Tensor, numbers: torch.Tensor, **scales: int) -> torch.Tensor:
+        found, given = torch.empty_like(values), np.array(list(scales.values()), dtype=np.int64)
+        pointers = (
+            values.contiguous().data_ptr(),
+            numbers.contiguous().data_ptr(),
+            given.ctypes.data,
+            found.data_ptr(),
+        )
+        function(*map(ctypes.c_void_p, pointers), ctypes.c_longlong(len(values)))
+        return found
+
+    return kernel
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("start", [0, 2**40 + 5])
+def test_the_kernel_for_gpus_gives_the_same_noise(
+    compiled_here: Callable[..., torch.Tensor],
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: torch.dtype,
+    start: int,
+) -> None:
+    """To the bit, as any C++ compiler makes it: what is sure, what is beyond its octaves, what is not finite."""
+    values = torch.randn(200_001, dtype=dtype, generator=torch.Generator().manual_seed(0)) * 3
+    values[5], values[7], values[9] = torch.inf, torch.nan, 1e30
+    words = ReservedWords(KEY, start)
+    expected = on_device.add_gaussian(values, 1.7, words, divisor=3.0)
+    monkeypatch.setattr(on_device, "_kernel", lambda device: compiled_here)
+    opened: list[int] = []
+    settled = on_device.settled
+
+    def counted(sums: np.ndarray, *rest: Any) -> np.ndarray:
+        opened.append(len(sums))
+        return settled(sums, *rest)
+
+    monkeypatch.setattr(on_device, "settled", counted)
+    monkeypatch.setattr(on_device, "_CHUNK", 70_000)
+    found = on_device.add_gaussian(values, 1.7, words, divisor=3.0)
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    (count,) = opened
+    assert 3 < count < 30  # three that are not finite or far off, and one in 2^16
+
+
+def test_the_kernel_is_compared_before_its_first_use(
+    compiled_here: Callable[..., torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is off by a last bit, or by a word, or that leaves much open, is not used."""
+    made, device = compiled_here, torch.device("cpu")
+    for name, change, taken in (
+        ("as it is", lambda found, word: found, True),
+        ("a word", lambda found, word: found + (torch.arange(len(found)) == 7) * word, False),
+        ("a bit", lambda found, word: found + (torch.arange(len(found)) == 70) * (not word), False),
+        (
+            "open",
+            lambda found, word: found if word else torch.where(torch.arange(len(found)) < 200, -1, found),
+            False,
+        ),
+    ):
+
+        def kernel(values: torch.Tensor, numbers: torch.Tensor, **scales: int) -> torch.Tensor:
+            return change(made(values, numbers, **scales), not scales["std_bits"])  # noqa: B023
+
+        monkeypatch.setattr(torch.cuda.jiterator, "_create_jit_fn", lambda code, **scales: kernel)
+        assert (on_device.checked_kernel(device) is kernel) == taken, name
 
 
 @pytest.mark.parametrize("device", DEVICES)

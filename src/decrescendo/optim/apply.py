@@ -90,8 +90,9 @@ def clear_gradients(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     told = as_noise_aware(optimizer)
     if told is not None:
         told.expect_noise(None)
-    for parameter in trainable_of(Inventory.of(model)).values():
-        parameter.grad = None
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.grad = None
 
 
 def _check_names(noisy: NoisyMean, parameters: dict[str, nn.Parameter]) -> None:

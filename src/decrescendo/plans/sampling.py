@@ -73,6 +73,8 @@ class PoissonSampling:
 
     def release(self, noise_multiplier: float) -> Release:
         """What a noisy sum over one batch is."""
+        if self.max_batch_size is None:  # as `planned` says, at once
+            return Release(self.sample_rate, noise_multiplier)
         (release,) = planned(self, np.array([noise_multiplier]))
         return release
 

@@ -1,4 +1,5 @@
-"""The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) by integer operations of torch, or by a kernel.
+"""The noise of `rounded`, made where the sums are: ChaCha20 (RFC 8439) and the rounding in one kernel, or by operations
+of torch.
 
 Nothing goes to the CPU but the few coordinates that float64 leaves open. Which bits a coordinate gets hangs on the key
 and on its place in the stream alone. The key is derived from the stream's own, with which AES draws.
@@ -12,15 +13,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from decrescendo.base.rng.keystream import ReservedWords
-from decrescendo.base.rng.rounded import QUANTILE_ERROR, grid, settled
+from decrescendo.base.rng.rounded import KERNEL_ERROR, QUANTILE_ERROR, SOURCE, grid, settled
 from decrescendo.errors import check_real
 
 # Coordinates worked on at once.
-_CHUNK = 2**21
+_CHUNK = 2**23
 _WORDS_PER_BLOCK = 8
 
 
@@ -44,44 +45,74 @@ def add_gaussian(
     True
     """
     step, inverse = grid(std), 1 / check_real("divisor", divisor, above=0)
+    key, device = _own_key(words.key), values.device
     found = torch.empty_like(values)
     for start in range(0, len(values), _CHUNK):
-        part = values[start : start + _CHUNK].double()
-        drawn = stream_words(words.key, words.start + start, len(part), values.device)
-        # One bit is the sign; 63 are the beginning of a tail probability below one half.
-        probability = ((drawn & (2**63 - 1)).double() + 0.5) * 2.0**-64
-        size = -torch.special.ndtri(probability)
-        total = part + std * torch.where(drawn < 0, -size, size)
-        scaled = total / step
-        nearest = torch.round(scaled)
-        error = std * (2.0**-64.5 / probability + QUANTILE_ERROR * (1 + size)) + 2.0**-52 * total.abs()
-        found[start : start + len(part)] = (nearest * (step * inverse)).to(values.dtype)
-        unsure = (~((scaled - nearest).abs() + error / step < 0.5)).nonzero().flatten()
-        if len(unsure):
-            sums, bits = part[unsure].cpu().numpy(), drawn[unsure].cpu().numpy().view(np.uint64)
-            places = unsure.cpu().numpy() + start
-            with np.errstate(over="ignore"):  # beyond float32
-                exact = settled(sums, std, step, inverse, bits, words, places)
-            found[unsure + start] = torch.from_numpy(exact).to(values)
+        part, first = values[start : start + _CHUNK].double(), words.start + start
+        if (kernel := _kernel(device)) is not None:
+            numbers = torch.arange(first, first + len(part), device=device)
+            sums = _by_kernel(kernel, key, part, numbers, std, step, inverse)
+        else:
+            sums = _by_torch(part, std, step, inverse, stream_words(words.key, first, len(part), device))
+        found[start : start + len(part)] = sums
+    unsure = found.isnan().nonzero().flatten()
+    if len(unsure):
+        places, drawn = unsure.cpu().numpy(), words_at(words.key, words.start + unsure).cpu().numpy()
+        with np.errstate(over="ignore"):  # beyond float32
+            exact = settled(
+                values[unsure].double().cpu().numpy(),
+                std,
+                step,
+                inverse,
+                drawn.view(np.uint64),
+                words,
+                places,
+            )
+        found[unsure] = torch.from_numpy(exact).to(values)
     return found
+
+
+def _by_torch(
+    values: Float64[Tensor, " size"], std: float, step: float, inverse: float, drawn: Int[Tensor, " size"]
+) -> Float64[Tensor, " size"]:
+    """The results, and "not a number" where float64 leaves open which multiple is nearest."""
+    # One bit is the sign; 63 are the beginning of a tail probability below one half.
+    probability = ((drawn & (2**63 - 1)).double() + 0.5) * 2.0**-64
+    size = -torch.special.ndtri(probability)
+    total = values + std * torch.where(drawn < 0, -size, size)
+    scaled = total / step
+    nearest = torch.round(scaled)
+    error = std * (2.0**-64.5 / probability + QUANTILE_ERROR * (1 + size)) + 2.0**-52 * total.abs()
+    sure = (scaled - nearest).abs() + error / step < 0.5
+    return torch.where(sure, nearest * (step * inverse), torch.nan)
 
 
 def stream_words(key: bytes, first: int, count: int, device: torch.device) -> Int[Tensor, " count"]:
     """Words first .. first + count - 1 of the stream of ``key``: block i of ChaCha20 has 8 i .. 8 i + 7."""
-    own = hashlib.sha256(b"decrescendo:chacha20:" + key).digest()
-    if device.type == "cuda" and (kernel := _kernel(device)) is not None:
-        return kernel(torch.arange(first, first + count, device=device), *_numbers(own, device))
     block, before = divmod(first, _WORDS_PER_BLOCK)
     blocks = torch.arange(block, block + -(-(before + count) // _WORDS_PER_BLOCK), device=device)
-    return chacha20(own, blocks).flatten()[before : before + count]
+    return chacha20(_own_key(key), blocks).flatten()[before : before + count]
 
 
-# One word of 64 bits: its block, of which it takes its part. (Eight threads make each block; that costs less than what
-# they would have to tell each other.)
-_CODE = """
-template <typename T> T chacha20_word(T word, T k0, T k1, T k2, T k3) {
+def words_at(key: bytes, numbers: Int[Tensor, " count"]) -> Int[Tensor, " count"]:
+    """Words of the stream of ``key`` by their numbers."""
+    if (kernel := _kernel(numbers.device)) is not None:
+        return kernel(torch.zeros_like(numbers), numbers, **_numbers(_own_key(key)))
+    blocks = chacha20(_own_key(key), numbers // _WORDS_PER_BLOCK)
+    return blocks.gather(1, (numbers % _WORDS_PER_BLOCK).unsqueeze(1)).flatten()
+
+
+# The bits of one result, from those of a value and the number of its word; where gaussian.c, whose table and whose
+# arithmetic this is (tests/rng/test_kernel.py proves its error), would leave a value alone, those of "not a number".
+# Without a deviation, the word. (Eight threads make each block of the cipher, which costs less than what they would
+# have to tell each other.)
+KERNEL = """
+template <typename T> T rounded_gaussian(
+    T value_bits, T word_number, T k0, T k1, T k2, T k3, T std_bits, T per_step_bits, T room_bits, T back_bits) {
     typedef unsigned long long wide;
-    const wide number = static_cast<wide>(word), block = number >> 3;
+    union either { wide bits; double real; };
+    static const double power[DEGREE + 1][OCTAVES] = TABLE;
+    const wide number = static_cast<wide>(word_number), block = number >> 3;
     const wide keys[4] = {static_cast<wide>(k0), static_cast<wide>(k1), static_cast<wide>(k2), static_cast<wide>(k3)};
     unsigned begin[16] = {0x61707865u, 0x3320646eu, 0x79622d32u, 0x6b206574u};
     #pragma unroll
@@ -109,34 +140,101 @@ template <typename T> T chacha20_word(T word, T k0, T k1, T k2, T k3) {
         QUARTER(x[2], x[7], x[8], x[13])
         QUARTER(x[3], x[4], x[9], x[14])
     }
-    wide found = 0;
+    wide word = 0;
     #pragma unroll
     for (int i = 0; i < 8; i++) {
         const wide low = x[2 * i] + begin[2 * i], high = x[2 * i + 1] + begin[2 * i + 1];
-        if ((number & 7) == i) found = low | (high << 32);
+        if ((number & 7) == i) word = low | (high << 32);
     }
-    return static_cast<T>(found);
+    if (std_bits == 0) return static_cast<T>(word);
+
+    either value, deviation, per_step, room, back, tail, mantissa, noise, found;
+    value.bits = static_cast<wide>(value_bits);
+    deviation.bits = static_cast<wide>(std_bits);
+    per_step.bits = static_cast<wide>(per_step_bits);
+    room.bits = static_cast<wide>(room_bits);
+    back.bits = static_cast<wide>(back_bits);
+    tail.real = static_cast<double>(static_cast<long long>(word & 0x7fffffffffffffffULL)) + 0.5;
+    const long long octave = 1023 + 62 - static_cast<long long>(tail.bits >> 52);
+    mantissa.bits = (tail.bits & 0xfffffffffffffULL) | 0x3ff0000000000000ULL;
+    mantissa.real -= 1.5;
+    const double *row = &power[DEGREE][octave & (OCTAVES - 1)];
+    double size = *row;
+    #pragma unroll
+    for (int degree = DEGREE - 1; degree >= 0; degree--)
+        size = size * mantissa.real + *(row -= OCTAVES);
+    noise.real = size * deviation.real;
+    noise.bits ^= word & 0x8000000000000000ULL;
+    const double scaled = (value.real + noise.real) * per_step.real;
+    const double nearest = (scaled + 6755399441055744.0) - 6755399441055744.0; /* 1.5 2^52 */
+    const double off = scaled < nearest ? nearest - scaled : scaled - nearest, large = scaled < 0 ? -scaled : scaled;
+    const bool sure = octave >= 0 && octave < OCTAVES && off + large * 2.220446049250313e-16 < room.real;
+    found.real = nearest * back.real;
+    if (!sure) found.bits = 0x7ff8000000000000ULL;
+    return static_cast<T>(found.bits);
 }
 """
 
 
+def kernel_code() -> str:
+    """`KERNEL` with the table of gaussian.c.
+
+    >>> "TABLE" in kernel_code()
+    False
+    """
+    source = SOURCE.read_text(encoding="utf-8")
+    table = source.split("power[DEGREE + 1][OCTAVES] = ")[1].split("};")[0] + "}"
+    code = KERNEL.replace("TABLE", table)
+    for name in ("DEGREE", "OCTAVES"):
+        code = code.replace(name, source.split(f"#define {name} ")[1].split("\n")[0])
+    return code
+
+
 @functools.cache
 def _kernel(device: torch.device) -> Callable[..., Tensor] | None:
-    """The kernel that makes words by their numbers; ``None`` where none can be made that gives those of `chacha20`."""
-    key, blocks = bytes(range(32)), torch.tensor([0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3], device=device)
-    words = (blocks.unsqueeze(1) * _WORDS_PER_BLOCK + torch.arange(_WORDS_PER_BLOCK, device=device)).flatten()
+    return checked_kernel(device) if device.type == "cuda" else None
+
+
+def checked_kernel(device: torch.device) -> Callable[..., Tensor] | None:
+    """The kernel, as torch compiles it; ``None`` where none can be made that gives what torch's operations give."""
+    key, blocks = bytes(range(32)), torch.tensor([0, 1, 77, 2**32 - 1, 2**32, 2**40 + 3])
+    numbers = (blocks.unsqueeze(1) * _WORDS_PER_BLOCK + torch.arange(_WORDS_PER_BLOCK)).flatten()
+    numbers = torch.cat([numbers, torch.arange(5000)])
+    words = chacha20(key, numbers // _WORDS_PER_BLOCK)
+    words = words.gather(1, (numbers % _WORDS_PER_BLOCK).unsqueeze(1)).flatten()
+    values, scales = torch.linspace(-3, 3, len(numbers), dtype=torch.float64), (1.7, grid(1.7), 1 / 3)
+    expected, there = _by_torch(values, *scales, words), numbers.to(device)
     try:
-        kernel = cast("Any", torch).cuda.jiterator._create_jit_fn(_CODE)
-        same = torch.equal(kernel(words, *_numbers(key, device)), chacha20(key, blocks).flatten())
+        kernel = cast("Any", torch).cuda.jiterator._create_jit_fn(kernel_code(), **_numbers(bytes(32)))
+        drawn = kernel(torch.zeros_like(there), there, **_numbers(key)).cpu()
+        found = _by_kernel(kernel, key, values.to(device), there, *scales).cpu()
     except (RuntimeError, AttributeError):  # no compiler, or another device than NVIDIA's
         return None
-    return kernel if same else None
+    is_open = found.isnan()
+    same = torch.equal(drawn, words) and bool(((found == expected) | is_open | expected.isnan()).all())
+    return kernel if same and is_open.sum() < 100 else None
 
 
-@functools.lru_cache(maxsize=4)
-def _numbers(key: bytes, device: torch.device) -> tuple[Tensor, ...]:
-    """A key of 32 bytes as four words."""
-    return torch.tensor(struct.unpack("<4q", key), device=device).split(1)
+def _by_kernel(
+    kernel: Callable[..., Tensor], key: bytes, values: Float64[Tensor, " size"], numbers: Int[Tensor, " size"],
+    std: float, step: float, inverse: float,
+) -> Float64[Tensor, " size"]:  # fmt: skip
+    """As `_by_torch`; of the words with these numbers."""
+    scales = std, 1 / step, 0.5 - KERNEL_ERROR * (std / step), step * inverse
+    return kernel(values.view(torch.int64), numbers, **_numbers(key, *scales)).view(torch.float64)
+
+
+def _numbers(
+    key: bytes, std: float = 0.0, per_step: float = 0.0, room: float = 0.0, back: float = 0.0
+) -> dict[str, int]:
+    """A key of 32 bytes as four words, and the bits of the other numbers."""
+    names = "k0", "k1", "k2", "k3", "std_bits", "per_step_bits", "room_bits", "back_bits"
+    numbers = struct.unpack("<8q", key + struct.pack("<4d", std, per_step, room, back))
+    return dict(zip(names, numbers, strict=True))
+
+
+def _own_key(key: bytes) -> bytes:
+    return hashlib.sha256(b"decrescendo:chacha20:" + key).digest()
 
 
 def chacha20(key: bytes, blocks: Int[Tensor, " blocks"], nonce: int = 0) -> Int[Tensor, "blocks 8"]:
