@@ -106,7 +106,8 @@ def test_equal_words_are_rounded_as_on_the_cpu(
 
 
 _ALL = """
-extern "C" void all(const long long *values, const long long *words, const long long *s, long long *out, long long count) {
+extern "C" void all(const long long *values, const long long *words, const long long *s,
+                    long long *out, long long count) {
     for (long long i = 0; i < count; i++)
         out[i] = rounded_gaussian<long long>(values[i], words[i], s[0], s[1], s[2], s[3], s[4], s[5], s[6], s[7]);
 }

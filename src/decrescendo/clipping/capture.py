@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from decrescendo.base.rng import seeded
-from decrescendo.clipping.batches import form_of, leaves_of, map_rows
+from decrescendo.clipping.batches import count_rows, form_of, leaves_of, map_rows
 from decrescendo.clipping.clipped import Batch
+from decrescendo.clipping.factors import Factors
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import is_out_of_memory, release
 from decrescendo.clipping.passes import Pass
@@ -65,16 +66,12 @@ class Capture(Protocol):
         """Inside, its sums are."""
         ...
 
-    def finish(self, passed: list[Tensor], summed: list[Tensor], allowed: Container[int]) -> None:
-        """What the two are to give. ``allowed``: the storages of what they may read and do not make."""
+    def finish(self, found: list[Tensor], allowed: Container[int]) -> None:
+        """What they are to give. ``allowed``: the storages of what they may read and do not make."""
         ...
 
-    def run_pass(self) -> list[Tensor]:
-        """What the pass gives for the rows that are in its memory now; until the next one."""
-        ...
-
-    def run_sums(self) -> list[Tensor]:
-        """The sums after that, in memory of their own."""
+    def run(self) -> list[Tensor]:
+        """What both give for the rows that are in their memory now; the first until the next time."""
         ...
 
 
@@ -86,8 +83,7 @@ class DeviceGraphs:
     def __init__(self, device: torch.device, pool: Any) -> None:
         self._device, self._pool = device, pool
         self._pass, self._sum = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        self._passed: list[Tensor] = []
-        self._summed: list[Tensor] = []
+        self._found: list[Tensor] = []
 
     def passing(self) -> AbstractContextManager[object]:
         return self._recorded(self._pass)
@@ -95,17 +91,17 @@ class DeviceGraphs:
     def summing(self) -> AbstractContextManager[object]:
         return self._recorded(self._sum)
 
-    def finish(self, passed: list[Tensor], summed: list[Tensor], allowed: Container[int]) -> None:  # noqa: ARG002
+    def finish(self, found: list[Tensor], allowed: Container[int]) -> None:  # noqa: ARG002
         # (A graph holds no memory of others, but reads it where it was: all that the proof lets a pass read is held.)
-        self._passed, self._summed = passed, summed
+        self._found = found
 
-    def run_pass(self) -> list[Tensor]:
+    def run(self) -> list[Tensor]:
         self._pass.replay()
-        return self._passed
-
-    def run_sums(self) -> list[Tensor]:
         self._sum.replay()
-        return list(cast("Any", torch)._foreach_mul(self._summed, 1.0))  # copies, by one kernel
+        return [
+            self._found[0],
+            *cast("Any", torch)._foreach_mul(self._found[1:], 1.0),
+        ]  # copies, by one kernel
 
     @contextmanager
     def _recorded(self, graph: Any) -> Generator[None]:
@@ -140,13 +136,15 @@ def capturing_on(tensors: list[Tensor]) -> Callable[[], Capture] | None:
 
 @dataclass(slots=True)
 class Captured:
-    """A captured pass: its rows and factors, in memory of its own; the names of its sums; what it did."""
+    """A captured pass: its rows, how many of them count, and the clip norm, in memory of its own; the names of its
+    sums; what it did, and whether that draws."""
 
     rows: Batch
-    factors: Float[Tensor, " batch"]
+    count: Int[Tensor, ""]
+    limit: Float64[Tensor, ""]
     names: list[str]
-    narrow: bool
     script: Script
+    draws: bool
     capture: Capture
     # What it reads that was there before, which stays as long as it reads it; and what it may write to.
     constants: list[Tensor]
@@ -155,19 +153,12 @@ class Captured:
     times: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Again:
-    """A pass that was done again. What it gives is overwritten by the next one."""
+    """What a pass that was done again gives: five numbers, as `Factors` has them, and the clipped sums by name."""
 
-    losses: Float[Tensor, " batch"]
-    norms: Float[Tensor, " batch"]
-    narrow: bool
-    _captured: Captured
-
-    def sums(self, factors: Float[Tensor, " batch"]) -> dict[str, Tensor]:
-        """sum_i w_i g_i for each parameter, by name, in memory of their own."""
-        self._captured.factors.copy_(factors)
-        return dict(zip(self._captured.names, self._captured.capture.run_sums(), strict=True))
+    numbers: Float[Tensor, " 5"]
+    sums: dict[str, Tensor]
 
 
 @dataclass(slots=True)
@@ -177,11 +168,13 @@ class Captures:
     Args:
         prover: proves those in Python.
         workspace: what the rules may spend.
+        factors: of losses and norms, as `factors_of`.
         wanted: without, nothing is captured.
     """
 
     prover: Prover
     workspace: Workspace
+    factors: Callable[..., Factors]
     wanted: bool
     # One pass at a time: they share their memory.
     _one_at_a_time: threading.RLock = field(default_factory=threading.RLock)
@@ -223,8 +216,9 @@ class Captures:
         count = -(-rows // step) * step
         return count if most is None or count <= most else rows
 
-    def again(self, batch: Batch, count: int, held: Inventory, seed: int) -> Again | None:
-        """The pass over ``batch``, filled up to ``count`` rows; ``None`` where it has to be done in Python."""
+    def again(self, batch: Batch, count: int, limit: float, held: Inventory, seed: int) -> Again | None:
+        """The pass over ``batch``, filled up to ``count`` rows, and its sums, clipped to ``limit``; ``None`` where it
+        has to be done in Python."""
         make = self._make if self.wanted and count > 1 else None
         if make is None:
             return None
@@ -259,10 +253,11 @@ class Captures:
         self._borrowed = captured.block
         self._done += 1
         _fill(captured.rows, batch)
-        seeds = seeded(max(seed, 0), {captured.factors.device}) if draws(captured.script) else nullcontext()
-        with seeds:
-            losses, norms = captured.capture.run_pass()
-        return Again(losses, norms, captured.narrow, captured)
+        captured.count.fill_(count_rows(batch))
+        captured.limit.fill_(limit)
+        with seeded(max(seed, 0), {captured.limit.device}) if captured.draws else nullcontext():
+            numbers, *sums = captured.capture.run()
+        return Again(numbers, dict(zip(captured.names, sums, strict=True)))
 
     @contextmanager
     def ending(self) -> Generator[None]:
@@ -304,18 +299,20 @@ class Captures:
         for own, given in zip(leaves_of(rows), leaves_of(batch), strict=True):
             own.requires_grad_(given.requires_grad)
         try:
-            capture, block = make(), self.workspace.reserved(next(iter(held.parameters.values())).device)
+            device = next(iter(held.parameters.values())).device
+            capture, block = make(), self.workspace.reserved(device)
+            own_count = torch.full((), count_rows(batch), device=device)
+            limit = torch.ones((), dtype=torch.float64, device=device)
             found = self.prover.again(rows, count, held, seed, self.workspace, capture.passing)
             if found is None:
                 return None
             done, norms, constants, known = found
             measured = done.measured
-            wide = measured.wide or not measured.narrow
-            factors = torch.zeros(count, dtype=torch.float64 if wide else torch.float32, device=norms.device)
             with full_precision(), capture.summing():
-                sums = measured.scaled_sums(factors)
-            own = {key_of(tensor) for tensor in (*leaves_of(rows), factors, block)}
-            capture.finish([done.losses, norms], list(sums.values()), known | own)
+                factors = self.factors(done.losses, norms, own_count, limit, narrow=measured.narrow)
+                sums = measured.scaled_sums(factors.factors)
+            own = {key_of(tensor) for tensor in (*leaves_of(rows), own_count, limit, block)}
+            capture.finish([factors.numbers, *sums.values()], known | own)
         except DoesOtherwise:
             self.missed(CHANGES)
             return None
@@ -332,7 +329,7 @@ class Captures:
         else:
             self._kept = self._kept or self.prover.kept()
             names, script = list(sums), done.watch.script
-            return Captured(rows, factors, names, measured.narrow, script, capture, constants, block)
+            return Captured(rows, own_count, limit, names, script, draws(script), capture, constants, block)
         if memory:
             release()
         self._stop(said)

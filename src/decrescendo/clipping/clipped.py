@@ -174,12 +174,12 @@ def clip_factors(
     return torch.where(rounded.to(exact.dtype) > factors, lower, rounded)
 
 
-def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float) -> Int[Tensor, ""]:
+def count_clipped(norms: Float[Tensor, " batch"], clip_norm: float | Float[Tensor, ""]) -> Int[Tensor, ""]:
     """How many finite norms are above C."""
     return (torch.isfinite(norms) & (norms > clip_norm)).sum()
 
 
-def within_norm(norms: Float[Tensor, " batch"], clip_norm: float) -> Float[Tensor, ""]:
+def within_norm(norms: Float[Tensor, " batch"], clip_norm: float | Float[Tensor, ""]) -> Float[Tensor, ""]:
     """Sum over the finite norms of 1 up to 0.95 C, 0 from 1.05 C on, and a straight line between.
 
     A sum of steps from 1 to 0 at C would be another function of each example for another rounding of the norms, which

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import Factors, factors_of, joint_norms, look_at
+from decrescendo.clipping.factors import factors_of, joint_norms, seen_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
@@ -114,7 +115,8 @@ class Engine:
         held = sum(p.numel() * (8 if settings.wide else p.element_size()) for p in trainable(model).values())
         self._sizes = Sizes(settings.microbatch_size, settings.memory_limit, held + kept)
         self._prover = Prover(model, loss, settings.declared)
-        self._captures = Captures(self._prover, self._workspace, settings.capture)
+        self._factors = partial(factors_of, gamma=settings.gamma, wide=settings.wide)
+        self._captures = Captures(self._prover, self._workspace, self._factors, settings.capture)
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
@@ -257,29 +259,26 @@ class Engine:
         seed, most = self._seeds(), self._sizes.most(signature(held, batch))
         count = self._captures.count(rows, most, held, batch)
         with self._captures.alone():
-            again = None if self._peak is not None else self._captures.again(batch, count, held, seed)
+            again = None if self._peak is not None else self._captures.again(batch, count, limit, held, seed)
             if again is not None:
-                with full_precision():
-                    factors = self._factors(again.norms, rows, limit, narrow=again.narrow)
-                    sums = again.sums(factors.factors)
-                    seen, finite = look_at(factors, again.losses, rows, limit)
+                found, finite = seen_of(again.numbers, rows)
                 if finite:
-                    keep = self._keep
-                    return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), seen
+                    sums, keep = again.sums, self._keep
+                    return (sums if keep is None else {n: keep(n, total) for n, total in sums.items()}), found
                 self._captures.missed()
         with self._captures.ending():
             done = self._prover.run(batch, rows, count, held, seed, self._workspace)
         self._captures.compare(batch, held, done)
         with full_precision():
             measured = done.measured
-            factors = self._factors(joint_norms(done), rows, limit, narrow=measured.narrow)
-            seen, finite = look_at(factors, done.losses, rows, limit)
+            factors = self._factors(done.losses, joint_norms(done), rows, limit, narrow=measured.narrow)
+            found, finite = seen_of(factors.numbers, rows)
             if self._peak is not None or not finite:
                 # (What is measured is the most that memory can be needed, so that sizes do not depend on values.)
                 # 0 times infinity is not 0: what these examples left behind is cleared, not weighted away.
                 measured = measured.without(~factors.counted)
             try:
-                return measured.scaled_sums(factors.factors, self._keep), seen
+                return measured.scaled_sums(factors.factors, self._keep), found
             except Exception as error:
                 if self._keep is None or not is_out_of_memory(error):
                     raise
@@ -288,10 +287,6 @@ class Engine:
             raise OutOfMemory(
                 f"all sums of a micro-batch must fit into memory, got: {what}. Set microbatch_size"
             )
-
-    def _factors(self, norms: Tensor, rows: int, limit: float, *, narrow: bool) -> Factors:
-        gamma, wide = self._settings.gamma, self._settings.wide
-        return factors_of(norms, rows, limit, gamma, narrow=narrow, wide=wide)
 
 
 def _no_seed() -> int:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from decrescendo.clipping.clipped import (
@@ -19,11 +19,11 @@ from decrescendo.clipping.passes import Pass
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """Norms, which of them count, and the factor of each example."""
+    """Which examples count, the factor of each, and five numbers about all of them, for `seen_of`."""
 
-    norms: Float[Tensor, " batch"]
     counted: Bool[Tensor, " batch"]
     factors: Float[Tensor, " batch"]
+    numbers: Float[Tensor, " 5"]
 
 
 def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
@@ -37,36 +37,38 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
 
 
 def factors_of(
-    norms: Float[Tensor, " batch"], rows: int, limit: float, gamma: float | None, *, narrow: bool, wide: bool
-) -> Factors:
+    losses: Float[Tensor, " batch"], norms: Float[Tensor, " batch"], rows: int | Int[Tensor, ""],
+    limit: float | Float64[Tensor, ""], gamma: float | None, *, narrow: bool, wide: bool,
+) -> Factors:  # fmt: skip
     """The clip factors of a pass; those after the first ``rows`` (padding) are zero.
 
-    ``narrow``: whether anything in it has the rounding of float32; ``wide``: it is summed in float64.
+    ``narrow``: whether anything in it has the rounding of float32; ``wide``: it is summed in float64. As tensors, rows
+    and limit may be others when the same operations are done again.
     """
-    counted = torch.isfinite(norms)
-    if rows < len(norms):
-        counted &= torch.arange(len(norms), device=norms.device) < rows
+    own, finite = norms, torch.isfinite(losses)
+    if isinstance(rows, Tensor) or rows < len(norms):
+        first = torch.arange(len(norms), device=norms.device) < rows
+        own, finite = torch.where(first, norms, torch.inf), finite & first
+    counted = torch.isfinite(own)
     dtype = torch.float32 if narrow and not wide else torch.float64
     if norms.dtype == torch.float32:
         dtype = torch.float32
     margin = MARGINS[torch.float32 if narrow or wide else torch.float64]
     factors = clip_factors(norms, limit, dtype, margin, gamma)
-    return Factors(norms, counted, torch.where(counted, factors, torch.zeros_like(factors)))
-
-
-def look_at(
-    found: Factors, losses: Float[Tensor, " batch"], rows: int, limit: float
-) -> tuple[Diagnostics, bool]:
-    """What the holder of the data may see of the first ``rows``, and whether every norm was finite, that of padding
-    too. The device is waited for once."""
-    norms, dtype = found.norms, norm_dtype(losses.device)
-    finite = torch.where(torch.isfinite(losses[:rows]), losses[:rows], torch.zeros_like(losses[:rows]))
+    added = norm_dtype(losses.device)
     numbers = (
         torch.isfinite(norms).all(),
-        found.counted.sum(),
-        count_clipped(norms[:rows], limit),
-        finite.sum(dtype=dtype),
-        within_norm(norms[:rows], limit),
+        counted.sum(),
+        count_clipped(own, limit),
+        torch.where(finite, losses, torch.zeros_like(losses)).sum(dtype=added),
+        within_norm(own, limit),
     )
-    whole, counted, clipped, loss_sum, within = torch.stack([number.to(dtype) for number in numbers]).tolist()
+    stacked = torch.stack([number.to(added) for number in numbers])
+    return Factors(counted, torch.where(counted, factors, torch.zeros_like(factors)), stacked)
+
+
+def seen_of(numbers: Float[Tensor, " 5"], rows: int) -> tuple[Diagnostics, bool]:
+    """What the holder of the data may see of ``rows``, and whether every norm was finite, that of padding too. The
+    device is waited for once."""
+    whole, counted, clipped, loss_sum, within = numbers.tolist()
     return Diagnostics(rows, rows - int(counted), int(clipped), loss_sum, within), bool(whole)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decrescendo.clipping.precision import ON_CPU
+from decrescendo.clipping.precision import ON_CPU, full_precision
 from decrescendo.clipping.proof.called import ours
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, kind_of, storage_key, tensors_of, unwatched
 from decrescendo.clipping.rules import compiled
@@ -299,28 +299,22 @@ class Operations:
         with self._tape:
             yield
 
-    def finish(self, passed: list[Tensor], summed: list[Tensor], allowed: Container[int]) -> None:
+    def finish(self, found: list[Tensor], allowed: Container[int]) -> None:
         tape = self._tape
         tape.check(allowed)
-        first, last = list(map(tape.number, passed)), list(map(tape.number, summed))
+        last = list(map(tape.number, found))
         kept = {storage_key(tensor) for tensor in tape.constants.values()}
-        self._copied = [storage_key(tensor) in kept for tensor in summed]
+        self._copied = [storage_key(tensor) in kept for tensor in found]
         tape.end()
         sums = tape.needed(tape.steps[self._between :], last)
         carried = tape.free_of(sums)
-        done = tape.needed(tape.steps[: self._between], [*first, *carried])
-        self._first, self._count = tape.run(done, [], [*first, *carried]), len(first)
+        self._first = tape.run(tape.needed(tape.steps[: self._between], carried), [], carried)
         self._last = tape.run(sums, carried, last)
         tape.steps.clear()
-        self._carried: list[Tensor] = []
 
-    def run_pass(self) -> list[Tensor]:
+    def run(self) -> list[Tensor]:
         with torch.no_grad():
-            found = self._first([])
-        self._carried = found[self._count :]
-        return found[: self._count]
-
-    def run_sums(self) -> list[Tensor]:
-        with torch.no_grad():
-            found = self._last(self._carried)
+            carried = self._first([])
+            with full_precision():
+                found = self._last(carried)
         return [total.clone() if copied else total for total, copied in zip(found, self._copied, strict=True)]
