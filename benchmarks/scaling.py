@@ -295,7 +295,7 @@ one process and divide evenly; a process draws and adds {drawn:.0f} million nois
 {model}
 
 With whole parameters the noise of one process bounds what more processes gain: a step of them takes {noise:.2f} s at
-least, where noise is drawn on a CPU; an H100 draws 4.5 x 10^8 numbers a second. In parts each process draws its
+least, where noise is drawn on a CPU; an H200 draws 10^10 numbers a second. In parts each process draws its
 own, and the bound is the number of messages: a round for each block and each sum, as long as the ring of processes. So
 neither is made for hundreds of processes.
 """

@@ -73,7 +73,7 @@ def test_bits_do_not_depend_on_what_is_laid_side_by_side(
         "p_g": torch.ones(1).expand(6),
     }  # fmt: skip
     expected = noised(SecureStream(KEY), **sums).gradients
-    monkeypatch.setattr(noise, "_TOGETHER", together)
+    monkeypatch.setattr(noise, "_TOGETHER", {"cpu": together})
     found = noised(SecureStream(KEY), **sums).gradients
     whole = torch.cat([sums[name].flatten() for name in sorted(sums)]).numpy()
     exact = torch.from_numpy(SecureStream(KEY).add_gaussian(whole, 1.5 * 0.5, divisor=8))

@@ -130,9 +130,9 @@ def _noise_std(z: float, sensitivity: float) -> float:
     return std
 
 
-# Numbers of small tensors that are laid side by side. Larger blocks come fresh from the operating system each time,
-# which takes as long as the noise.
-_TOGETHER = 2**20
+# Numbers of small tensors that are laid side by side. On a CPU larger blocks come fresh from the operating system each
+# time, which takes as long as the noise; on a GPU each block is waited for, which takes as long as ten million of them.
+_TOGETHER = {"cpu": 2**20, "cuda": 2**24}
 
 
 def _noised(
@@ -179,7 +179,7 @@ def _noised_at_once(
     for name, gradient in gradients.items():
         own, before = _own_part(gradient)
         apart = not runs or end != count + before or runs[-1][1][-1][1].device != own.device
-        if apart or filled + own.numel() > _TOGETHER:
+        if apart or filled + own.numel() > _TOGETHER.get(own.device.type, 2**20):
             runs.append((count + before, []))
             filled = 0
         runs[-1][1].append((name, own))
