@@ -17,6 +17,7 @@ from decrescendo.accounting import RenyiFilter, Truncated, smallest_cap
 from decrescendo.accounting.budget import Budget
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.cli import COMMANDS, options
+from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.plans.named import SCHEDULES
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
@@ -172,6 +173,37 @@ def test_options_of_training_run(invoke: Invoke, plan_file: Path, options: list[
     result = invoke("train", "digits", "--plan", plan_file, "--seed", 1, *options)
     assert result.exit_code == 0, result.output
     assert "test_accuracy" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], EngineSettings(cache_bytes=1000, microbatch_size=50)),
+        (["--capture"], EngineSettings(cache_bytes=1000, microbatch_size=50, capture=True)),
+        (["--microbatch-size", 7, "--no-capture"], EngineSettings(cache_bytes=1000, microbatch_size=7)),
+    ],
+)
+def test_the_engine_works_as_the_task_says_or_an_option(
+    invoke: Invoke,
+    plan_file: Path,
+    options: list[Any],
+    expected: EngineSettings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, seen = replace(find_task("digits"), engine=EngineSettings(cache_bytes=1000, microbatch_size=50)), []
+    monkeypatch.setattr("decrescendo.training.digits.task", lambda: task)
+    made = Engine.__init__
+
+    def noted(self: Engine, model: Any, loss: Any, settings: EngineSettings, **rest: Any) -> None:
+        seen.append(settings)
+        made(self, model, loss, settings, **rest)
+
+    monkeypatch.setattr(Engine, "__init__", noted)
+    # (The run's type checker draws random numbers of Python's.)
+    monkeypatch.setattr("decrescendo.clipping.prover._drawn_by_python", lambda held: ())
+    result = invoke("train", "digits", "--plan", plan_file, "--seed", 1, *options)
+    assert result.exit_code == 0, result.output
+    assert seen == [expected]
 
 
 def test_training_from_a_budget_uses_the_settings_of_the_task(invoke: Invoke) -> None:

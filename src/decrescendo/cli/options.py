@@ -102,6 +102,17 @@ LrDecay = Annotated[
     typer.Option("--lr-decay", help="Learning rate constant (none, the default) or falling to zero."),
 ]
 Threads = Annotated[int | None, typer.Option(help="CPU threads.", min=1)]
+Capture = Annotated[
+    bool | None,
+    typer.Option(
+        "--capture/--no-capture",
+        help="Do proven passes again without Python: faster for small models and on GPUs. Default: the task's.",
+    ),
+]
+MicrobatchSize = Annotated[
+    int | None,
+    typer.Option(help="At most so many examples at once: less memory. Default: the task's.", min=1),
+]
 StoreFile = Annotated[
     Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
 ]

@@ -57,6 +57,8 @@ def train_command(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --checkpoints.")] = False,
     threads: options.Threads = None,
+    capture: options.Capture = None,
+    microbatch_size: options.MicrobatchSize = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Train a task privately.
@@ -108,7 +110,14 @@ def train_command(
             chosen,
             followed,
             seed=Secure() if seed is None else seed,
-            **(_given(optimizer, lr, momentum, lr_decay) if found is None else _said(found.settings)),
+            **(
+                _given(optimizer=optimizer, learning_rate=lr, momentum=momentum, lr_decay=lr_decay)
+                if found is None
+                else _said(found.settings)
+            ),
+            settings=dataclasses.replace(
+                chosen.engine, **_given(capture=capture, microbatch_size=microbatch_size)
+            ),
             store=opened,
             checkpoints=checkpoints,
             resume=resume,
@@ -163,12 +172,6 @@ def _said(settings: "Settings") -> dict[str, Any]:
     return {name: getattr(settings, name) for name in names}
 
 
-def _given(
-    optimizer: options.OptimizerName | None,
-    lr: float | None,
-    momentum: float | None,
-    lr_decay: options.Decay | None,
-) -> dict[str, Any]:
+def _given(**given: Any) -> dict[str, Any]:
     """Of the options that were given: what is not is the task's, or the library's."""
-    given = {"optimizer": optimizer, "learning_rate": lr, "momentum": momentum, "lr_decay": lr_decay}
     return {name: value for name, value in given.items() if value is not None}

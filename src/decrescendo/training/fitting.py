@@ -107,6 +107,7 @@ def train_task(
     lr_decay: str = "none",
     averaging: float = 0.0,
     callback: Callback | None = None,
+    settings: EngineSettings | None = None,
     store: Store | None = None,
     checkpoints: Path | None = None,
     resume: bool = False,
@@ -114,8 +115,9 @@ def train_task(
 ) -> Run:
     """Train the task's model by ``plan`` from the stream "init" of ``seed``; the run has the task's scores.
 
-    Args as in `fit`. Optimiser and learning rate are the task's by default; where there is an average, it is what is
-    kept and scored. A score that fails does so before the budget is spent, or costs the scores and not the run.
+    Args as in `fit`. Optimiser, learning rate and settings of the engine are the task's by default; where there is an
+    average, it is what is kept and scored. A score that fails does so before the budget is spent, or costs the scores
+    and not the run.
     """
     data = task.load()
     model = task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed, data)
@@ -123,8 +125,8 @@ def train_task(
     run, tested = fit(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
-        lr_decay=lr_decay, averaging=averaging, callback=callback, store=store, checkpoints=checkpoints, resume=resume,
-        progress=progress, people=task.load_people(),
+        lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
+        checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
     )  # fmt: skip
     if averaging:
         run = replace(run, weights=cpu_weights(tested))

@@ -9,7 +9,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import Parameter, isfunction, signature
 from pathlib import Path
 from typing import Any, cast
@@ -17,8 +17,8 @@ from weakref import WeakSet
 
 from torch import nn
 
-from decrescendo.clipping import Loss
-from decrescendo.errors import InvalidType, InvalidValue, check_integer, check_real
+from decrescendo.clipping import EngineSettings, Loss
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.training.data import rows
 from decrescendo.training.held import check_model_apart
 
@@ -44,9 +44,11 @@ class Task:
         clip: clip norm of one example's gradient, > 0.
         optimizer: one of `OPTIMIZERS`.
         learning_rate: > 0.
+        engine: settings of the clipping engine: captured passes, how much memory.
 
     Raises:
         InvalidValue: a number outside its range, a function for ``data`` without ``rows``.
+        InvalidType: ``engine`` is something else.
 
     >>> import torch
     >>> from decrescendo.training import cross_entropy
@@ -66,8 +68,10 @@ class Task:
     clip: float = 1.0
     optimizer: str = "sgd"
     learning_rate: float = 0.1
+    engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:
+        check_instance("engine", self.engine, EngineSettings)
         for name in ("epochs", "clip", "learning_rate"):
             check_real(name, getattr(self, name), above=0)
         if self.batch is not None:

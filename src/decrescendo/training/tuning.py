@@ -254,7 +254,7 @@ def train_with(
     return fit(
         task.fresh(settings.seed, data), task.loss, data, plan, seed=settings.seed if seed is None else seed,
         optimizer=settings.optimizer, learning_rate=settings.learning_rate, momentum=settings.momentum,
-        lr_decay=settings.lr_decay, averaging=settings.averaging, people=people,
+        lr_decay=settings.lr_decay, averaging=settings.averaging, settings=task.engine, people=people,
     )  # fmt: skip
 
 
