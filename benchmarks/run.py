@@ -20,6 +20,7 @@ import torch
 
 from benchmarks import measured_at, words
 from decrescendo.base.markdown import table
+from decrescendo.clipping import EngineSettings
 from decrescendo.clipping.rules import compiled
 from decrescendo_papers.experiments.perform import _plan, data_of, machine, perform
 from decrescendo_papers.experiments.spec import NOT_PRIVATE, Spec
@@ -66,12 +67,12 @@ def take_turns(runs: list[tuple[Spec, str]]) -> list[list[float]]:
 
     def follow(number: int) -> None:
         spec, form = runs[number]
-        start = 0.0
+        engine, start = EngineSettings(capture=form == "compiled, captured"), 0.0
 
         def begin() -> None:
             nonlocal start
             turns.wait(number)
-            compiled.library = LIBRARY if form == "compiled" else lambda: None
+            compiled.library = LIBRARY if form.startswith("compiled") else lambda: None
             start = time.perf_counter()
 
         def end(_: int) -> None:
@@ -82,7 +83,7 @@ def take_turns(runs: list[tuple[Spec, str]]) -> list[list[float]]:
         begin()
         try:
             _plan.cache_clear()  # every run calibrates for itself
-            perform(spec, tick=end)
+            perform(spec, tick=end, engine=engine)
             times[number].append(time.perf_counter() - start)
         finally:  # one that fails must not keep the others waiting
             turns.pass_on(number, last=True)
@@ -102,7 +103,7 @@ def measure(steps: int) -> dict[str, Any]:
     data_of("mnist")
     found: dict[str, Any] = {"steps": steps, **measured_at(), "machine": machine("cpu"), "rows": []}
     task = TASKS["mnist"]
-    forms = ["torch alone"] if LIBRARY() is None else ["compiled", "torch alone"]
+    forms = ["torch alone"] if LIBRARY() is None else ["compiled", "compiled, captured", "torch alone"]
     for layout, images in LAYOUTS.items():
         TASKS["mnist"] = dataclasses.replace(task, images=images)  # the layout is chosen for images only
         specs = [(PLAIN, "torch alone"), *((PRIVATE, form) for form in forms)]
@@ -153,7 +154,8 @@ def render(found: dict[str, Any]) -> str:
         "it takes a tenth, so both loops get quicker and the ratio larger. The executor uses channels last. The last",
         "column is the ratio of the whole runs' times: with calibration, certifying the ledger and the test score in",
         "the one that is private, and the test score in the plain one. *Compiled*: the package was installed where",
-        "there is a C compiler; *torch alone*: without one.",
+        "there is a C compiler; *torch alone*: without one; *captured*: with `EngineSettings(capture=True)`",
+        "([how](../how-to/speed.md)).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 from decrescendo import Budget, Plan, PoissonSampling, Run, Streams, Unit, accounting, calibrate
 from decrescendo.accounting import Accountant
 from decrescendo.base import Seeds
-from decrescendo.clipping import Engine
+from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.errors import ImpossibleBudget, InvalidValue
 from decrescendo.optim import averaged
 from decrescendo.plans import schedule_curves
@@ -124,13 +124,16 @@ def chosen_rows(spec: Spec, data: Dataset) -> Dataset:
     return replace(data, train_inputs=inputs, train_targets=targets)
 
 
-def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Result:
+def perform(
+    spec: Spec, *, device: str = "cpu", tick: Tick | None = None, engine: EngineSettings | None = None
+) -> Result:
     """Run ``spec`` and measure it on the task's public test data.
 
     Args:
         spec: the run.
         device: of the model; batches are moved to it.
         tick: called with the number of steps taken since its last call.
+        engine: how the clipping engine works; for measurements of its speed.
     """
     if spec.start:
         check_start(spec)
@@ -142,7 +145,10 @@ def perform(spec: Spec, *, device: str = "cpu", tick: Tick | None = None) -> Res
     data, model = chosen_rows(spec, data_of(spec.task, spec.stand_in)), fresh_model(spec, device)
     # What weights from public data score before a row is trained on: the rest is what the budget bought.
     before = {"start_accuracy": accuracy(model, *data.test)} if spec.start else {}
-    result = (_private if spec.private else _plain)(spec, data, model, device, tick)
+    if spec.private:
+        result = _private(spec, data, model, device, tick, engine)
+    else:
+        result = _plain(spec, data, model, device, tick)
     return replace(result, metrics={**result.metrics, **before}, commit=commit())
 
 
@@ -156,8 +162,9 @@ def fresh_model(spec: Spec, device: str = "cpu") -> nn.Module:
 
 
 def train_by(
-    spec: Spec, plan: Plan, data: Dataset, model: nn.Module, after_step: Callable[[int], None] | None = None
-) -> tuple[Run, nn.Module]:
+    spec: Spec, plan: Plan, data: Dataset, model: nn.Module, after_step: Callable[[int], None] | None = None,
+    engine: EngineSettings | None = None,
+) -> tuple[Run, nn.Module]:  # fmt: skip
     """Train ``model`` by ``plan`` with the optimiser, rate, decay and averaging of ``spec``, over clients if any.
 
     Returns:
@@ -173,18 +180,20 @@ def train_by(
     return fit(
         model, cross_entropy, data.train, plan, seed=spec.seed, optimizer=spec.optimizer,
         learning_rate=spec.learning_rate, momentum=spec.momentum, lr_decay=spec.lr_decay, averaging=spec.averaging,
-        callback=stepped,
+        callback=stepped, settings=engine,
     )  # fmt: skip
 
 
-def _private(spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick | None) -> Result:
+def _private(
+    spec: Spec, data: Dataset, model: nn.Module, device: str, tick: Tick | None, engine: EngineSettings | None
+) -> Result:
     plan, trace = plan_of(spec), Trace(spec, data, model)
 
     def after_step(step: int) -> None:
         trace(step)
         _count(tick, step, plan.steps)
 
-    run, tested = train_by(spec, plan, data, model, after_step)
+    run, tested = train_by(spec, plan, data, model, after_step, engine)
     guarantee = run.guarantee
     lower = guarantee.epsilon if guarantee.epsilon_lower is None else guarantee.epsilon_lower
     noise, clip = plan.schedule.noise_multiplier, plan.schedule.clip_norm
