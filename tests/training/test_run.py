@@ -7,13 +7,16 @@ from typing import Any
 import pytest
 import torch
 
-from decrescendo.accounting import Pld
+from decrescendo.accounting import Budget, Pld
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.base import sealed
 from decrescendo.errors import FileRefused, InvalidValue
 from decrescendo.optim.noise import privatise
+from decrescendo.plans import calibrate
+from decrescendo.plans.curves import constant
+from decrescendo.plans.sampling import PoissonSampling
 from decrescendo.training import train
-from decrescendo.training.run import Run
+from decrescendo.training.run import Run, certify
 from decrescendo.training.run import record as module
 
 from .conftest import loss, make_model, make_plan, sgd
@@ -44,6 +47,25 @@ def test_what_was_saved_is_loaded(run: Run, tmp_path: Path) -> None:
             *("statement.json", "statement.md"),
         ]
     )
+
+
+@pytest.mark.parametrize("rtol", [1e-3, 1e-5])
+def test_a_run_by_its_plan_keeps_the_promise_however_narrow_it_was_made(
+    rtol: float, data: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
+) -> None:
+    plan = calibrate(
+        Budget(2.0, 1e-3), PoissonSampling(len(data[0]), 8), steps=3, privacy=constant(1.0), clip=constant(1.0),
+        accountant=Pld(rtol=rtol),
+    )  # fmt: skip
+    assert (Pld().certify(plan.ledger, plan.budget).epsilon > 2) == (rtol < 1e-4)
+    model = make_model()
+    run = train(model, loss, data, plan, sgd(model), seed=SEED)
+    assert run.guarantee.epsilon_lower is not None
+    assert 1.99 < run.guarantee.epsilon_lower < run.guarantee.epsilon <= 2
+    run.save(tmp_path / "run")
+    assert Run.load(tmp_path / "run").guarantee == run.guarantee
+    spoilt = certify(plan.ledger + plan.ledger, plan.budget)  # what happened beyond it stays beyond it
+    assert spoilt.epsilon > 2.2
 
 
 def test_a_whole_run_is_judged_by_what_happened(

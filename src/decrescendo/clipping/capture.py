@@ -98,10 +98,8 @@ class DeviceGraphs:
     def run(self) -> list[Tensor]:
         self._pass.replay()
         self._sum.replay()
-        return [
-            self._found[0],
-            *cast("Any", torch)._foreach_mul(self._found[1:], 1.0),
-        ]  # copies, by one kernel
+        numbers, *sums = self._found
+        return [numbers, *cast("Any", torch)._foreach_mul(sums, 1.0)]  # copies, by one kernel
 
     @contextmanager
     def _recorded(self, graph: Any) -> Generator[None]:

@@ -45,6 +45,7 @@ def factors_of(
     ``narrow``: whether anything in it has the rounding of float32; ``wide``: it is summed in float64. As tensors, rows
     and limit may be others when the same operations are done again.
     """
+    losses = losses.to(norms.device)  # of a model that lies on several
     own, finite = norms, torch.isfinite(losses)
     if isinstance(rows, Tensor) or rows < len(norms):
         first = torch.arange(len(norms), device=norms.device) < rows
