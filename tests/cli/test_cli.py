@@ -206,6 +206,33 @@ def test_the_engine_works_as_the_task_says_or_an_option(
     assert seen == [expected]
 
 
+@pytest.mark.parametrize("command", ["audit", "tune"])
+def test_audits_and_trials_have_the_engine_of_the_private_task(
+    invoke: Invoke, plan_file: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may clip otherwise (`gamma`): it would be another mechanism that is attacked, or searched for."""
+    public, wanted, seen = find_task("digits"), EngineSettings(gamma=0.01), []
+    monkeypatch.setattr("decrescendo.training.digits.task", lambda: replace(public, engine=wanted))
+    images, labels = public.load()
+    others = replace(public, data=(images * 0.9, labels), rows=None)
+    monkeypatch.setattr("decrescendo.training.digits.others", lambda: others, raising=False)
+    made = Engine.__init__
+
+    def noted(self: Engine, model: Any, loss: Any, settings: EngineSettings, **rest: Any) -> None:
+        seen.append(settings)
+        made(self, model, loss, settings, **rest)
+
+    monkeypatch.setattr(Engine, "__init__", noted)
+    if command == "audit":
+        result = invoke("audit", "digits", "--plan", plan_file, "--seed", 1)
+    else:
+        on = ["--on", "decrescendo.training.digits:others", "--trials", 1, "--out", tmp_path / "found.json"]
+        result = invoke("tune", "digits", "--epsilon", 8, *on)
+    assert result.exit_code == 0, result.output
+    assert seen
+    assert all(settings == wanted for settings in seen)
+
+
 def test_training_from_a_budget_uses_the_settings_of_the_task(invoke: Invoke) -> None:
     result = invoke("train", "digits", "--epsilon", 2, "--steps", 3, "--seed", 1, "--json")
     found = facts(result)

@@ -154,12 +154,13 @@ def _audit(
     if task is None:
         random = torch.Generator().manual_seed(0)
         data = torch.randn(rows, FEATURES, generator=random), torch.randint(2, (rows,), generator=random)
-        rate, optimizer, loss = 0.1, "sgd", cross_entropy
+        rate, optimizer, loss, engine = 0.1, "sgd", cross_entropy, None
 
         def build() -> torch.nn.Module:
             return initialised(lambda: torch.nn.Linear(FEATURES, 2), 0)
     else:
         data, rate, optimizer, loss = task.load(), task.learning_rate, task.optimizer, task.loss
+        engine = task.engine
 
         def build() -> torch.nn.Module:
             return task.fresh(0)
@@ -170,5 +171,5 @@ def _audit(
     return one_run(
         build(), loss, data, plan, lambda model: make_optimizer(model, optimizer, rate),
         canaries=max(FEWEST, min(rows // 3, 5000)) if canaries is None else canaries, seed=seed,
-        confidence=confidence, store=store,
+        confidence=confidence, settings=engine, store=store,
     )  # fmt: skip

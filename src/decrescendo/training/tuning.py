@@ -3,7 +3,7 @@
 import math
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from inspect import isfunction
 from operator import is_
 from pathlib import Path
@@ -280,7 +280,9 @@ def _try(
     scores: list[float] = []
     people = np.arange(data.count) if budget.unit is Unit.PERSON else None
     for seed in range(seeds):
-        _, model = train_with(public, settings.seeded(seed), plan, data, people=people)
+        _, model = train_with(
+            replace(public, engine=task.engine), settings.seeded(seed), plan, data, people=people
+        )
         scores.append(next(iter(public.scores(model).values())))
     mean = sum(scores) / len(scores)
     return Trial(values, mean) if math.isfinite(mean) else Trial(values, why="the score is not finite")
