@@ -5,9 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
 # Of 18,000 modules that come along a few thousand are ever imported: these are compiled when they are, and kept,
-# whatever the surroundings say (a minute and a half of an installation). What is large comes first, in two that have
-# nothing in common at once: pip uses one core. (Whatever fails there is tried again, and said, by the last.)
-PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check -c constraints.txt
+# whatever the surroundings say (a minute and a half of an installation).
+PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
@@ -18,8 +17,13 @@ help:  ## what can be made
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(wildcard src/decrescendo/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) torch & $(PIP) basedpyright matplotlib pandas pyarrow scikit-learn; wait
-	$(PIP) -e '.[plots,federated,studio,dev]' -e ./papers
+	@# The lock file names everything, so nothing has to be looked for: its odd lines, its even lines and our own code
+	@# at once, as pip uses one core. Where that is not all (another system, another Python), pip looks for the rest.
+	sed -n 'p;n' constraints.txt | $(PIP) --no-deps -r /dev/stdin & odd=$$!; \
+	sed -n 'n;p' constraints.txt | $(PIP) --no-deps -r /dev/stdin & even=$$!; \
+	$(PIP) --no-deps -e . -e ./papers & own=$$!; \
+	wait $$odd && wait $$even && wait $$own && $(BIN)/python -m pip check || \
+	{ wait; $(PIP) -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers; }
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train plain, constant and dynamic DP-SGD on real digits under one budget (about two minutes)
@@ -41,7 +45,7 @@ layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 # Three at once on two cores (four take longer): tests of several processes wait a quarter of their time.
 # What they all import is compiled once before.
 unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
-	$(BIN)/python -W ignore -c "import scipy.stats, datasets, peft, transformers.trainer, decrescendo.clipping"
+	$(BIN)/python -W ignore -c "import scipy.stats, datasets, peft, transformers.trainer, flwr.server, hypothesis, decrescendo.clipping"
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries), with types checked in every call
@@ -51,7 +55,7 @@ test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on othe
 	$(BIN)/python tests/support/machines.py $(LEGS)
 
 $(DOCS_STAMP): $(STAMP)
-	$(PIP) -e '.[docs]'
+	$(PIP) -c constraints.txt -e '.[docs]'
 	touch $(DOCS_STAMP)
 
 docs: $(DOCS_STAMP)  ## the documentation site, into site/ (offline, warnings are errors, links checked)
@@ -69,7 +73,7 @@ format: $(STAMP)  ## rewrite in the house style
 lock:  ## resolve the newest versions again into constraints.txt
 	rm -rf .lock && $(PYTHON) -m venv .lock
 	.lock/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 -e '.[plots,federated,studio,docs,dev]' -e ./papers
-	.lock/bin/python -m pip freeze --exclude-editable | sed 's/+cpu//' > constraints.txt
+	.lock/bin/python -m pip freeze --all --exclude pip --exclude-editable | sed 's/+cpu//' > constraints.txt
 	rm -rf .lock
 
 audit:  ## ask the databases of known vulnerabilities about every pinned dependency (needs the network)

@@ -308,6 +308,7 @@ def test_a_run_that_spends_its_filter_exactly_is_granted_again_in_one_go(
     assert again.spent == one.spent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [20_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
 def test_very_many_tiny_steps_are_admitted_to_the_last_and_never_more(steps: int) -> None:
     budget = Budget(2.0, 1e-6)

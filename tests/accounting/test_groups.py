@@ -140,6 +140,7 @@ class TestRuns:
         coarse = composed_elsewhere(ledger, size, 1e-5, upper / 1_000)
         assert upper >= theirs - (coarse - theirs)
 
+    @pytest.mark.slow
     def test_their_own_mixture_agrees(self) -> None:
         from dp_accounting.pld import privacy_loss_distribution as pld
 

@@ -107,7 +107,7 @@ LONG = {(1e-4, 0.6, 20_000), (1e-3, 0.5, 1_000), (1e-3, 0.8, 100_000), (5e-4, 0.
 @pytest.mark.parametrize(
     ("rate", "noise", "steps"),
     [
-        *some([case for case in CONSTANT if case not in LONG], 3),
+        *some([case for case in CONSTANT if case not in LONG], 2),
         *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG),
     ],
 )
@@ -160,6 +160,7 @@ def at_effort(ledger: Ledger, delta: float, effort: _Effort, near: float) -> tup
     return bounds.epsilons(delta, near)
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(
     seed=st.integers(0, 2**31),
@@ -264,6 +265,7 @@ class TestEdges:
             Ledger.of(noise[::-1], 0.01), 1e-6
         )
 
+    @pytest.mark.slow
     def test_more_accuracy_narrows(self) -> None:
         ledger = Ledger.of(np.geomspace(2.2, 0.9, 100), P)
         wide, narrow = Pld(rtol=1e-2).bracket(ledger, DELTA), Pld(rtol=5e-4).bracket(ledger, DELTA)

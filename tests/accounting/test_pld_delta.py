@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
+from often import some
 from scipy.stats import norm
 
 from decrescendo.accounting import Gaussian, Pld
@@ -47,7 +48,7 @@ def assert_tight(epsilon: float, release: Release, *, within: float | None) -> N
         assert upper - lower < within * exact
 
 
-@pytest.mark.parametrize("z", [0.05, 0.5, 1.0, 10.0, 1e4, 1e9])
+@pytest.mark.parametrize("z", some([0.05, 0.5, 1.0, 10.0, 1e4, 1e9], 3))
 @pytest.mark.parametrize("deviations", [0.0, 0.3, 3.0, 8.0, 15.0, 30.0, 35.5])
 @pytest.mark.parametrize("shifted", [False, True])
 def test_one_gaussian_release_against_its_closed_form(z: float, deviations: float, shifted: bool) -> None:

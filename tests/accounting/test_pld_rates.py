@@ -304,6 +304,7 @@ def test_splitting_and_order_change_nothing(seed: int) -> None:
 class TestManyRates:
     STEPS = 5_000
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("rate", "noise"),
         [

@@ -83,6 +83,7 @@ def test_the_best_attacker_stays_above_it_and_comes_close() -> None:
     assert missed < float(trade_off(Ledger.of([noise] * steps, rate), [false_positive])[0]) - margin
 
 
+@pytest.mark.slow
 def test_every_line_is_an_epsilon_and_its_delta() -> None:
     """(epsilon, delta)-DP at one point is a weaker statement than the curve."""
     ledger = Ledger.of(np.linspace(1.4, 1.1, 200), 0.01)

@@ -112,6 +112,7 @@ class TestOneRun:
         assert reached == pytest.approx(largest_chance(2, 2, 1, epsilon, delta))
         assert reached <= one_run_p_value(2, 2, 1, epsilon, delta)
 
+    @pytest.mark.slow
     def test_randomised_response_is_below_with_confidence_and_close(self) -> None:
         epsilon, m, runs = 1.0, 2000, 400
         rng = np.random.default_rng(0)

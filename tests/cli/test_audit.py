@@ -34,6 +34,7 @@ def test_digits_are_audited_and_nothing_but_the_result_is_written(invoke: Invoke
     assert [path.name for path in tmp_path.iterdir()] == ["audit.json"]
 
 
+@pytest.mark.slow
 def test_a_plan_file_is_audited_on_made_up_rows(invoke: Invoke, plan_file: Path) -> None:
     result = invoke("audit", "--plan", plan_file, "--canaries", 500, "--json", *QUICK)
     assert result.exit_code == 0, result.output

@@ -54,6 +54,7 @@ def test_noise_that_moves_far_has_a_logarithmic_axis_and_the_noise_on_the_sum_is
     assert sums.lines[0].get_ydata() == pytest.approx(plan.noise_multiplier * plan.schedule.clip_norm)
 
 
+@pytest.mark.slow
 def test_scores_are_drawn(tmp_path: Path) -> None:
     scores = Scores([1, 2, 3], [[0.1, 0.5, 0.7], [0.3, 0.5, 0.9]])
     draw_scores({"a": scores, "b": Scores([1, 3], [[0.2, 0.4]])}, tmp_path / "s.png", title="toy")

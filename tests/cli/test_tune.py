@@ -60,6 +60,7 @@ def test_public_data_are_searched_and_the_recipe_is_trained_by(invoke: Invoke, h
     assert plan.sampling.expected_batch_size == recipe.settings.batch
 
 
+@pytest.mark.slow
 def test_private_data_give_one_winner_with_the_guarantee_of_the_whole(invoke: Invoke, tmp_path: Path) -> None:
     options = ["--trials", "geometric:2", "--fix", "steps=2", "--fix", "batch=100", "--seed", 4]
     result = invoke(*PRIVATE, *options)
@@ -107,6 +108,7 @@ def test_wrong_requests_are_refused_in_one_line(
     assert [path.name for path in here.iterdir() if path.suffix == ".json"] == []
 
 
+@pytest.mark.slow
 def test_a_budget_for_people_is_searched_and_trained_for_people(
     invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,7 +112,7 @@ def test_batches_are_filled_up_with_rows_that_count_for_nothing(count: int) -> N
     assert engine._captures._done
 
 
-@pytest.mark.parametrize("double", [False, True], ids=["float32", "float64"])
+@pytest.mark.parametrize("double", some([False, True], 1), ids=["float32", "float64"])
 @pytest.mark.parametrize("options", [{}, {"gamma": 0.01}, {"accumulate": "float64"}], ids=str)
 def test_the_clip_norm_and_the_rows_are_those_of_each_step(options: dict[str, Any], *, double: bool) -> None:
     """What Python makes of as many rows, filled up or not: a batch is captured of 38 rows, then done again for others;
@@ -139,6 +139,7 @@ def test_the_clip_norm_and_the_rows_are_those_of_each_step(options: dict[str, An
     assert engine._captures._missed == 3  # those with a row that is not finite, but for one in Python
 
 
+@pytest.mark.slow
 def test_few_numbers_of_rows_occur() -> None:
     engine = Engine(network(), loss, CAPTURE)
     dice, seen = random.Random(0), set[int]()
@@ -206,6 +207,7 @@ def test_a_model_in_other_memory_is_captured_down_anew() -> None:
     assert len(engine._captures._captured) == 3
 
 
+@pytest.mark.slow
 def test_other_settings_of_torch_are_another_pass() -> None:
     engine, cudnn = Engine(network(), loss, CAPTURE), torch.backends.cudnn.enabled
     try:
@@ -229,6 +231,7 @@ def test_autocast_around_training_would_keep_copies_of_old_weights() -> None:
         engine.clipped_sum(rows(8), 1.0)
 
 
+@pytest.mark.slow
 def test_autocast_inside_of_the_loss_is_done_again() -> None:
     def coarse(model: Any, batch: Any) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -266,6 +269,7 @@ def changing(how: Callable[[int], float]) -> tuple[Engine, list[float]]:
     return Engine(network(), weighed, CAPTURE), weight
 
 
+@pytest.mark.slow
 def test_a_weight_that_changes_in_each_step_is_found_before_anything_is_done_again() -> None:
     engine, weight = changing(float)
     with pytest.warns(UserWarning, match="something else than in an earlier pass"):  # noqa: PT031
@@ -278,6 +282,7 @@ def test_a_weight_that_changes_in_each_step_is_found_before_anything_is_done_aga
     assert not engine._captures._done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("period", [3, 10])
 def test_what_happens_in_some_steps_alone_happens_in_these(period: int) -> None:
     """The passes in Python in between may all miss it; what Python keeps says so before each."""
@@ -364,15 +369,18 @@ def in_a_global_name() -> tuple[Any, Callable[[float], None]]:
 
 @pytest.mark.parametrize(
     "where",
-    [
-        in_a_list,
-        in_an_array,
-        in_a_slot,
-        in_a_class,
-        in_a_function,
-        in_an_attribute_of_a_number,
-        in_a_global_name,
-    ],
+    some(
+        [
+            in_a_list,
+            in_an_array,
+            in_a_slot,
+            in_a_class,
+            in_a_function,
+            in_an_attribute_of_a_number,
+            in_a_global_name,
+        ],
+        2,
+    ),
 )
 def test_what_changes_once_is_followed_wherever_it_is_kept(where: Any) -> None:
     weighed, change = where()
@@ -480,7 +488,7 @@ def test_a_tensor_that_is_given_other_memory_is_not_captured() -> None:
     assert not engine._captures._done
 
 
-@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 8))
+@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 3))
 def test_nothing_of_a_pass_outlives_its_sums(name: str) -> None:
     """Neither in a circle that waits for the collector nor in what is captured."""
     model, batch = (CASES | OPERATIONS)[name].make(torch.float32, 6, seed=1)
@@ -504,6 +512,7 @@ def test_nothing_of_a_pass_outlives_its_sums(name: str) -> None:
             assert not any(isinstance(leaf, Tensor) for step, _ in calls for leaf in tree_leaves(step.values))
 
 
+@pytest.mark.slow
 def test_a_number_in_a_tensor_is_followed_where_it_changes_in_place() -> None:
     for weight in (torch.tensor(1.0), torch.ones(1)):
 
@@ -609,7 +618,7 @@ def test_a_recording_that_fails_is_said_and_all_goes_on(monkeypatch: pytest.Monk
 NOT_CAPTURED = {"packed lstm", "bag of embeddings, maxima", "LSTM of the tutorial"}
 
 
-@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 12))
+@pytest.mark.parametrize("name", some(CASES | OPERATIONS, 8))
 def test_a_layer_or_operation_is_captured_to_the_bit(name: str) -> None:
     model, batch = (CASES | OPERATIONS)[name].make(torch.float32, 6, seed=1)
     check_captured(name, model, cases_loss, batch)
@@ -803,6 +812,7 @@ def test_shapes_have_recordings_of_their_own() -> None:
     assert engine._captures._done
 
 
+@pytest.mark.slow
 def test_no_more_than_some_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture, "_MOST", 3)
     engine = Engine(network(), loss, CAPTURE)
@@ -905,13 +915,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Dice:
     return generator
 
 
-@pytest.mark.parametrize("name", ["linear", "embedding", "layer norm", "conv2d", "tied embedding"])
+@pytest.mark.parametrize("name", some(["linear", "embedding", "layer norm", "conv2d", "tied embedding"], 2))
 def test_a_graph_on_memory_of_its_own(name: str, device: Dice) -> None:
     del device
     model, batch = CASES[name].make(torch.float32, 6)
     check_captured(name, model, cases_loss, batch)
 
 
+@pytest.mark.slow
 def test_sums_of_a_graph_are_in_memory_of_their_own(device: Dice) -> None:
     del device
     engine = Engine(network(), loss, CAPTURE)
@@ -966,6 +977,7 @@ def _problem() -> tuple[nn.Module, tuple[Tensor, Tensor], Any]:
     return model, (x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()), plan
 
 
+@pytest.mark.slow
 def test_a_run_is_the_run_without_but_for_rounding() -> None:
     found = []
     for settings in (CAPTURE, EngineSettings()):

@@ -107,7 +107,7 @@ def check(model: nn.Module, seed: int) -> set[int]:
     return got
 
 
-@pytest.mark.parametrize("send", some(WAYS, 2), ids=lambda send: send.__name__.strip("_"))
+@pytest.mark.parametrize("send", some(WAYS, 1), ids=lambda send: send.__name__.strip("_"))
 def test_a_switch_is_exact_whatever_an_expert_gets(send: Send) -> None:
     got = set[int]()
     for seed in range(3):

@@ -66,7 +66,7 @@ HONEST = [cloud, last_one, counted_from_one, moved_and_turned, by_index_select, 
 
 
 @pytest.mark.parametrize("program", HONEST)
-@pytest.mark.parametrize("rows", some([1, 2, 3, 4, 7, 12], 3))
+@pytest.mark.parametrize("rows", some([1, 2, 3, 4, 7, 12], 2))
 def test_own_rows_of_a_folded_list_are_exact(program: Callable[..., Tensor], rows: int) -> None:
     torch.manual_seed(rows)
     model = nn.Linear(D, D)
@@ -122,7 +122,7 @@ HOSTILE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("rows", [2, 5, 12])
+@pytest.mark.parametrize("rows", some([5, 2, 12], 1))
 def test_rows_by_place_or_of_others_are_refused(name: str, rows: int) -> None:
     torch.manual_seed(1)
 
@@ -152,7 +152,7 @@ BY_NUMBER: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", BY_NUMBER)
-@pytest.mark.parametrize("rows", [2, 3, 6, 7])
+@pytest.mark.parametrize("rows", some([2, 3, 6, 7], 2))
 def test_rows_by_how_many_examples_there_are_are_refused(name: str, rows: int) -> None:
     def loss(m: nn.Module, batch: Any) -> Tensor:
         x, last = batch

@@ -150,7 +150,7 @@ def test_a_program_that_changes_by_the_largest_batch_so_far_is_said(loss: Any, k
 @pytest.mark.parametrize(
     "settings", [EngineSettings(), EngineSettings(microbatch_size=8)], ids=["empty", "parts"]
 )
-@pytest.mark.parametrize("loss", [_calls, _ticks, _counter, _scales])
+@pytest.mark.parametrize("loss", some([_calls, _ticks, _counter, _scales], 2))
 def test_a_program_that_changes_by_how_often_it_was_called_is_said(
     loss: Any, settings: EngineSettings
 ) -> None:
@@ -341,7 +341,7 @@ def _attended(h: Tensor, of: Tensor, count: int) -> Tensor:
     return _scattered(weights / _scattered(weights, of, count)[of] * h, of, count)
 
 
-@pytest.mark.parametrize("pool", [_added, _scattered, _highest, _attended])
+@pytest.mark.parametrize("pool", some([_added, _scattered, _highest, _attended], 2))
 @pytest.mark.parametrize("whose", [_expanded, _masked, _repeated, _where])
 def test_rows_that_an_example_has_are_put_together_by_its_number(whose: Any, pool: Any) -> None:
     def loss(m: Any, b: tuple[Tensor, Tensor]) -> Tensor:

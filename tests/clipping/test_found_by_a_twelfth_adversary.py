@@ -147,7 +147,7 @@ COUNTS: dict[str, Callable[[], Callable[[], int]]] = {
 }
 
 
-@pytest.mark.parametrize("name", some(COUNTS, 6))
+@pytest.mark.parametrize("name", some(COUNTS, 2))
 def test_counts_that_c_objects_keep_are_said_where_a_program_becomes_another(name: str) -> None:
     """One record more in one step, or none, is one pass more, or none: 8 C at 4 rows, up to fifteen steps later."""
 

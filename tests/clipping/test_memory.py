@@ -42,6 +42,7 @@ class Greedy(nn.Module):
         return self.out(hidden)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", some(MESSAGES, 1), ids=lambda error: type(error).__name__)
 def test_out_of_memory_is_tried_again_with_half_the_examples(error: Exception) -> None:
     model = Greedy(16, error).double()

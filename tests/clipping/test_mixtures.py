@@ -4,6 +4,7 @@ few blocks that mix the rules."""
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from clipping_cases import loss
 from equality import check_equal
@@ -236,6 +237,7 @@ few_plans = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(
     plan=few_plans,
     table=st.booleans(),

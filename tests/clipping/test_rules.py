@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Using padding=.same:UserWarning"
 @pytest.mark.parametrize(
     "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=["float64", "float32"]
 )
-@pytest.mark.parametrize("name", some(CASES, 30))
+@pytest.mark.parametrize("name", some(CASES, 20))
 def test_a_rule_equals_the_reference(name: str, dtype: torch.dtype) -> None:
     for size in (6, 1):
         model, batch = CASES[name].make(dtype, size)
@@ -55,7 +55,7 @@ def test_some_rules_do_choose_between_forms() -> None:
     assert _ranks("sequence, product", torch.float32, 6) >= 2
 
 
-@pytest.mark.parametrize("name", some(CASES, 10))
+@pytest.mark.parametrize("name", some(CASES, 4))
 def test_batch_sizes_that_coincide_with_the_models_own_sizes_change_nothing(name: str) -> None:
     """One engine over many batch sizes: 3 to 6 are widths and lengths in the models, 2 divides them."""
     case = CASES[name]
@@ -180,7 +180,7 @@ def test_autocast_is_followed() -> None:
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", some(CASES, 10))
+@pytest.mark.parametrize("name", some(CASES, 6))
 def test_one_example_never_exceeds_the_clip_norm_as_stored_in_float32(name: str) -> None:
     """The sum over one example, its float32 numbers measured in float64: at most C, no rounding above."""
     for rank in range(max(1, _ranks(name, torch.float32, 6))):

@@ -113,6 +113,7 @@ def test_every_kind_of_model_and_plan(name: str, kind: str, wide: bool, size: in
     check(size, name, kind, wide=wide, within=600)
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_training() -> None:
     """The comparison above can fail."""
     (outcome,), _ = run_ranks("trained", 1, seed=4)

@@ -91,7 +91,8 @@ def test_without_a_mistake_there_is_no_error() -> None:
     assert [outcome.value[0][0] for outcome in outcomes] == ["", ""], outcomes
 
 
-@pytest.mark.parametrize("mistake", some(GONE, 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", GONE)
 def test_a_rank_that_is_gone_ends_the_others(mistake: str) -> None:
     outcomes, seconds = run_ranks("mistaken", 2, mistake=mistake)
     assert re.search(GONE[mistake], f"{outcomes[0].error} {outcomes[0].message}"), outcomes
@@ -105,6 +106,7 @@ def test_a_rank_that_is_gone_ends_the_others(mistake: str) -> None:
     assert outcomes[1].gone or re.search(said[mistake], outcomes[1].message), outcomes
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_not_waited_for_longer_than_said() -> None:
     outcomes, seconds = run_ranks("mistaken", 3, started=2, mistake="a rank that never comes")
     for outcome in outcomes:

@@ -101,6 +101,7 @@ def test_secure_streams_go_on_where_they_were(tmp_path: Path) -> None:
     assert len(last) == 7
 
 
+@pytest.mark.slow
 def test_ranks_that_start_again_do_not_find_addresses_of_the_dead() -> None:
     """``torchrun`` keeps its store. In the second life rank 1 comes first, and finds what rank 0 wrote in the first."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -68,6 +68,7 @@ def test_one_world_has_two_trainings_at_once() -> None:
                 np.testing.assert_allclose(found["weights"][weight], value, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_empty_shares_and_empty_batches() -> None:
     """Ranks without a row gather and sum for those that have one."""
     check(4, "CNN", "constant", batch=1.0, shard="all")

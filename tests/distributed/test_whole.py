@@ -54,7 +54,7 @@ def test_noise_that_is_three_percent_off_would_be_seen(scale: float, shard: str)
             ({"what": "rank"}, (RANKS_PASS,)),
             ({"what": "attribute"}, (RANKS_PASS,)),
         ],
-        3,
+        2,
     ),
     ids=str,
 )

@@ -99,7 +99,7 @@ def _attempt(write: Callable[[Path], None], folder: Path) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__[6:])
+@pytest.mark.parametrize("write", some(WRITERS, 3), ids=lambda write: write.__name__[6:])
 @pytest.mark.parametrize(
     "code", some([errno.ENOSPC, errno.EROFS, errno.EACCES], 1), ids=lambda code: errno.errorcode[code]
 )

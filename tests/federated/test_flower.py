@@ -126,7 +126,8 @@ def long_plan(rounds: int = 20, clip: float = 0.5) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("placement", "rounds"), [(Placement.CENTRAL, 20), (Placement.DISTRIBUTED, 6), (Placement.LOCAL, 6)]
+    ("placement", "rounds"),
+    some([(Placement.CENTRAL, 20), (Placement.DISTRIBUTED, 6), (Placement.LOCAL, 6)], 1),
 )
 def test_rounds_give_the_weights_of_the_simulator(tmp_path: Path, placement: Placement, rounds: int) -> None:
     plan = long_plan(rounds)
@@ -156,6 +157,7 @@ def test_a_silent_node_is_its_members_missing_and_nothing_else(tmp_path: Path, p
     assert [d.report.missing for d in deliveries] == [len(away[n + 1]) for n in range(6)]
 
 
+@pytest.mark.slow
 def test_a_node_that_stays_silent_is_waited_for_once(tmp_path: Path) -> None:
     grid = grid_of(tmp_path)
     gone = itertools.count()
@@ -166,6 +168,7 @@ def test_a_node_that_stays_silent_is_waited_for_once(tmp_path: Path) -> None:
     assert sum(d.unhosted for d in deliveries) > 0
 
 
+@pytest.mark.slow
 def test_empty_cohorts_and_cohorts_without_a_node_release_noise(tmp_path: Path) -> None:
     plan = make_plan([1.0] * 4, [0.5] * 4, cohort=0.02)
     outcome, deliveries = deploy(grid_of(tmp_path), plan)
@@ -284,7 +287,7 @@ BAD: Mapping[Callable[[RecordDict], RecordDict], Verdict] = {
 }
 
 
-@pytest.mark.parametrize("bad", some(BAD, 4), ids=lambda bad: bad.__name__)
+@pytest.mark.parametrize("bad", some(BAD, 2), ids=lambda bad: bad.__name__)
 def test_what_a_bad_node_sends_is_counted_and_is_a_missing_reply(
     tmp_path: Path, bad: Callable[[RecordDict], RecordDict]
 ) -> None:
@@ -317,7 +320,7 @@ def test_a_million_times_the_norm_enters_clipped(tmp_path: Path) -> None:
     assert sum(d.report.verdicts.get(Verdict.RECLIPPED, 0) for d in deliveries) > 0
 
 
-@pytest.mark.parametrize("placement", [Placement.DISTRIBUTED, Placement.LOCAL])
+@pytest.mark.parametrize("placement", some([Placement.DISTRIBUTED, Placement.LOCAL], 1))
 def test_a_million_times_the_norm_is_refused_where_replies_carry_noise(
     tmp_path: Path, placement: Placement
 ) -> None:

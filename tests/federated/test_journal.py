@@ -139,7 +139,7 @@ def killed_when_named(folder: Path) -> Callable[[Path], None]:
     return sync
 
 
-@pytest.mark.parametrize("placement", list(Placement))
+@pytest.mark.parametrize("placement", some(list(Placement), 1))
 @pytest.mark.parametrize("moment", ["before", "written", "renamed", "after"])
 def test_killed_while_the_journal_is_written(
     placement: Placement, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from often import some
 from torch import nn
 
 from decrescendo.accounting.budget import Unit
@@ -75,8 +76,8 @@ def one_by_one(
     return server.finish()
 
 
-@pytest.mark.parametrize("population", POPULATIONS)
-@pytest.mark.parametrize("local", LOCAL)
+@pytest.mark.parametrize("population", some(POPULATIONS, 2))
+@pytest.mark.parametrize("local", some(LOCAL, 2))
 @pytest.mark.parametrize("placement", list(Placement))
 def test_simulation_is_the_server_fed_one_by_one(population: str, local: str, placement: Placement) -> None:
     clients = POPULATIONS[population]()

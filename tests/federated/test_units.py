@@ -49,6 +49,7 @@ def test_one_client_is_the_plan_and_all_drawn_is_a_gaussian() -> None:
     assert truth * (1 - 1e-4) <= whole <= truth * 1.02
 
 
+@pytest.mark.slow
 def test_it_grows_with_the_group_and_when_clients_stay() -> None:
     ledger = Ledger.of([2.0] * 20, 0.05)
     one, three, stays = (

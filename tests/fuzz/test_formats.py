@@ -26,7 +26,7 @@ def test_every_seed_is_accepted(name: str) -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_any_change_is_read_or_refused_clearly(name: str) -> None:
     @settings(
-        max_examples=EXAMPLES.get(name, 20),
+        max_examples=EXAMPLES.get(name, 8),
         deadline=None,
         database=None,
         suppress_health_check=[HealthCheck.too_slow],

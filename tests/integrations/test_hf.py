@@ -460,6 +460,7 @@ def test_a_batchs_own_loss_and_early_stopping_are_refused(tmp_path: Path) -> Non
         trainer.follow(PLAN, seed=3)
 
 
+@pytest.mark.slow
 def test_a_training_has_one_plan_and_one_life(tmp_path: Path) -> None:
     trainer = classifier(tmp_path)
     for use in (trainer.train, trainer.get_train_dataloader):

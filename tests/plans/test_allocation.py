@@ -311,6 +311,7 @@ def drawn(seed: int, most: int, rarest: float = 1e-3) -> tuple[dc.Plan, np.ndarr
 TOLERANCE = 5e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "epsilon"), some([(1e-3, 0.2), (0.1, 0.2), (0.5, 1.0)], 1))
 def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float) -> None:
     """Tables may reach up to mu = 12 for runs whose mu is a hundredth of that; a warning would be an error here."""
@@ -329,6 +330,7 @@ def test_prices_far_beyond_a_budget_do_not_overflow(rate: float, epsilon: float)
     assert max(prices.log_deltas(np.full(20, math.log(11.0)))) == 0.0  # all is lost, and the table says so
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", some(range(2), 1))  # two hundred more: below, slow
 def test_never_worse_than_the_usual_schedules(seed: int) -> None:
     plan, influence, rho = drawn(seed, most=8, rarest=0.02)  # accounting of rare records is slow

@@ -45,6 +45,7 @@ def by_force(a: np.ndarray, price: float, total: float) -> float:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("steps", "price", "total"),
     some([(2, 0.5, 0.3), (3, 2.0, 1.2), (4, 8.0, 0.2), (5, 0.01, 3.0), (3, 30.0, 2.9), (4, 0.5, 3.9)], 2),

@@ -48,6 +48,7 @@ def test_every_record_takes_part_at_the_declared_rate(records: int, batch: float
     assert mean_p_value(present, sampling.sample_rate) > 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", some([0.97, 1.03], 1))
 def test_a_rate_three_percent_off_is_seen(factor: float) -> None:
     present = presence(PoissonSampling(400, 8.0 * factor), 20_000, seed=2)
@@ -64,6 +65,7 @@ def test_batch_sizes_are_binomial_the_empty_ones_included() -> None:
     assert stats.chisquare(seen, expected).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_records_are_independent_of_each_other_and_over_steps() -> None:
     """Batches of a fixed size would give a correlation of -1/19 between records: seen at once."""
     records, steps = 20, 20_000

@@ -141,6 +141,7 @@ class TestSampling:
     def test_bins_are_even_and_independent(self) -> None:
         assert min(self.p_values(allocated).values()) > 1e-4
 
+    @pytest.mark.slow
     def test_a_shuffled_list_one_that_leans_and_one_that_repeats_are_seen(self) -> None:
         found = self.p_values(shuffled)
         assert found["even"] > 1e-4  # each place is as likely as another
@@ -159,6 +160,7 @@ class TestSampling:
 
         assert self.p_values(repeating)["epochs"] < 1e-12
 
+    @pytest.mark.slow
     def test_secure_bins_are_even_and_independent(self) -> None:
         stream = SecureStream(bytes(range(32)))
         assert (
@@ -166,7 +168,7 @@ class TestSampling:
             > 1e-4
         )
 
-    @pytest.mark.parametrize("secure", [False, True])
+    @pytest.mark.parametrize("secure", some([False, True], 1))
     def test_a_cap_keeps_an_even_choice(self, secure: bool) -> None:
         """Three records, two batches of at most one: every outcome as often as by hand."""
         rng = SecureStream(bytes(range(32))) if secure else np.random.default_rng(5)
@@ -465,7 +467,7 @@ class TestTraining:
                 loss(model, (rows[0][drawn], rows[1][drawn])).sum().backward()
                 torch.testing.assert_close(means[EACH * epoch + step], model.weight.grad / (ROWS / EACH))  # type: ignore[operator]
 
-    @pytest.mark.parametrize("seed", [7, Secure()])
+    @pytest.mark.parametrize("seed", some([7, Secure()], 1))
     def test_every_row_takes_part_once_an_epoch_whenever_the_run_was_killed(
         self, seed: int | Secure, tmp_path: Path
     ) -> None:
@@ -484,6 +486,7 @@ class TestTraining:
         assert cut == batches_of(None, 7, cap=6)
         assert max(map(len, cut)) == 6
 
+    @pytest.mark.slow
     def test_a_later_iterator_goes_on_in_the_midst_of_an_epoch(self) -> None:
         trainer, _ = trainer_of(once())
         whole, _ = trainer_of(once())
@@ -502,7 +505,7 @@ class TestTraining:
                 break
         return found
 
-    @pytest.mark.parametrize(("every", "stop"), some([(2, 3), (2, 6), (5, 10), (4, 7)], 2))
+    @pytest.mark.parametrize(("every", "stop"), some([(2, 3), (2, 6), (5, 10), (4, 7)], 1))
     def test_killed_and_resumed_it_is_the_same_run(self, every: int, stop: int, tmp_path: Path) -> None:
         def life(folder: str, stop: int | None) -> tuple[nn.Module, Run | None]:
             trainer, model = trainer_of(

@@ -104,6 +104,7 @@ def worst(found: torch.Tensor) -> float:
     return max(*rows, *passes)
 
 
+@pytest.mark.slow
 def test_masks_of_rows_and_passes_are_independent_and_what_is_shared_would_be_seen() -> None:
     """Neighbouring seeds too. 7,140 pairs of rows: 5.5 deviations are passed by chance once in some thousand seeds."""
     found = masks([5, 6, 7], rows=40)

@@ -237,6 +237,7 @@ def _start(path: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_runs_at_the_same_time_never_overspend(path: Path) -> None:
     """Two hundred that want a quarter each of a budget of two and a bit, over several connections at once."""
     make(path, 2.1, 1e-3).close()

@@ -21,8 +21,8 @@ from beartype import BeartypeConf, beartype
 # PEP 484's numeric tower: an int is welcome where a float is asked for.
 checker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
-# In so many tests of one file at most: there are files of a thousand short tests, and then checks are a fifth of them.
-MOST = 6
+# In so many tests of one file: there are files of a thousand short tests, and then checks are a fifth of them.
+MOST = 1
 
 # Functions that were called since `next_test`, with the code that checks their next call and in how many tests of this
 # file it did; and those whose calls are no longer checked.

@@ -256,6 +256,7 @@ def test_nothing_granted_is_a_run_of_no_steps(data: Pair, tmp_path: Path) -> Non
     assert Run.load(tmp_path / "run").steps == 0
 
 
+@pytest.mark.slow
 def test_two_trainings_may_share_one_budget(data: Pair) -> None:
     alone = renyi()
     fits = sum(bool(alone.request(Release(0.2, 1.5))) for _ in range(1000))

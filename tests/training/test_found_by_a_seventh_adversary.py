@@ -66,6 +66,7 @@ def all_batches(trainer: Trainer, data: Any) -> Iterator[Any]:
 class TestLostBatches:
     """Drawn, and never seen by the loop: no memory on the device, an interruption."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("number", some([0, 1, 2, 3], 1))
     def test_each_record_is_still_in_one_batch_of_an_epoch(self, losing: list[int], number: int) -> None:
         """The last batch of an epoch came from another epoch: of 40 records 9 took part twice, under a guarantee for

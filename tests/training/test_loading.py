@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from often import some
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
@@ -64,7 +65,7 @@ def same(one: Any, two: Any) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-@pytest.mark.parametrize("collate_fn", [None, shifted], ids=["default", "drawing"])
+@pytest.mark.parametrize("collate_fn", some([None, shifted], 1), ids=["default", "drawing"])
 def test_batches_and_transforms_do_not_depend_on_the_workers(data: Pair, collate_fn: Any) -> None:
     alone = drawn(Noisy(data), collate_fn=collate_fn)
     for workers in (1, 2):
@@ -102,6 +103,7 @@ def test_a_row_is_a_function_of_its_example_and_the_steps_key_alone(chosen: set[
     assert not torch.isclose(others[0], inputs).any()
 
 
+@pytest.mark.slow
 def test_transforms_are_spread_as_their_law_says(data: Pair) -> None:
     """Numbers that begin anew for every example follow no pattern: uniform, and uncorrelated between examples."""
     items = [None] * 4000

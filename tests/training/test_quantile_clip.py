@@ -109,6 +109,7 @@ def counts(noise: float, trials: int) -> np.ndarray:
     return np.array(found) / (2.0 * 0.7 / 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trials", "share"), [(2_000, 0.9), pytest.param(20_000, 0.97, marks=pytest.mark.slow)]
 )

@@ -40,6 +40,7 @@ def performed(monkeypatch: pytest.MonkeyPatch) -> list[Spec]:
     return specs
 
 
+@pytest.mark.slow
 def test_public_data_are_searched_and_the_command_is_in_the_file(
     invoke: Invoke, performed: list[Spec], tmp_path: Path
 ) -> None:

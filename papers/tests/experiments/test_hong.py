@@ -198,6 +198,7 @@ def test_the_page_says_where_the_claim_holds(bench: Bench) -> None:
     assert all("< 0.0001" in row for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", some(range(3), 1))
 def test_no_word_of_the_page_hangs_on_the_last_digit(bench: Bench, seed: int) -> None:
     """Another processor adds in another order: losses, accuracies and influences differ by a few units."""
@@ -251,6 +252,7 @@ def test_a_curve_on_its_points_is_not_refuted_nor_one_of_one_seed() -> None:
     assert refuted(Influence(10, PLACES, off_by(8.0).slopes[:1]), EXACT) is None
 
 
+@pytest.mark.slow
 def test_alarms_of_the_curve_are_no_more_than_the_level() -> None:
     dice = np.random.default_rng(0)
     alarms = [
@@ -268,6 +270,7 @@ def test_how_far_a_shape_is_refuted(off: int, cases: int, words: str) -> None:
     assert how_far(off, cases) == words
 
 
+@pytest.mark.slow
 def test_no_difference_is_not_called_one(bench: Bench) -> None:
     said = bullets(hong_page(bench.reproduce(lambda spec: 0.0)))
     assert "cannot be seen here" in said["Exponential noise beats uniform noise"]
@@ -279,6 +282,7 @@ def test_one_sided_differences_are_called_by_their_name(bench: Bench) -> None:
     assert "significantly worse in 9" in said["The shape alone"]
 
 
+@pytest.mark.slow
 def test_the_trend_is_the_slope_for_each_doubling(bench: Bench) -> None:
     cases = compared(bench.reproduce(lambda spec: spec.rows / 1000))
     of = sized(cases, "mnist35-pca")

@@ -139,6 +139,7 @@ def test_branches_are_trainings_from_the_start_to_the_last_bit(batch: float, opt
         )
 
 
+@pytest.mark.slow
 def test_without_noise_at_a_step_the_later_noise_is_the_same() -> None:
     given = dataclasses.replace(course(), build=lambda seed: without_dropout(network(seed)))
     (slope,) = measure(given, [4], seed=1).slopes
@@ -279,6 +280,7 @@ def test_an_exact_exponential_is_found(rate: float, last: float, steps: int, poi
     assert fit.gain() == pytest.approx(value / (steps * q.sum()), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_interval_of_the_rate_covers_it() -> None:
     """Two hundred made-up studies of five seeds, whose steps share a part of their error."""
     generator, at = np.random.default_rng(0), (1, 37, 65, 84, 96, 100)

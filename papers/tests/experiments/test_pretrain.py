@@ -125,6 +125,7 @@ def test_a_run_begins_with_the_weights_and_is_repeatable(
     assert perform(moved).metrics == first.metrics
 
 
+@pytest.mark.slow
 def test_the_guarantee_and_the_noise_are_those_without_a_start() -> None:
     plain, started = perform(spec()), perform(spec(start="same"))
     for name in ("certified", "claimed", "clt", "noise_multiplier", "clip_norm"):

@@ -79,6 +79,7 @@ class TestSearch:
         assert values(more)[:5] == values(few)
         assert len(performed) == 12
 
+    @pytest.mark.slow
     def test_optuna_learns_from_the_scores(self, tmp_path: Path) -> None:
         """The same sampler told other scores asks for other trials, once its random beginning is over."""
 
