@@ -209,7 +209,7 @@ def test_the_engine_works_as_the_task_says_or_an_option(
     assert seen == [expected]
 
 
-@pytest.mark.parametrize("command", some(["audit", "tune"], 1))
+@pytest.mark.parametrize("command", some(["audit", "tune", "one canary"], 1))
 def test_audits_and_trials_have_the_engine_of_the_private_task(
     invoke: Invoke, plan_file: Path, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,6 +228,9 @@ def test_audits_and_trials_have_the_engine_of_the_private_task(
     monkeypatch.setattr(Engine, "__init__", noted)
     if command == "audit":
         result = invoke("audit", "digits", "--plan", plan_file, "--seed", 1)
+    elif command == "one canary":
+        few = ["--attack", "one-canary", "--runs", 8, "--epsilon", 4, "--steps", 2]
+        result = invoke("audit", "digits", *few, "--seed", 1)
     else:
         on = ["--on", "decrescendo.training.digits:others", "--trials", 1, "--out", tmp_path / "found.json"]
         result = invoke("tune", "digits", "--epsilon", 8, *on)

@@ -13,7 +13,7 @@ from decrescendo.accounting import Budget, Unit
 from decrescendo.audit.probe import Probed, probe_loss
 from decrescendo.audit.watch import watch
 from decrescendo.base.rng import Secure
-from decrescendo.clipping import Batch, Loss
+from decrescendo.clipping import Batch, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, RandomAllocation, Schedule, calibrate
@@ -38,6 +38,7 @@ class Attack:
         loss: one loss an example.
         evidence: from the watched noisy sums of a run and its plan to a number, larger if the record is present.
         learning_rate: of the SGD that trains on the way.
+        settings: of the clipping engine; those of the training that is attacked, whose ``gamma`` is another mechanism.
         follow: for a training whose clip norm follows the gradients: from the plan to what is trained with. The plan
             that ``evidence`` is given then has the clip norms that were used, which such a training publishes.
 
@@ -58,6 +59,7 @@ class Attack:
     loss: Loss
     evidence: Callable[[Sums, Plan], float]
     learning_rate: float = 0.1
+    settings: EngineSettings | None = None
     follow: Callable[[Plan], QuantileClip] | None = None
 
     def __post_init__(self) -> None:
@@ -85,7 +87,7 @@ class Attack:
 
         watch(optimizer, watched, plan, look)
         given = plan if self.follow is None else self.follow(plan)
-        trainer = Trainer(model, self.loss, given, optimizer, seed=seed)
+        trainer = Trainer(model, self.loss, given, optimizer, seed=seed, settings=self.settings)
         data = self.data if present else map_rows(lambda leaf: leaf[:-away], self.data)
         size = self.plan.sampling.dataset_size
         # Everybody has one row, but for the person who has the last ones.

@@ -166,7 +166,7 @@ def _audit(
             return task.fresh(0)
 
     if attack is options.AttackName.ONE_CANARY:
-        made = attacks.one_canary(plan, data, build, loss, learning_rate=rate)
+        made = attacks.one_canary(plan, data, build, loss, learning_rate=rate, settings=engine)
         return many_runs(made, runs=runs, seed=seed, confidence=confidence)
     return one_run(
         build(), loss, data, plan, lambda model: make_optimizer(model, optimizer, rate),

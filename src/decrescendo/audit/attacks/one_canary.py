@@ -8,12 +8,18 @@ from torch import nn
 from decrescendo.audit.attack import Attack, Sums
 from decrescendo.audit.likelihood import participation_evidence
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries
-from decrescendo.clipping import Loss
+from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.plans.plan import Plan
 
 
 def one_canary(
-    plan: Plan, data: object, build: Callable[[], nn.Module], loss: Loss, *, learning_rate: float = 0.1
+    plan: Plan,
+    data: object,
+    build: Callable[[], nn.Module],
+    loss: Loss,
+    *,
+    learning_rate: float = 0.1,
+    settings: EngineSettings | None = None,
 ) -> Attack:
     """The last row becomes a canary, or is left away; all others are trained on as they are.
 
@@ -25,6 +31,7 @@ def one_canary(
         build: a fresh model.
         loss: one loss an example.
         learning_rate: of SGD.
+        settings: of the clipping engine.
 
     >>> from decrescendo.audit import many_runs
     >>> import decrescendo as dc
@@ -46,5 +53,12 @@ def one_canary(
         return float(sum(participation_evidence(x, p, z, rows)[0] for x, p, z in steps))
 
     return Attack(
-        "one canary", plan, canary, lambda: Probed(build(), 1), probed_loss(loss), evidence, learning_rate
+        "one canary",
+        plan,
+        canary,
+        lambda: Probed(build(), 1),
+        probed_loss(loss),
+        evidence,
+        learning_rate,
+        settings,
     )
