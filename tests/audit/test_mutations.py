@@ -255,3 +255,8 @@ class TestCanaries:
     def test_canaries_take_the_places_of_some_rows_not_of_all(self, count: int) -> None:
         with pytest.raises(InvalidValue, match="fewer than the 2000 rows"):
             with_canaries(DATA, torch.ones(count, dtype=torch.bool), 1.0)
+
+    def test_examples_of_several_shapes_are_refused_in_words(self) -> None:
+        texts = [(torch.arange(2 + at % 3), torch.tensor(0)) for at in range(10)]
+        with pytest.raises(InvalidValue, match=r"must all have one shape.*Pad them"):
+            with_canaries(texts, torch.ones(4, dtype=torch.bool), 1.0)

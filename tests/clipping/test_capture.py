@@ -4,11 +4,13 @@ import gc
 import inspect
 import os
 import random
+import threading
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 import decrescendo as dc
 from decrescendo.clipping import ClippedSum, Engine, EngineSettings, Reference, capture
 from decrescendo.clipping.batches import count_rows, map_rows
+from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.proof.called import ours
 from decrescendo.clipping.recording import Recorder
 from decrescendo.clipping.rules import segments
@@ -367,6 +370,49 @@ def in_a_global_name() -> tuple[Any, Callable[[float], None]]:
     return lambda model, batch: _WEIGHT * loss(model, batch), change
 
 
+def in_other_memory() -> tuple[Any, Callable[[float], None]]:
+    weight = torch.ones(())
+
+    def change(value: float) -> None:
+        weight.data = torch.tensor(value)
+
+    return lambda model, batch: weight * loss(model, batch), change
+
+
+def in_other_memory_of_another_model() -> tuple[Any, Callable[[float], None]]:
+    """As of a teacher that is put in place of the one before."""
+    other = nn.Linear(1, 1, bias=False).requires_grad_(False)
+
+    def change(value: float) -> None:
+        other.weight.data = torch.full((1, 1), value)
+
+    change(1.0)
+    return lambda model, batch: other(torch.ones(1, 1)).sum() * loss(model, batch), change
+
+
+def in_strides() -> tuple[Any, Callable[[float], None]]:
+    weight = torch.tensor([[1.0, 0.1], [1.0, 1.0]])
+    return lambda model, batch: weight[0].prod() * loss(model, batch), lambda _: weight.t_()
+
+
+def in_a_module_by_its_function() -> tuple[Any, Callable[[float], None]]:
+    module = ModuleType("own")
+    module.__file__ = __file__
+    exec(compile("WEIGHT = 1.0\ndef weight():\n return WEIGHT\n", __file__, "exec"), vars(module))
+    return (
+        lambda model, batch: cast("Any", module).weight() * loss(model, batch),
+        lambda value: setattr(module, "WEIGHT", value),
+    )
+
+
+def in_a_local_of_a_thread() -> tuple[Any, Callable[[float], None]]:
+    local = threading.local()
+    local.weight = 1.0
+    return lambda model, batch: local.weight * loss(model, batch), lambda value: setattr(
+        local, "weight", value
+    )
+
+
 @pytest.mark.parametrize(
     "where",
     some(
@@ -378,8 +424,13 @@ def in_a_global_name() -> tuple[Any, Callable[[float], None]]:
             in_a_function,
             in_an_attribute_of_a_number,
             in_a_global_name,
+            in_other_memory,
+            in_other_memory_of_another_model,
+            in_strides,
+            in_a_module_by_its_function,
+            in_a_local_of_a_thread,
         ],
-        2,
+        4,
     ),
 )
 def test_what_changes_once_is_followed_wherever_it_is_kept(where: Any) -> None:
@@ -394,6 +445,63 @@ def test_what_changes_once_is_followed_wherever_it_is_kept(where: Any) -> None:
         near(engine.clipped_sum(batch, 1e6), plain.clipped_sum(batch, 1e6))
     assert engine._captures._done > done > 0
     assert engine.assumptions == plain.assumptions
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_a_hook_that_comes_between_steps_is_followed(*, everywhere: bool) -> None:
+    def hook(module: nn.Module, given: Any, made: Tensor) -> Tensor:
+        return 3 * made if isinstance(module, nn.Linear) else made
+
+    models = [network(), network()]
+    engine, plain = Engine(models[0], loss, CAPTURE), Engine(models[1], loss)
+    handles = []
+    warnings.simplefilter("ignore" if everywhere else "error")  # the last is a warning: captures are given up
+    try:
+        for step in range(14):
+            if step == 9:
+                done = engine._captures._done
+                handles = (
+                    [nn.modules.module.register_module_forward_hook(hook)]
+                    if everywhere
+                    else [
+                        next(m for m in model.modules() if isinstance(m, nn.Linear)).register_forward_hook(
+                            hook
+                        )
+                        for model in models
+                    ]
+                )
+            near(engine.clipped_sum(rows(8, step), 1e6), plain.clipped_sum(rows(8, step), 1e6))
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert done > 0
+
+
+@pytest.mark.parametrize(
+    ("reads", "said"),
+    [
+        (lambda model, weight: float(str(weight)[7:-1]), "__repr__|repr"),
+        (lambda model, weight: next(model.parameters()).grad.mean(), "lies in .grad"),
+    ],
+    ids=["a text", "a gradient"],
+)
+def test_what_no_operation_would_read_again_is_not_captured(reads: Any, said: str) -> None:
+    model, weight = network(), torch.tensor(2.0)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    engine = Engine(model, lambda m, batch: reads(m, weight) * loss(m, batch), CAPTURE)
+    with pytest.warns(UserWarning, match=f"no pass is captured from here on: .*({said})"):  # noqa: PT031
+        for step in range(4):
+            engine.clipped_sum(rows(8, step), 1.0)
+
+
+def test_batches_are_filled_up_after_captures_were_given_up_too() -> None:
+    """A resumed run does not know that they were, and is to draw the same masks."""
+    engine = Engine(network(), loss, CAPTURE)
+    before = engine._captures.count(37, None, Inventory.of(engine._model), rows(37, 0))
+    with pytest.warns(UserWarning, match="no pass is captured"):
+        engine._captures._stop("a test")
+    assert engine._captures.count(37, None, Inventory.of(engine._model), rows(37, 0)) == before == 38
 
 
 def test_what_changes_where_nobody_looks_is_found_by_a_pass_in_python(

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from decrescendo.clipping import Batch, Loss
-from decrescendo.clipping.batches import map_rows
+from decrescendo.clipping.batches import Ragged, map_rows
 from decrescendo.errors import InvalidValue, check_integer
 from decrescendo.training.data import rows
 
@@ -74,7 +74,7 @@ def with_canaries(data: object, included: Tensor, clip_norm: float) -> Batch:
         clip_norm: the largest C_t.
 
     Raises:
-        InvalidValue: no more rows than canaries.
+        InvalidValue: no more rows than canaries, or rows of several shapes.
 
     >>> inner, own, pull, slot = with_canaries(torch.zeros(4, 1), torch.tensor([True, False]), 2.0)
     >>> own.tolist(), pull.tolist(), slot.tolist()
@@ -88,6 +88,11 @@ def with_canaries(data: object, included: Tensor, clip_norm: float) -> Batch:
         )
     ordinary = table.count - canaries
     inner = table.take(torch.arange(table.count).numpy())
+    if isinstance(inner, Ragged):
+        raise InvalidValue(
+            "the examples of an audit must all have one shape, as canaries lie among them in one batch, got several "
+            "shapes. Pad them to one length"
+        )
     own = torch.cat([torch.ones(ordinary), torch.zeros(canaries)])
     pull = torch.cat([torch.zeros(ordinary), included.float() * STEEPNESS * clip_norm])
     slot = torch.cat([torch.zeros(ordinary, dtype=torch.long), torch.arange(canaries)])

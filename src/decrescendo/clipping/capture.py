@@ -18,7 +18,8 @@ from typing import Any, Protocol, TypeAlias, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float, Float64, Int
-from torch import Tensor
+from torch import Tensor, overrides
+from torch.nn.modules import module
 
 from decrescendo.base.rng import seeded
 from decrescendo.clipping.batches import count_rows, form_of, leaves_of, map_rows
@@ -174,6 +175,7 @@ class Captures:
     workspace: Workspace
     factors: Callable[..., Factors]
     wanted: bool
+    _fills: bool = field(init=False)
     # One pass at a time: they share their memory.
     _one_at_a_time: threading.RLock = field(default_factory=threading.RLock)
     _borrowed: Tensor | None = None
@@ -188,6 +190,9 @@ class Captures:
     _done: int = 0
     _missed: int = 0
 
+    def __post_init__(self) -> None:
+        self._fills = self.wanted
+
     @contextmanager
     def alone(self) -> Generator[None]:
         """Inside, a pass may be done again, and what it gives is used."""
@@ -200,11 +205,12 @@ class Captures:
                     self._borrowed = None
 
     def count(self, rows: int, most: int | None, held: Inventory, batch: Batch) -> int:
-        """How many rows a pass over so many is to have: where it may be done again, a number that comes often.
+        """How many rows a pass over so many is to have: where it may be done again, a number that comes often; also
+        after captures were given up, of which a resumed run knows nothing: it is to draw the same masks.
 
         ``most``: no more than these, if there are not as many.
         """
-        if not self.wanted or rows < 2:
+        if not self._fills or rows < 2:
             return rows
         if self._make is None:
             self._make = capturing_on([tensor for _, tensor in held.tensors()] + leaves_of(batch))
@@ -361,11 +367,21 @@ def _key(batch: Batch, count: int, held: Inventory) -> _Key:
             tensor.is_conj(),
             tensor.is_neg(),
             bool(tensor._backward_hooks),
+            tensor.is_leaf and tensor.grad is None,
         )
         for name, tensor in held.tensors()
     )
     wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
-    return (form_of(batch), wanted, count, held.mode, places, settings())
+    return (form_of(batch), wanted, count, held.mode, places, settings(), _everywhere())
+
+
+def _everywhere() -> tuple[int, ...]:
+    """What torch calls beside each module and each function."""
+    hooks = [
+        held for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)
+    ]
+    called = [item for held in hooks for item in cast("dict[int, object]", held).values()]
+    return tuple(map(id, [*called, *cast("Any", overrides)._get_current_function_mode_stack()]))
 
 
 def _numbers(script: Script) -> list[object]:

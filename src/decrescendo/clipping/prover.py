@@ -202,6 +202,12 @@ class Prover:
                 )
             if seen.reason:
                 raise UnsupportedModel(seen.reason)
+            if seen.constants.keys() & {
+                key_of(p.grad) for p in self._model.parameters() if p.grad is not None
+            }:
+                raise UnsupportedModel(
+                    "what lies in .grad of a parameter is read, where each step puts other memory"
+                )
             if not self._is_known(watch.script):
                 raise DoesOtherwise(CHANGES)
             allowed = labels.numbers | watch.lifted | {key_of(tensor) for _, tensor in held.tensors()}
@@ -310,7 +316,8 @@ class Prover:
                 raise UnsupportedModel(
                     "a pass must do the same for any number of examples, as otherwise each of them depends on how "
                     f"many others there are, got {next(filter(None, differences))}. Divide by a constant (the expected "
-                    "batch size), not by len(batch), and let no branch depend on it"
+                    "batch size), not by len(batch), let no branch depend on it, and no number change from call to call"
+                    " (a clock, a counter)"
                 )
             self._check_kept()
             if first.watch.looks.poisoned:

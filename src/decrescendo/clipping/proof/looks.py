@@ -186,7 +186,7 @@ class Looks:
                 "tensor "
                 f'operations there; or declare the line: EngineSettings(declared=("{where}",))'
             )
-        if self.before is not None and name != "__repr__":
+        if self.before is not None:
             self.refuse(f"{line()} reads numbers of a constant in Python, by {name.strip('_')}()")
         if name not in _COPIES:
             for tensor in tensors:

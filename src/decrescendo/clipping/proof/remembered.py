@@ -118,7 +118,7 @@ def numbers_of(
     the shape alone. No code of the program runs for that. ``visited``: gets what was looked at.
     """
     found: Numbers = {}
-    visited = [] if visited is None else visited
+    follows, visited = visited is not None, [] if visited is None else visited
     seen: dict[int, tuple[str, object]] = {}
     again = Counter[str]()
     own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()
@@ -132,7 +132,7 @@ def numbers_of(
             for name, module in modules:
                 names = [inner for inner in vars(module) if inner in used and not inner.startswith("__")]
                 inside = [(f"{name}.{inner}", vars(module)[inner]) for inner in names]
-                left += [(inner, item) for inner, item in inside if not isinstance(item, FunctionType)]
+                left += [(inner, item) for inner, item in inside if _is_followed(item, follows=follows)]
                 visited.append((name, module, tuple(used)))
             modules.clear()
             continue
@@ -310,6 +310,11 @@ def _beside(name: str, value: Tensor) -> Iterator[tuple[str, object]]:
         yield f"{name}.hooks", hooks or hooks is None
     if value.layout is torch.sparse_coo:
         yield f"{name}.nnz", value._nnz()
+
+
+def _is_followed(item: object, *, follows: bool) -> bool:
+    """Of what a module has: functions are of the program alone, and where it is asked what they see (`Kept`)."""
+    return not isinstance(item, FunctionType) or (follows and is_program(item.__code__.co_filename))
 
 
 def _is_plain(value: Tensor) -> bool:

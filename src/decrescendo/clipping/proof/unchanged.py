@@ -1,6 +1,7 @@
 """Whether Python still keeps for a program what it kept: quick to ask, where a pass is to be done again without it."""
 
 import operator
+import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -8,7 +9,8 @@ from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from decrescendo.clipping.proof.remembered import (
     KEYS,
@@ -22,20 +24,25 @@ from decrescendo.clipping.proof.remembered import (
     plain,
     same,
 )  # fmt: skip
+from decrescendo.clipping.proof.storage import FUNCTIONS_OFF
 from decrescendo.clipping.proof.whose import is_made_in_python, is_program, told_of
 
 # What there is in a thing, and how it is read.
 _Read: TypeAlias = Callable[[], Iterable[Any]]
+_Place: TypeAlias = tuple[object, ...] | None
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 # Bytes of an array that are compared.
-_SMALL = 8_000
+_SMALL = 100_000
+# Of what a module has by torch, dictionaries that the walk leaves aside where they are empty.
+_CALLED = tuple(name for name in vars(nn.Module()) if "_hook" in name or name == "_modules")
 
 
 class Kept:
     """All that a model and a loss reach by attributes, containers, closures and global names, as it is now.
 
     What lies at a place is compared by identity, numbers and texts by value, and small arrays and what C code keeps
-    (the state of a generator) by what they hold. Tensors are not: what is in them is read where it lies.
+    (the state of a generator) by what they hold. Tensors are not: what is in them is read where it lies, so it is
+    compared where that is (of the model's own, whose place is asked for at each pass, it is not).
 
     >>> weights = {"aux": 0.0}
     >>> kept = Kept(nn.Linear(1, 1), lambda model, x: model(x) * weights["aux"])
@@ -50,12 +57,24 @@ class Kept:
         visited: list[Visited] = []
         numbers_of(model, loss, (), visited)
         self._held: list[tuple[str, _Read, tuple[Any, ...]]] = []
+        self._tensors: list[tuple[str, Tensor, _Place]] = []
         seen: set[int] = set()
+        known = set(map(id, (*model.modules(), *model.parameters(), *model.buffers())))
         for name, value, names in visited:
             if id(value) in seen:
                 continue
             seen.add(id(value))
-            self._held += [(name, read, tuple(read())) for read in _reads(value, names)]
+            reads = _reads(value, names)
+            if isinstance(value, nn.Module):
+                reads.append(lambda value=value: _hooks_of(value))
+                if id(value) not in known:
+                    reads.append(lambda value=value: _tensors_of(value))
+            read_now = [(name, read, tuple(read())) for read in reads]
+            self._held += read_now
+            for item in (item for _, _, items in read_now for item in items):
+                if isinstance(item, Tensor) and id(item) not in known:
+                    known.add(id(item))
+                    self._tensors.append((name, item, _place(item)))
         # (It holds what it has seen, so that nothing else gets its identity.)
         self._visited = visited
 
@@ -67,7 +86,28 @@ class Kept:
                 if len(now) == len(before) and all(map(_is_same, now, before)):
                     continue
                 return plain(name)
-        return ""
+        return next((plain(name) for name, tensor, place in self._tensors if _place(tensor) != place), "")
+
+
+def _hooks_of(module: nn.Module) -> list[object]:
+    """What torch calls beside it, and the modules in it."""
+    held = vars(module)
+    return [item for name in _CALLED for item in (held.get(name) or {}).values()]
+
+
+def _tensors_of(module: nn.Module) -> list[Tensor | None]:
+    """Its own, which lie in dictionaries that the walk leaves aside."""
+    held = [vars(module).get(kind) or {} for kind in ("_parameters", "_buffers")]
+    return [tensor for own in held for tensor in own.values()]
+
+
+def _place(tensor: Tensor) -> _Place:
+    """Where a tensor lies: other memory may be put there (``.data``, ``set_``, ``resize_``)."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    with FUNCTIONS_OFF():
+        gradient = id(tensor.grad) if tensor.is_leaf else 0
+        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, gradient
 
 
 def _is_same(now: object, before: object) -> bool:
@@ -81,7 +121,7 @@ def _reads(value: object, names: tuple[str, ...]) -> list[_Read]:
         return [lambda: map(held.get, names)]
     if isinstance(value, FunctionType):
         return [_read_function(value)]
-    if isinstance(value, type):
+    if isinstance(value, (type, threading.local)):
         return [lambda: vars(value).values()]
     if isinstance(value, (np.ndarray, bytearray, array)):
         small = (
