@@ -5,6 +5,7 @@ import threading
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias, cast
 
@@ -33,6 +34,7 @@ _Place: TypeAlias = tuple[object, ...] | None
 _SEQUENCES = (list, tuple, set, frozenset, deque)
 # Bytes of an array that are compared.
 _SMALL = 100_000
+_VALUES = operator.methodcaller("values")
 # Of what a module has by torch, dictionaries that the walk leaves aside where they are empty.
 _CALLED = tuple(name for name in vars(nn.Module()) if "_hook" in name or name == "_modules")
 
@@ -66,7 +68,7 @@ class Kept:
             seen.add(id(value))
             reads = _reads(value, names)
             if isinstance(value, nn.Module):
-                reads.append(lambda value=value: _hooks_of(value))
+                reads.append(_hooks_of(value))
                 if id(value) not in known:
                     reads.append(lambda value=value: _tensors_of(value))
             read_now = [(name, read, tuple(read())) for read in reads]
@@ -89,10 +91,10 @@ class Kept:
         return next((plain(name) for name, tensor, place in self._tensors if _place(tensor) != place), "")
 
 
-def _hooks_of(module: nn.Module) -> list[object]:
-    """What torch calls beside it, and the modules in it."""
-    held = vars(module)
-    return [item for name in _CALLED for item in (held.get(name) or {}).values()]
+def _hooks_of(module: nn.Module) -> _Read:
+    """What torch calls beside it, and the modules in it. (Other dictionaries would be other attributes of it.)"""
+    held = [part for name in _CALLED if isinstance(part := vars(module).get(name), dict)]
+    return lambda: chain.from_iterable(map(_VALUES, held))
 
 
 def _tensors_of(module: nn.Module) -> list[Tensor | None]:
