@@ -22,6 +22,7 @@ from often import some
 from operation_cases import OPERATIONS
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.checkpoint import checkpoint
@@ -455,7 +456,7 @@ def test_a_hook_that_comes_between_steps_is_followed(*, everywhere: bool) -> Non
     models = [network(), network()]
     engine, plain = Engine(models[0], loss, CAPTURE), Engine(models[1], loss)
     handles = []
-    warnings.simplefilter("ignore" if everywhere else "error")  # the last is a warning: captures are given up
+    warnings.simplefilter("ignore" if everywhere else "error")  # of all modules: captures are given up
     try:
         for step in range(14):
             if step == 9:
@@ -475,6 +476,26 @@ def test_a_hook_that_comes_between_steps_is_followed(*, everywhere: bool) -> Non
         for handle in handles:
             handle.remove()
     assert done > 0
+    assert engine._captures.wanted is not everywhere
+
+
+def test_nothing_is_done_again_under_a_mode_of_all_functions() -> None:
+    """Two of them may have one address."""
+
+    class Times(TorchFunctionMode):
+        def __init__(self, factor: float) -> None:
+            super().__init__()
+            self.factor = factor
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            return made * self.factor if func is functional.cross_entropy else made
+
+    engine = Engine(network(), loss, CAPTURE)
+    with pytest.warns(UserWarning, match="mode of all functions"), Times(1.0):  # noqa: PT031
+        for step in range(6):
+            engine.clipped_sum(rows(8, step), 1.0)
+    assert engine._captures._done == 0
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float, Float64, Int
 from torch import Tensor, overrides
 from torch.nn.modules import module
+from torch.utils._device import DeviceContext
 
 from decrescendo.base.rng import seeded
 from decrescendo.clipping.batches import count_rows, form_of, leaves_of, map_rows
@@ -237,6 +238,9 @@ class Captures:
         if torch.is_autocast_enabled(next(iter(held.parameters.values())).device.type):
             self._stop("autocast is on around the pass, which keeps copies of weights. Put it into the loss")
             return None
+        if _is_called_everywhere():
+            self._stop("hooks of all modules, or a mode of all functions, are on around the pass")
+            return None
         key = _key(batch, count, held)
         if key not in self._seen:
             if len(self._seen) >= _SEEN:  # of a model that lies elsewhere in each step
@@ -372,16 +376,16 @@ def _key(batch: Batch, count: int, held: Inventory) -> _Key:
         for name, tensor in held.tensors()
     )
     wanted = tuple(leaf.requires_grad for leaf in leaves_of(batch))
-    return (form_of(batch), wanted, count, held.mode, places, settings(), _everywhere())
+    return (form_of(batch), wanted, count, held.mode, places, settings())
 
 
-def _everywhere() -> tuple[int, ...]:
-    """What torch calls beside each module and each function."""
+def _is_called_everywhere() -> bool:
+    """Whether torch calls something beside each module or each function, of which nothing is followed."""
     hooks = [
         held for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)
     ]
-    called = [item for held in hooks for item in cast("dict[int, object]", held).values()]
-    return tuple(map(id, [*called, *cast("Any", overrides)._get_current_function_mode_stack()]))
+    modes = cast("Any", overrides)._get_current_function_mode_stack()
+    return any(hooks) or any(type(mode) is not DeviceContext for mode in modes)
 
 
 def _numbers(script: Script) -> list[object]:

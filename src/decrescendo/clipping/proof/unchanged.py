@@ -25,7 +25,7 @@ from decrescendo.clipping.proof.remembered import (
     plain,
     same,
 )  # fmt: skip
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF
+from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, key_of
 from decrescendo.clipping.proof.whose import is_made_in_python, is_program, told_of
 
 # What there is in a thing, and how it is read.
@@ -108,8 +108,14 @@ def _place(tensor: Tensor) -> _Place:
     if tensor.layout is not torch.strided or tensor.is_nested:
         return None
     with FUNCTIONS_OFF():
-        gradient = id(tensor.grad) if tensor.is_leaf else 0
-        return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, gradient
+        gradient = tensor.grad if tensor.is_leaf else None
+        return (
+            tensor.data_ptr(),
+            tensor.shape,
+            tensor.stride(),
+            tensor.dtype,
+            gradient is not None and key_of(gradient),
+        )
 
 
 def _is_same(now: object, before: object) -> bool:
