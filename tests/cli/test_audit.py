@@ -114,3 +114,39 @@ def test_what_cannot_be_audited_is_refused_in_one_line(
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+TEXTS = """
+import torch
+from torch import nn
+from decrescendo.training import Task
+
+def pad(items):
+    (item,) = items
+    return torch.nn.functional.pad(torch.tensor([item]), (0, WIDTH - len(item) % WIDTH))
+
+class Mean(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 4)
+    def forward(self, ids):
+        return self.words(ids).mean((1, 2))
+
+def texts():
+    rows = [[1 + (i + j) % 8 for j in range(1 + i % 3)] for i in range(60)]
+    return Task(model=lambda seed: Mean(), loss=lambda model, ids: model(ids), data=rows, collate_fn=pad, batch=20)
+"""
+
+
+def test_a_task_of_texts_is_audited_where_they_are_padded_to_one_length(
+    invoke: Invoke, tmp_path: Path
+) -> None:
+    (tmp_path / "padded_texts.py").write_text(TEXTS.replace("WIDTH", "4"))
+    (tmp_path / "ragged_texts.py").write_text(TEXTS.replace("WIDTH", "1"))
+    asked = ["--epsilon", 4, "--delta", 1e-3, "--steps", 2, "--canaries", 20, *QUICK]
+    result = invoke("audit", "padded_texts:texts", *asked)
+    assert result.exit_code == 0, result.output
+    assert "nothing found" in result.output
+    refused = invoke("audit", "ragged_texts:texts", *asked)
+    assert refused.exit_code == 2
+    assert "Pad them to one length" in refused.output

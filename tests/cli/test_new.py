@@ -99,7 +99,7 @@ def test_a_wrong_name_lists_the_right_ones(
         "digts": "or one of digits",
         "nearby:tsk": "Did you mean nearby:task?",
         "nearby:x": "Did you mean nearby:task or nearby:other?",
-        "nearby:loss": "which wants model, batch. Did you mean nearby:task or nearby:other?",
+        "nearby:loss": "a function of (model, batch). Did you mean nearby:task or nearby:other?",
         "nearbi:task": "Did you mean nearby:task?",
     }
     for name, words in said.items():

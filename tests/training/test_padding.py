@@ -1,5 +1,7 @@
 """Rows of different lengths: padding them to the longest of a batch would let one change another's gradient."""
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,15 @@ from often import some
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+import decrescendo as dc
+from decrescendo.audit.probe import with_canaries
 from decrescendo.clipping import Engine, Reference
 from decrescendo.clipping.batches import Ragged
-from decrescendo.errors import UnsupportedModel
-from decrescendo.training import Trainer
+from decrescendo.errors import InvalidValue, UnsupportedModel
+from decrescendo.training import Task, Trainer, train_task, tuning
 from decrescendo.training.data import rows, table_of
 from decrescendo.training.examples import EXAMPLES_APART, Draw
+from decrescendo.training.space import default_space
 
 from .conftest import make_plan
 
@@ -174,3 +179,60 @@ def test_a_run_over_ragged_rows_is_the_run_over_padded_ones() -> None:
         found.append(torch.cat([w.flatten() for w in run.weights.values()]))
     torch.testing.assert_close(found[0], found[2], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1], found[2], rtol=1e-4, atol=1e-5)
+
+
+def padded_task(multiple: int = 4, **changes: Any) -> Task:
+    def score(model: nn.Module) -> dict[str, float]:
+        batch = rows(Texts((4, 6)), padded_to(8)).take(np.arange(2))
+        return {"loss": loss(model, batch).mean().item()}
+
+    made = {"rows": 8, "batch": 4, "epochs": 2, "score": score, "learning_rate": 0.5, **changes}
+    return Task(
+        model=lambda seed: Reader(), loss=loss, data=lambda: Texts(), collate_fn=padded_to(multiple), **made
+    )
+
+
+def test_a_task_of_texts_trains_as_the_loop_does() -> None:
+    plan = make_plan(rows=8, batch=4, noise=(2.0, 1.5), clip=(1.0, 0.8))
+    run = train_task(padded_task(), plan, seed=3)
+    model = Reader()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    same = dc.train(model, loss, Texts(), plan, optimizer, seed=3, collate_fn=padded_to(4))
+    assert run.assumptions == same.assumptions == (EXAMPLES_APART,)
+    assert all(torch.equal(run.weights[name], value) for name, value in same.weights.items())
+
+
+def test_a_task_of_texts_knows_its_rows() -> None:
+    task = Task(model=Reader(), loss=loss, data=Texts(), collate_fn=padded_to(4))
+    assert (task.count, task.expected_batch) == (8, 0.8)
+
+
+@pytest.mark.parametrize("public", [5, 11])
+def test_settings_for_texts_are_searched_on_texts(public: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    kept = tuning.fit
+
+    def look(*arguments: Any, **named: Any) -> Any:
+        seen.append((arguments[2], named["collate_fn"]))
+        return kept(*arguments, **named)
+
+    monkeypatch.setattr(tuning, "fit", look)
+    task, lengths = padded_task(), tuple(2 + index % 6 for index in range(public))
+    free = replace(padded_task(), data=lambda: Texts(lengths), rows=public)
+    space = default_space(task).changed({}, {"steps": 2})
+    found = tuning.tune(task, free, dc.Budget(8.0, 1e-3), space, trials=1)
+    assert math.isfinite(found.score)
+    [(data, collate)] = seen
+    # As many examples as the task has, and its noise; each padded by itself.
+    assert len(data) == 8
+    assert collate is free.collate_fn
+    assert [len(data[i]["ids"]) for i in range(8)] == [lengths[i % public] for i in range(8)]
+
+
+def test_the_audit_of_texts_wants_one_length() -> None:
+    one_length = rows(Texts(), padded_to(8))
+    inner, *_ = with_canaries(one_length, torch.tensor([True, False]), 1.0)
+    assert inner["ids"].shape == (8, 8)
+    assert torch.equal(inner["ids"][2], one_length.take(np.array([2]))["ids"][0])
+    with pytest.raises(InvalidValue, match="Pad them to one length"):
+        with_canaries(rows(Texts(), padded_to(1)), torch.tensor([True, False]), 1.0)

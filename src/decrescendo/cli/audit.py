@@ -148,19 +148,19 @@ def _audit(
 
     from decrescendo.audit import attacks, many_runs, one_run
     from decrescendo.audit.one_run import FEWEST
-    from decrescendo.training import cross_entropy, initialised, make_optimizer
+    from decrescendo.training import cross_entropy, initialised, make_optimizer, rows
 
-    rows = plan.sampling.dataset_size
+    count = plan.sampling.dataset_size
     if task is None:
         random = torch.Generator().manual_seed(0)
-        data = torch.randn(rows, FEATURES, generator=random), torch.randint(2, (rows,), generator=random)
+        data = torch.randn(count, FEATURES, generator=random), torch.randint(2, (count,), generator=random)
         rate, optimizer, loss, engine = 0.1, "sgd", cross_entropy, None
 
         def build() -> torch.nn.Module:
             return initialised(lambda: torch.nn.Linear(FEATURES, 2), 0)
     else:
-        data, rate, optimizer, loss = task.load(), task.learning_rate, task.optimizer, task.loss
-        engine = task.engine
+        data, engine = rows(task.load(), task.collate_fn), task.engine
+        rate, optimizer, loss = task.learning_rate, task.optimizer, task.loss
 
         def build() -> torch.nn.Module:
             return task.fresh(0)
@@ -170,6 +170,6 @@ def _audit(
         return many_runs(made, runs=runs, seed=seed, confidence=confidence)
     return one_run(
         build(), loss, data, plan, lambda model: make_optimizer(model, optimizer, rate),
-        canaries=max(FEWEST, min(rows // 3, 5000)) if canaries is None else canaries, seed=seed,
+        canaries=max(FEWEST, min(count // 3, 5000)) if canaries is None else canaries, seed=seed,
         confidence=confidence, settings=engine, store=store,
     )  # fmt: skip

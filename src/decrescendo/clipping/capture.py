@@ -294,9 +294,9 @@ class Captures:
             otherwise = otherwise or script.compared != now.compared or bool(now.differs(script))
             otherwise = otherwise or (captured.capture.bakes_numbers and _numbers(script) != _numbers(now))
         if made and otherwise:
+            before = f"; at most {self._done} passes of this training were done as the ones before it changed"
             self._stop(
-                f"{CHANGES}, by what it does not keep where it can be seen; up to {self._done} passes of this "
-                "training were done as before"
+                f"{CHANGES}, by what it does not keep where it can be seen{before if self._done else ''}"
             )
 
     def _capture(

@@ -96,7 +96,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return torch.allclose(one, other, rtol=1e-4, atol=1e-5 * scale, equal_nan=True)
 
 
-def rows(data: object) -> Rows:
+def rows(data: object, collate_fn: Collate | None = None) -> Rows:
     """``data`` as numbered rows.
 
     Args:
@@ -104,6 +104,7 @@ def rows(data: object) -> Rows:
             length along dimension 0; or examples by number, anything with ``len`` and ``[i]`` (a map-style
             `torch.utils.data.Dataset`, a ``datasets.Dataset``, a list of dicts, an array, the rows of a data frame),
             of which torch's ``default_collate`` makes rows; or `Rows`, which are returned as they are.
+        collate_fn: from a list of one example to a batch of one row, in place of ``default_collate``.
 
     Raises:
         InvalidType: something else.
@@ -115,7 +116,7 @@ def rows(data: object) -> Rows:
     >>> rows([{"x": 0.5, "y": 1}, {"x": 1.5, "y": 0}]).take(np.array([1]))
     {'x': tensor([1.5000], dtype=torch.float64), 'y': tensor([0])}
     """
-    found = table_of(data)
+    found = table_of(data, collate_fn)
     if isinstance(found, Rows):
         return found
     return Rows(found.count, lambda indices: found.take(Draw(indices)))

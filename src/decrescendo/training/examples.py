@@ -49,6 +49,7 @@ class Examples:
     """Items that ``collate_fn`` makes batches of, each example by itself.
 
     Attributes:
+        items: the examples, before ``collate_fn``.
         count: number of examples.
         held: the items, where they lie in memory and no code of a user's makes them.
         assumption: what is supposed of the code that makes examples; empty where there is none of a user's.
@@ -67,17 +68,17 @@ class Examples:
     """
 
     def __init__(self, items: Items, collate_fn: Collate | None) -> None:
-        self._items, self._collate = items, collate_fn
+        self.items, self._collate = items, collate_fn
         self.count = len(items)
         self.held = items if _are_held(items) else None
         self.assumption = "" if collate_fn is None and self.held is not None else EXAMPLES_APART
 
     def take(self, draw: Draw) -> Batch:
         """The batch of a draw, which is not empty."""
-        if len(self._items) != self.count:
+        if len(self.items) != self.count:
             raise InvalidValue(
                 f"data must keep their number of examples while they are drawn from, {self.count}, got "
-                f"{len(self._items)}. The plan is for the first number: change data between trainings only"
+                f"{len(self.items)}. The plan is for the first number: change data between trainings only"
             )
         with _own_numbers() as begin:
             made = [self._one(int(index), begin, draw.key) for index in draw.indices]
@@ -100,7 +101,7 @@ class Examples:
     def _one(self, index: int, begin: Callable[[int, int], None], key: int) -> Any:
         """The batch of one example; without a collator its item."""
         begin(key, index)
-        item = self._items[index]
+        item = self.items[index]
         if self._collate is None:
             _check_numbers(item)
             return item
@@ -112,6 +113,24 @@ class Examples:
                 "batches out; several views of an example are a dimension after the first"
             )
         return batch
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The first ``count`` of the items, or all of them again and again.
+
+    >>> [Repeated(["a", "b"], 3)[i] for i in range(3)]
+    ['a', 'b', 'a']
+    """
+
+    items: Items
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int, /) -> Any:
+        return self.items[index % len(self.items)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from decrescendo.errors import InvalidValue, check_real
 from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints, Stateful
+from decrescendo.training.examples import Collate
 from decrescendo.training.loop import train
 from decrescendo.training.progress import Callback, Progress
 from decrescendo.training.run import Run, cpu_weights
@@ -127,6 +128,7 @@ def train_task(
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
         lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
         checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
+        collate_fn=task.collate_fn,
     )  # fmt: skip
     if averaging:
         run = replace(run, weights=cpu_weights(tested))
@@ -157,6 +159,7 @@ def fit(
     resume: bool = False,
     progress: bool = False,
     people: object = None,
+    collate_fn: Collate | None = None,
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place on ``data`` by ``plan``, with an optimiser, a learning rate and an average by name.
 
@@ -188,6 +191,6 @@ def fit(
 
     run = train(
         model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
-        store=store, checkpoints=kept, progress=progress, people=people,
+        store=store, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
     )  # fmt: skip
     return run, model if average is None else average.module

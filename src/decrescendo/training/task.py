@@ -19,7 +19,8 @@ from torch import nn
 
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
-from decrescendo.training.data import rows
+from decrescendo.training.data import table_of
+from decrescendo.training.examples import Collate
 from decrescendo.training.held import check_model_apart
 
 # Models that functions of tasks have returned.
@@ -35,6 +36,7 @@ class Task:
         model: a module; or what builds a fresh one from a seed, see `initialised`.
         loss: from a model and a batch to one loss an example.
         data: the private rows, as `train` takes them; or a function without arguments that loads them.
+        collate_fn: from a list of one example to a batch, as `train` takes it: for text that needs padding.
         people: whose row each is, an id a row, or a function that loads them; for plans that protect people.
         rows: their number, a public fact; needed if ``data`` is a function, so that plans are made without loading.
         score: from a trained model to scores by name, on *public* data: they are printed and written into the run.
@@ -60,6 +62,7 @@ class Task:
     model: nn.Module | Callable[[int], nn.Module]
     loss: Loss
     data: Any
+    collate_fn: Collate | None = None
     rows: int | None = None
     people: Any = None
     score: Callable[[nn.Module], Mapping[str, float]] | None = None
@@ -91,7 +94,7 @@ class Task:
     @property
     def count(self) -> int:
         """Number of private rows."""
-        return rows(self.data).count if self.rows is None else self.rows
+        return table_of(self.data, self.collate_fn).count if self.rows is None else self.rows
 
     @property
     def expected_batch(self) -> float:
@@ -167,7 +170,7 @@ def find_task(name: str) -> Task:
         ) from None
     if isfunction(made) and (wanted := _wanted(made)):
         raise InvalidValue(
-            f"task must name a function without arguments, got task={name!r}, which wants {', '.join(wanted)}"
+            f"task must name a function without arguments, got task={name!r}, a function of ({', '.join(wanted)})"
             f"{_near(module, function)}"
         )
     return _as_task(made() if callable(made) else made, name)

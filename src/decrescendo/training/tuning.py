@@ -11,18 +11,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
 from torch import nn
 
 from decrescendo.accounting import Accountant, Budget, Unit, rounded
 from decrescendo.accounting.budget import check_unit
 from decrescendo.base import sealed
 from decrescendo.base.rng import Secure, Streams
-from decrescendo.clipping import Batch
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, check_integer
 from decrescendo.plans import Plan, PoissonSampling, calibrate
-from decrescendo.training.data import Rows, rows
+from decrescendo.training.data import Rows, table_of
+from decrescendo.training.examples import Examples, Repeated
 from decrescendo.training.fitting import fit
 from decrescendo.training.held import memory_of
 from decrescendo.training.run import Run, versions
@@ -172,7 +171,7 @@ def tune(
     _check_others(task, public, public.data, lie=not public.loads)
     loaded = public.load()
     _check_others(task, public, loaded, lie=True)
-    data = _as_many(rows(loaded), task.count)
+    data = _as_many(table_of(loaded, public.collate_fn), task.count)
     done: list[Trial] = []
     for number in range(trials):
         drawn = space.draw(Streams(seed).child(number).numpy("selection"))
@@ -204,7 +203,8 @@ def _check_others(task: Task, public: Task, data: object, *, lie: bool) -> None:
         private.withhold(memory_of(task.data))
         same = any(map(private.withholds, memory_of(data)))
     if not same and lie:
-        (own, all_own), (others, all_others) = data_facts(rows(task.data)), data_facts(rows(data))
+        own, all_own = data_facts(table_of(task.data, task.collate_fn))
+        others, all_others = data_facts(table_of(data, public.collate_fn))
         same = own == others and all_own and all_others
     if same:
         raise InvalidValue(
@@ -255,6 +255,7 @@ def train_with(
         task.fresh(settings.seed, data), task.loss, data, plan, seed=settings.seed if seed is None else seed,
         optimizer=settings.optimizer, learning_rate=settings.learning_rate, momentum=settings.momentum,
         lr_decay=settings.lr_decay, averaging=settings.averaging, settings=task.engine, people=people,
+        collate_fn=task.collate_fn,
     )  # fmt: skip
 
 
@@ -266,7 +267,7 @@ def machine() -> dict[str, str]:
 def _try(
     task: Task,
     public: Task,
-    data: Rows,
+    data: object,
     budget: Budget,
     settings: Settings,
     values: Mapping[str, Value],
@@ -278,7 +279,7 @@ def _try(
     except ImpossibleBudget as error:
         return Trial(values, why=str(error))
     scores: list[float] = []
-    people = np.arange(data.count) if budget.unit is Unit.PERSON else None
+    people = np.arange(task.count) if budget.unit is Unit.PERSON else None
     for seed in range(seeds):
         _, model = train_with(
             replace(public, engine=task.engine), settings.seeded(seed), plan, data, people=people
@@ -288,8 +289,7 @@ def _try(
     return Trial(values, mean) if math.isfinite(mean) else Trial(values, why="the score is not finite")
 
 
-def _as_many(table: Rows, count: int) -> Rows:
-    def take(indices: Int[np.ndarray, " batch"]) -> Batch:
-        return table.take(indices % table.count)
-
-    return Rows(count, take)
+def _as_many(table: Rows | Examples, count: int) -> Rows | Repeated:
+    if isinstance(table, Examples):
+        return Repeated(table.items, count)
+    return Rows(count, lambda indices: table.take(indices % table.count))
