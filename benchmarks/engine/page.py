@@ -19,6 +19,7 @@ from benchmarks.engine.workloads import workloads
 Report = dict[str, Any]
 OURS, NOISE = "decrescendo", "decrescendo-noise"
 CAPTURED, CAPTURED_NOISE = "decrescendo-captured", "decrescendo-captured-noise"
+HALVES = "decrescendo-halves"
 _BY_CAPTURED = (
     "Captured: `EngineSettings(capture=True)`. A proven pass is done again as the operations that it was, without the "
     "Python that started them ([how](../how-to/speed.md)); on a GPU by CUDA graphs. Plain training, and the peers, are "
@@ -27,9 +28,9 @@ _BY_CAPTURED = (
 )
 _OPENING = (
     "One step is: per-example gradients clipped to C, added up, divided by the batch size, SGD. No noise, for anybody, "
-    "so that the engines are compared; one column has our whole step, noise included. Plain training is forward, "
-    "backward of the mean loss, SGD. All have the same model, weights, batch and clip norm (near the median of the "
-    "gradient norms, so that about half of the examples are clipped). Lower is better; 1 is plain training."
+    "so that the engines are compared; columns that say so have our whole step, noise included. Plain training is "
+    "forward, backward of the mean loss, SGD. All have the same model, weights, batch and clip norm (near the median "
+    "of the gradient norms, so that about half of the examples are clipped). Lower is better; 1 is plain training."
 )
 _MARKS = (
     f"r: the model had to be rewritten for it. ≠: its clipped sum differs by more than {TOLERANCE:g} (relative, joint "
@@ -188,12 +189,14 @@ def _machine(reports: Mapping[str, Report]) -> list[str]:
 
 
 def _summary(reports: Mapping[str, Report]) -> list[str]:
-    ratios = [r["contenders"][OURS]["times plain"] for r in reports.values() if _measured(r, OURS)]
-    whole = [r["contenders"][NOISE]["times plain"] for r in reports.values() if _measured(r, NOISE)]
+    ratios, whole, graphs, both, halves = (
+        [r["contenders"][name]["times plain"] for r in reports.values() if _measured(r, name)]
+        for name in (OURS, NOISE, CAPTURED, CAPTURED_NOISE, HALVES)
+    )
     leads = [lead for lead in map(_lead, reports.values()) if lead is not None]
     memory = {
         name: [ratio for r in reports.values() if (ratio := _memory_ratio(r, name)) is not None]
-        for name in (OURS, CAPTURED)
+        for name in (OURS, CAPTURED, HALVES)
     }
     lines = []
     if ratios:
@@ -205,12 +208,6 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
         lines.append(
             f"With secure noise: {statistics.median(whole):.2f} times in the median, {max(whole):.2f} at most."
         )
-    graphs = [r["contenders"][CAPTURED]["times plain"] for r in reports.values() if _measured(r, CAPTURED)]
-    both = [
-        r["contenders"][CAPTURED_NOISE]["times plain"]
-        for r in reports.values()
-        if _measured(r, CAPTURED_NOISE)
-    ]
     if graphs and both:
         lines.append(
             f"Captured: {statistics.median(graphs):.2f} times in the median, {max(graphs):.2f} at most; and "
@@ -222,7 +219,14 @@ def _summary(reports: Mapping[str, Report]) -> list[str]:
             "median, "
             f"{min(leads):.2f} times at least."
         )
-    for name, said in ((OURS, "Peak memory"), (CAPTURED, "Captured")):
+    said_of = {OURS: "Peak memory", CAPTURED: "Captured"}
+    if halves:
+        said_of[HALVES] = (
+            f"By halves (`microbatch_size`, half the batch, and half of `cache_bytes`), captured, with noise: "
+            f"{statistics.median(halves):.2f} times plain training's time in the median, {max(halves):.2f} at most; "
+            "its memory"
+        )
+    for name, said in said_of.items():
         if memory[name]:
             lines.append(
                 f"{said}: {statistics.median(memory[name]):.2f} times plain training in the median, "

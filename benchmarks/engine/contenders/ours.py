@@ -64,3 +64,13 @@ class OursWithNoise(Ours):
 
 class OursCapturedWithNoise(OursWithNoise, OursCaptured):
     """That step with captured passes."""
+
+
+class OursByHalves(OursCapturedWithNoise):
+    """That step in two micro-batches, each with half of the room for what is kept: less memory."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.settings = dc.clipping.EngineSettings(
+            capture=True, microbatch_size=-(-setting.workload.rows // 2), cache_bytes=2**26
+        )
+        super().__init__(setting)

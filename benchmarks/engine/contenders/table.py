@@ -8,7 +8,13 @@ from benchmarks.engine.contenders.base import Setting, Step
 from benchmarks.engine.contenders.functional import ByHand, Opake
 from benchmarks.engine.contenders.jax_privacy import JaxPrivacy
 from benchmarks.engine.contenders.opacus import Ghost, PerExample
-from benchmarks.engine.contenders.ours import Ours, OursCaptured, OursCapturedWithNoise, OursWithNoise
+from benchmarks.engine.contenders.ours import (
+    Ours,
+    OursByHalves,
+    OursCaptured,
+    OursCapturedWithNoise,
+    OursWithNoise,
+)
 from benchmarks.engine.contenders.plain import Plain
 
 
@@ -33,6 +39,9 @@ CONTENDERS: dict[str, Contender] = {
     ),
     "decrescendo-captured-noise": Contender(
         "decrescendo, captured, with noise", ("decrescendo", "torch"), OursCapturedWithNoise, peer=False
+    ),
+    "decrescendo-halves": Contender(
+        "captured, with noise, by halves", ("decrescendo", "torch"), OursByHalves, peer=False
     ),
     "opacus-hooks": Contender("Opacus, hooks", ("opacus", "torch"), partial(PerExample, mode="hooks")),
     "opacus-ghost": Contender("Opacus, ghost", ("opacus", "torch"), Ghost),

@@ -266,8 +266,8 @@ def machine(device: str) -> dict[str, str]:
 
 @functools.cache
 def commit() -> str:
-    """Of the checkout that this package lies in: twelve digits, and "+" where a file that git follows was changed;
-    empty where there is none."""
+    """Of the checkout that this package lies in: twelve digits, and "+" where a file that git follows was changed,
+    other than results; empty where there is none."""
 
     def git(*words: str) -> str | None:
         try:
@@ -281,7 +281,8 @@ def commit() -> str:
     found = git("rev-parse", "--short=12", "HEAD")
     if found is None or git("ls-files", "--error-unmatch", __file__) is None:
         return ""
-    return found + "+" * bool(git("status", "--porcelain", "--untracked-files=no"))
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":(top,exclude)papers/results")
+    return found + "+" * bool(changed)
 
 
 class Trace:
