@@ -103,7 +103,7 @@ def deploy(
 
 
 def simulated(
-    plan: Plan, placement: Placement = Placement.CENTRAL, dropouts: Callable[..., list[int]] | None = None
+    plan: Plan, placement: Placement = Placement.CENTRAL, dropouts: Callable[..., bool] | None = None
 ) -> Outcome:
     model = make_model()
     clients = Clients.equal((INPUTS, LABELS), records=1)
@@ -144,11 +144,11 @@ def test_a_silent_node_is_its_members_missing_and_nothing_else(tmp_path: Path, p
     grid = grid_of(tmp_path)
     grid.silent = lambda node, message: node == 102 and message.metadata.group_id == "2"
     outcome, deliveries = deploy(grid, plan, placement, round_timeout=0.2)
-    away: dict[int, list[int]] = {}
+    away: dict[int, set[int]] = {number: set() for number in range(1, 7)}
 
-    def dropouts(number: int, cohort: tuple[int, ...]) -> list[int]:
-        gone = [c for c in cohort if c in NODES[102]] if number == 2 else []
-        away[number] = gone
+    def dropouts(number: int, client: int) -> bool:
+        gone = number == 2 and client in NODES[102]
+        away[number].update([client] * gone)
         return gone
 
     assert_same(outcome, simulated(plan, placement, dropouts))
@@ -296,12 +296,12 @@ def test_what_a_bad_node_sends_is_counted_and_is_a_missing_reply(
         bad(content) if node == 101 and asked.round.number == 2 else content
     )
     outcome, deliveries = deploy(grid_of(tmp_path, spoil=spoil), plan)
-    gone: list[int] = []
+    gone: set[int] = set()
 
-    def dropouts(number: int, cohort: tuple[int, ...]) -> list[int]:
-        if number == 2:
-            gone.extend(c for c in cohort if c in NODES[101])
-        return gone if number == 2 else []
+    def dropouts(number: int, client: int) -> bool:
+        away = number == 2 and client in NODES[101]
+        gone.update([client] * away)
+        return away
 
     assert_same(outcome, simulated(plan, dropouts=dropouts))
     assert gone
@@ -327,7 +327,7 @@ def test_a_million_times_the_norm_is_refused_where_replies_carry_noise(
     plan = long_plan(3)
     spoil = lambda node, asked, content: huge(content) if node == 101 else content  # noqa: E731
     outcome, deliveries = deploy(grid_of(tmp_path, spoil=spoil), plan, placement)
-    dropouts = lambda number, cohort: [c for c in cohort if c in NODES[101]]  # noqa: E731
+    dropouts = lambda number, client: client in NODES[101]  # noqa: E731
     assert_same(outcome, simulated(plan, placement, dropouts))
     assert sum(d.report.verdicts.get(Verdict.TOO_LONG, 0) for d in deliveries) > 0
 
@@ -362,7 +362,7 @@ def test_rounds_beyond_a_clients_limit_are_declined_and_counted(tmp_path: Path) 
     grid = grid_of(tmp_path, Policy(max_clip_norm=1.0, min_noise_multiplier=1.0, max_rounds=2))
     outcome, deliveries = deploy(grid, plan)
     assert [d.report.verdicts.get(Verdict.DECLINED, 0) for d in deliveries] == [0, 0, 40, 40, 40, 40]
-    everybody = lambda number, cohort: list(cohort) if number > 2 else []  # noqa: E731
+    everybody = lambda number, client: number > 2  # noqa: E731
     assert_same(outcome, simulated(plan, dropouts=everybody))
 
 
@@ -470,7 +470,7 @@ def test_a_client_whose_records_fail_takes_no_neighbour_along(tmp_path: Path) ->
 
     grid = LocalGrid({node: (client_app(build), {}) for node in NODES})
     outcome, deliveries = deploy(grid, plan)
-    assert_same(outcome, simulated(plan, dropouts=lambda number, cohort: [3]))
+    assert_same(outcome, simulated(plan, dropouts=lambda number, client: client == 3))
     assert [d.report.missing for d in deliveries] == [1, 1, 1]
 
 

@@ -1,5 +1,6 @@
 """Whole cohorts at once are the same as replies one by one; a run says what was proven of its clients being apart."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import nn
 
 from decrescendo.accounting.budget import Unit
 from decrescendo.clipping import Engine, EngineSettings
-from decrescendo.errors import InvalidValue, UnsupportedModel
+from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.federated import (
     Clients,
     LocalSteps,
@@ -27,7 +28,7 @@ from decrescendo.federated import (
 )
 from decrescendo.federated.cohort import LOCAL_STEPS
 from decrescendo.federated.server import REPLIES
-from decrescendo.federated.simulation import Dropouts
+from decrescendo.federated.simulation import DROPOUTS_APART, Dropouts
 from decrescendo.federated.verdict import Verdict
 from decrescendo.training import train
 from decrescendo.training.data import Rows
@@ -49,9 +50,9 @@ LOCAL = {
 }
 
 
-def drop_odd(number: int, cohort: tuple[int, ...]) -> list[int]:
+def drop_odd(number: int, client: int) -> bool:
     """Odd clients drop out of odd rounds, everybody of round 2."""
-    return list(cohort) if number == 2 else [client for client in cohort if number % 2 and client % 2]
+    return number == 2 or bool(number % 2 and client % 2)
 
 
 def one_by_one(
@@ -65,9 +66,8 @@ def one_by_one(
     server = Server(model, make_plan(), build(model), seed=SEED, placement=placement)
     while not server.done:
         opened = server.open()
-        away = () if dropouts is None else dropouts(opened.round.number, opened.cohort)
         for client in reversed(opened.cohort):
-            if client in away:
+            if dropouts is not None and dropouts(opened.round.number, client):
                 continue
             update = client_update(model, loss, clients.take(np.array([client])).rows, local)
             sent = prepare(update, opened.round, client_streams(SEED, client))
@@ -169,7 +169,7 @@ def test_a_client_that_is_not_finite_touches_nobody_else(local: str) -> None:
         )
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-    without = found(clean, lambda number, cohort: [3])
+    without = found(clean, lambda number, client: client == 3)
     torch.testing.assert_close(
         found(Clients.ranges((spoiled, targets), RAGGED), None), without, rtol=0, atol=1e-6
     )
@@ -316,3 +316,31 @@ def test_a_refused_reply_was_seen_by_the_server(judged: bool) -> None:
     assert against.epsilon > 0
     with pytest.raises(InvalidValue, match="one by one"):
         server.finish(secure_sum=True)
+
+
+def _dropped(rule: Any) -> Outcome:
+    model = make_model()
+    plan = make_plan([1.0], [0.5], cohort=CLIENTS)
+    clients = Clients.ranges(records(60), RAGGED)
+    return simulate(
+        model, loss, clients, plan, sgd(model), seed=SEED, placement=Placement.CENTRAL, dropouts=rule
+    )
+
+
+def test_who_drops_out_is_asked_of_each_client_by_itself() -> None:
+    """Of "every second of the cohort" one client more changes all others: the sum moved by 200 C."""
+    counted: list[int] = []
+
+    def every_second(number: int, client: int) -> bool:
+        counted.append(client)
+        return len(counted) % 2 == 0
+
+    coins = random.Random(0)
+    for rule in (every_second, lambda number, client: coins.random() < 0.5):
+        with pytest.raises(InvalidValue, match="of each client by itself"):
+            _dropped(rule)
+    with pytest.raises(InvalidType, match=r"True or False for one client, got list"):
+        _dropped(lambda number, client: [client])
+    own = _dropped(lambda number, client: random.Random(f"{number} {client}").random() < 0.5)
+    assert DROPOUTS_APART in own.assumptions
+    assert DROPOUTS_APART not in _dropped(None).assumptions

@@ -55,7 +55,7 @@ def twice() -> list[tuple[str, Any]]:
         ("Subset", Subset(records(), [*range(ROWS - 1), 0])),
         ("ConcatDataset", ConcatDataset([half, half])),
         ("list", [row] * ROWS),
-        ("Subset", ConcatDataset([half, Subset(records(), [0] * (ROWS // 2))])),
+        ("ConcatDataset", ConcatDataset([half, Subset(records(), [0] * (ROWS // 2))])),
     ]
 
 

@@ -48,8 +48,10 @@ class Clients:
         count: clients, numbered from 0.
         take: from ascending client numbers (never none) to their `Records`. It may compute them, as
             a data set that makes its rows does, so that memory does not depend on the number of clients.
-        assumption: what is supposed of code of a user's in it; empty where there is none. `simulate` says it.
         held: what has the records in memory, which no loss may read beside its batch; ``None`` where nothing does.
+
+    Attributes:
+        assumption: what is supposed of code of a user's in it; empty where there is none. `simulate` says it.
 
     >>> import torch
     >>> clients = Clients.equal(torch.arange(6.0).reshape(6, 1), records=2)
@@ -59,8 +61,8 @@ class Clients:
 
     count: int
     take: Callable[[Int[np.ndarray, " clients"]], Records]
-    assumption: str = CLIENTS_APART
     held: object = field(default=None, repr=False)
+    assumption: str = field(default=CLIENTS_APART, init=False)
 
     def __post_init__(self) -> None:
         check_integer("count", self.count, at_least=1)
@@ -96,7 +98,7 @@ class Clients:
             indices = (clients[:, None] * each + np.arange(each)).reshape(-1)
             return Records(table.take(indices), np.full(len(clients), each))
 
-        return cls(table.count // each, take, table.assumption, table.held)
+        return table.of(cls(table.count // each, take, table.held))
 
     @classmethod
     def ranges(cls, data: object, offsets: Int[np.ndarray, " bounds"]) -> "Clients":
@@ -120,7 +122,7 @@ class Clients:
             indices = np.repeat(starts, counts) + within
             return Records(table.take(indices) if len(indices) else None, counts)
 
-        return cls(len(offsets) - 1, take, table.assumption, table.held)
+        return table.of(cls(len(offsets) - 1, take, table.held))
 
 
 class _Table:
@@ -131,4 +133,9 @@ class _Table:
         found = assumption_of(drawn)
         self.count, self.take = table.count, table.take
         self.held = (data, held_by(drawn))
-        self.assumption = CLIENTS_APART if found == ROWS_APART else found  # no row is compared here
+        self._assumption = CLIENTS_APART if found == ROWS_APART else found  # no row is compared here
+
+    def of(self, clients: Clients) -> Clients:
+        """Clients whose records are these rows."""
+        object.__setattr__(clients, "assumption", self._assumption)
+        return clients

@@ -41,7 +41,10 @@ from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
 from decrescendo.training.store import Account, Store, new_id
 
-REPLIES = "each reply is computed from the records of its own client alone, where it is computed"
+REPLIES = (
+    "each reply is computed from the records of its own client alone, where it is computed, and whether one comes has "
+    "nothing to do with who else is asked"
+)
 SUMS = "each sum of a round is that of one part a member, none longer than C_t, where it is computed"
 OWN_NOISE = "each member adds its own share of the noise, drawn where nobody else sees it"
 # A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.

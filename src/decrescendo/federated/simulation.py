@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import ClippedSum, EngineSettings, Loss
-from decrescendo.errors import InvalidValue, check_instance
+from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.federated.clients import Clients
 from decrescendo.federated.cohort import CohortSum
 from decrescendo.federated.messages import Round
@@ -26,8 +26,11 @@ from decrescendo.training.held import Held
 from decrescendo.training.progress import Callback, Progress
 from decrescendo.training.store import Store
 
-# Who of a cohort does not answer, from the round's number and the cohort.
-Dropouts = Callable[[int, tuple[int, ...]], Collection[int]]
+# Whether a client does not answer, from the round's number and its own.
+Dropouts = Callable[[int, int], bool]
+DROPOUTS_APART = (
+    "whether a client answers hangs on nobody else who is asked (compared: each twice, in two orders)"
+)
 
 
 def client_streams(seed: int | SecureStream, client: int) -> Streams | SecureStream:
@@ -84,8 +87,9 @@ def simulate(
             would; that is slow. The models of DISTRIBUTED have the same law as those of CENTRAL, so simulate CENTRAL
             to study them; what LOCAL costs cannot be had cheaper.
         local: ``None`` for one gradient a client (FedSGD), else several steps of local SGD.
-        dropouts: who of a cohort does not answer; ``None`` for nobody. May depend on anything but the updates: then
-            the dropouts themselves say something, as in real life, that no guarantee covers.
+        dropouts: ``dropouts(round, client)`` returns whether that client does not answer in that round; ``None`` for
+            nobody. Each client is asked by itself: in "every second of the cohort" one client more changes who of all
+            the others answers, which no noise hides. The list of who dropped out is in no guarantee.
         callback: called after each round with a `Progress`, as in `training.train`.
         settings: of the clipping engine; ``microbatch_size`` counts clients.
 
@@ -131,8 +135,7 @@ def simulate(
         while not server.done:
             opened = server.open()
             seeds.stream = round_stream(members, opened.round.number)
-            away = set(() if dropouts is None else dropouts(opened.round.number, opened.cohort))
-            present = [client for client in opened.cohort if client not in away]
+            present = _answering(opened.round.number, opened.cohort, dropouts)
             records = clients.records(np.array(present, dtype=np.int64)) if present else None
             between.passing()
             clipped = cohorts.clipped_sum(records, opened.round.clip_norm)
@@ -149,8 +152,28 @@ def simulate(
     outcome = server.finish()
     between.look_at_rows()
     supposed = {*outcome.assumptions, *cohorts.assumptions, clients.assumption, *between.supposed}
+    supposed.add("" if dropouts is None else DROPOUTS_APART)
     supposed -= {REPLIES, OWN_NOISE, SUMS, ""}  # there were no replies: all was computed here
     return replace(outcome, assumptions=tuple(sorted(supposed)))
+
+
+def _answering(number: int, cohort: tuple[int, ...], dropouts: Dropouts | None) -> list[int]:
+    """Who of the cohort answers. A rule that counts, or draws from one stream, says another thing in another order."""
+    if dropouts is None:
+        return list(cohort)
+    away: dict[int, object] = {client: dropouts(number, client) for client in cohort}
+    for client in reversed(cohort):
+        if not isinstance(away[client], (bool, np.bool_)):
+            raise InvalidType(
+                f"dropouts must return True or False for one client, got {type(away[client]).__name__}. It is called "
+                "as dropouts(round, client), for each of the cohort"
+            )
+        if dropouts(number, client) != away[client]:
+            raise InvalidValue(
+                f"dropouts must say of each client by itself whether it answers, got two answers for client {client} "
+                f"in round {number}. Let it follow from the two numbers: random.Random(f'{{round}} {{client}}')"
+            )
+    return [client for client in cohort if not away[client]]
 
 
 def _noised(

@@ -8,26 +8,36 @@ person who wrote a digit is behind all images that are made from it.
 import math
 
 import numpy as np
-from jaxtyping import Int
 
 from decrescendo.accounting import Bound, Ledger, Pld
-from decrescendo.errors import check_integer
+from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.training.people import ids_of, numbered
 
 _DIGITS = 1e-3  # the relative width of the bracket in which an epsilon for two halves is searched
 
 
-def most_clients(person: Int[np.ndarray, " rows"], client: Int[np.ndarray, " rows"]) -> int:
+def most_clients(person: object, client: object) -> int:
     """The most clients that one person is behind.
 
     Args:
-        person: whose record each row is.
-        client: who holds it.
+        person: whose record each row is: whole numbers or texts, as `train` takes ``people``.
+        client: who holds it, likewise.
+
+    Raises:
+        InvalidValue: a row without one of them, more of one than of the other, or numbers above 2^53 as floats, where
+            several are one (pandas makes them of a column with gaps).
+        InvalidType: ids of another form.
 
     >>> rows = np.arange(12)
     >>> most_clients(rows % 3, rows), most_clients(rows % 3, rows // 4)
     (4, 3)
     """
-    pairs = np.unique(np.stack([person, client]), axis=1)
+    persons, clients = (
+        numbered(ids_of(ids, name), name) for ids, name in ((person, "person"), (client, "client"))
+    )
+    if len(persons) != len(clients):
+        raise InvalidValue(f"each row must have a person and a client, got {len(persons)} and {len(clients)}")
+    pairs = np.unique(np.stack([persons, clients]), axis=1)  # of numbers that count what is there, from 0
     return int(np.unique(pairs[0], return_counts=True)[1].max()) if pairs.size else 0
 
 

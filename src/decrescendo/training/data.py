@@ -1,8 +1,7 @@
 """What training draws batches from: columns of tensors, or anything with a length and items, as numbered rows."""
 
 import functools
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset
+from torch.utils.data import IterableDataset, TensorDataset
 
 from decrescendo.clipping.batches import count_rows, leaves_of, select_rows
 from decrescendo.clipping.clipped import Batch
@@ -30,7 +29,6 @@ ROWS_APART = (
     "Rows.take makes each row from its own example (compared: one row of the first batch, taken by itself)"
 )
 # What is written alike where it is alike.
-_WRITTEN = (int, float, complex, str, bytes, type(None), np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,63 +144,6 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
     if hasattr(data, "iloc"):
         data = FrameRows(data)
     return Examples(_items_of(data), collate_fn)
-
-
-def check_distinct(data: object) -> None:
-    """That no record of a known container is in it several times, as rows: each is drawn by itself.
-
-    Raises:
-        InvalidValue: a record that has several rows.
-    """
-    if isinstance(data, Subset):
-        part = cast("Subset[Any]", data)
-        count = len(cast("Any", part.dataset))
-        _check_once([_number_of(index) % max(count, 1) for index in part.indices], "Subset")
-        check_distinct(part.dataset)
-    elif isinstance(data, ConcatDataset):
-        parts = cast("ConcatDataset[Any]", data).datasets
-        _check_once([id(part) for part in parts], "ConcatDataset")
-        for part in parts:
-            check_distinct(part)
-    elif type(data) is list:
-        marks = [_mark_of(item) for item in cast("list[object]", data)]
-        _check_once([mark for mark in marks if mark is not None], "list")
-
-
-def _number_of(index: object) -> int:
-    try:
-        return operator.index(cast("Any", index))
-    except TypeError:
-        raise InvalidType(
-            f"a Subset must have a row's number for each record, got a {type(index).__name__} among its indices. Of "
-            "records with several rows give a Dataset of your own, whose [i] is record i"
-        ) from None
-
-
-def _mark_of(record: object) -> object:
-    """What two records in a list have in common if they are one; ``None`` where that cannot be told."""
-    if isinstance(record, tuple):
-        marks = [_mark_of(item) for item in cast("tuple[object, ...]", record)]
-        # (Of other objects no code is run.)
-        rest = [
-            repr(item) if isinstance(item, _WRITTEN) else id(item)
-            for item, mark in zip(record, marks, strict=True)
-            if mark is None
-        ]
-        return None if len(rest) == len(marks) else (*filter(None, marks), *rest)
-    if isinstance(record, Tensor) and record.layout == torch.strided and record.numel():
-        return record.data_ptr(), record.shape, record.stride(), record.dtype
-    return id(record) if isinstance(record, (Tensor, np.ndarray, dict, list)) else None
-
-
-def _check_once(marks: Sequence[object], name: str) -> None:
-    again = len(marks) - len(set(marks))
-    if again:
-        raise InvalidValue(
-            f"a plan for examples must be given each record once, got a {name} with {again} rows that are there "
-            "already. Each row is drawn by itself, so that record would have more than one share of the budget: weigh "
-            "losses, or make a plan for people (examples_per_person=, people=), whose rows may be alike"
-        )
 
 
 def _selected(columns: Any, indices: Int[np.ndarray, " batch"]) -> Batch:

@@ -80,7 +80,7 @@ class Examples:
                 f"data must keep their number of examples while they are drawn from, {self.count}, got "
                 f"{len(self.items)}. The plan is for the first number: change data between trainings only"
             )
-        with _own_numbers() as begin:
+        with own_numbers() as begin:
             made = [self._one(int(index), begin, draw.key) for index in draw.indices]
             if self.assumption:
                 first = self._joined(made[:1])  # before the example is made again: it may be one object
@@ -162,6 +162,7 @@ class FrameRows:
                 "only have one: rename one, or give an array"
             )
         self._columns = {name: frame.iloc[:, place].array for place, name in enumerate(names)}
+        self.dtypes: list[object] = list(frame.dtypes) if names else [getattr(frame, "dtype", None)]
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -182,8 +183,16 @@ def _are_held(items: object) -> bool:
         return is_plain(items.columns)
     if type(items) is FrameRows:
         pandas = sys.modules.get("pandas")
-        return pandas is not None and type(items.frame) in (pandas.DataFrame, pandas.Series)
+        known = pandas is not None and type(items.frame) in (pandas.DataFrame, pandas.Series)
+        return known and all(map(_is_of_pandas, items.dtypes))
     return type(items) in (list, tuple, np.ndarray, np.memmap) and is_plain(items)
+
+
+def _is_of_pandas(dtype: object) -> bool:
+    """Whether a column of it holds numbers, dates or texts, and no objects of a program's."""
+    if isinstance(dtype, np.dtype):
+        return not dtype.hasobject
+    return type(dtype).__module__.split(".")[0] == "pandas"
 
 
 def is_plain(value: object) -> bool:
@@ -249,7 +258,7 @@ def _check_numbers(item: object) -> None:
 
 
 @contextmanager
-def _own_numbers() -> Generator[Callable[[int, int], None]]:
+def own_numbers() -> Generator[Callable[[int, int], None]]:
     """Inside, global generators that the function given begins anew, at a key and a number; afterwards as they were."""
     # The CPU's alone: `torch.manual_seed` would move those of GPUs as well.
     kept = torch.get_rng_state(), np.random.get_state(), random.getstate()

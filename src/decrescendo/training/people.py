@@ -2,10 +2,11 @@
 
 import hashlib
 import math
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
+from jaxtyping import Int
 from torch import Tensor
 
 from decrescendo.accounting.budget import Budget, Unit
@@ -13,7 +14,9 @@ from decrescendo.errors import InvalidType, InvalidValue
 
 # Of pandas, where there is no value.
 _MISSING = ("NAType", "NaTType")
-_KINDS = (str, bytes, int, float)
+_KINDS: dict[type, type] = {str: str, bytes: bytes, int: float, bool: float, float: float}
+# Below it whole numbers have floats of their own.
+_WHOLE = 2.0**53
 
 
 def check_people(people: object, budget: Budget, rows: int) -> str:
@@ -52,17 +55,10 @@ def check_people(people: object, budget: Budget, rows: int) -> str:
             f"a plan that protects a {budget.protected} must be given people=, an id for each row, got none. Without "
             "it nobody has looked how many rows one person has"
         )
-    ids = _ids(people)
+    ids = ids_of(people)
     if len(ids) != rows:
         raise InvalidValue(f"people must have an id for each of the {rows} rows, got {len(ids)}")
-    places: dict[object, int] = {}
-    whose = np.empty(rows, dtype=np.int64)
-    for row, one in enumerate(ids):
-        if one is None or one != one or one == "":
-            raise InvalidValue(
-                f"every row must have an id in people, got {one!r} for row {row}. Whose row is it?"
-            )
-        whose[row] = places.setdefault(one, len(places))
+    whose = numbered(ids)
     most = int(np.bincount(whose).max())
     if most > budget.examples_per_person:
         raise InvalidValue(
@@ -72,7 +68,36 @@ def check_people(people: object, budget: Budget, rows: int) -> str:
     return hashlib.sha256(whose.tobytes()).hexdigest()
 
 
-def _ids(people: object) -> list[Any]:
+def numbered(ids: Sequence[Any], name: str = "people") -> Int[np.ndarray, " rows"]:
+    """Ids as numbers from 0, in the order in which each is first met.
+
+    Raises:
+        InvalidValue: a row without an id.
+
+    >>> numbered(["ann", "bo", "ann"])
+    array([0, 1, 0])
+    """
+    places: dict[object, int] = {}
+    found = np.empty(len(ids), dtype=np.int64)
+    for row, one in enumerate(ids):
+        if one is None or one != one or (isinstance(one, str | bytes) and not one.strip()):
+            raise InvalidValue(
+                f"every row must have an id in {name}, got {one!r} for row {row}. Whose row is it?"
+            )
+        found[row] = places.setdefault(one, len(places))
+    return found
+
+
+def ids_of(people: object, name: str = "people") -> list[Any]:
+    """Ids of which two are equal if they are one person's: texts, or numbers; ``None`` and NaN where there is none.
+
+    Raises:
+        InvalidType: something else.
+        InvalidValue: floats so large that several ids are one.
+
+    >>> ids_of(np.array([1, 2]))
+    [1, 2]
+    """
     if isinstance(people, Tensor):
         people = people.detach().cpu().numpy()
     elif not isinstance(people, np.ndarray) and hasattr(people, "to_numpy"):
@@ -83,7 +108,7 @@ def _ids(people: object) -> list[Any]:
         isinstance(people, Sized) and hasattr(people, "__getitem__")
     ):
         raise InvalidType(
-            f"people must be a list or a one-dimensional array of ids, one a row, got {type(people).__name__}"
+            f"{name} must be a list or a one-dimensional array of ids, one a row, got {type(people).__name__}"
         )
     sequence = cast("Any", people)
     each = (sequence[row] for row in range(len(sequence)))
@@ -93,19 +118,24 @@ def _ids(people: object) -> list[Any]:
         if one is None or type(one).__name__ in _MISSING:
             ids[row] = None
             continue
-        if isinstance(one, float) and math.isnan(one):
+        if type(one) is float and math.isnan(one):
             continue
-        found = next((kind for kind in _KINDS if isinstance(one, kind)), None)
+        found = _KINDS.get(type(one))
         if found is None:  # objects of one person are often not equal: they would be two people
             raise InvalidType(
-                f"each id in people must be a text or a number, got {type(one).__name__} for row {row}. str(..) makes "
+                f"each id in {name} must be a text or a number, got {type(one).__name__} for row {row}. str(..) makes "
                 "a text of a UUID or a date"
             )
-        kinds.setdefault(float if found is int else found, row)
+        if type(one) is float and abs(one) >= _WHOLE:
+            raise InvalidValue(
+                f"ids in {name} must be told apart, got the float {one!r} for row {row}, which several large numbers "
+                "become (pandas makes floats of a column with gaps). Give texts, or whole numbers without gaps"
+            )
+        kinds.setdefault(found, row)
     if len(kinds) > 1:
         first, second, *_ = kinds.values()
         raise InvalidType(
-            f"ids in people must be all texts or all numbers, got {ids[first]!r} for row {first} and {ids[second]!r} "
+            f"ids in {name} must be all texts or all numbers, got {ids[first]!r} for row {first} and {ids[second]!r} "
             f"for row {second}. Could they be one person, these would be two: make texts of all with str(..)"
         )
     return ids

@@ -34,6 +34,7 @@ from decrescendo.training.space import Space, Value
 from decrescendo.training.statement import SECURE, SEEDED, UNRECORDED
 from decrescendo.training.store import Store
 from decrescendo.training.task import Task
+from decrescendo.training.trials_apart import TrialsApart
 from decrescendo.training.tuning import machine, train_with
 
 FORMAT, VERSION = "decrescendo-private-search", 1
@@ -239,6 +240,7 @@ def search_privately(
             and the theorem's order is total.
         a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
             it loses would hang on when it was tried.
+        trials that reach each other (a model that goes on from the best so far): an error, `TrialsApart`.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.
         trials that take different things on trust: an error, after the last one, likewise.
         no trial at all (Poisson): no winner, said so.
@@ -262,14 +264,19 @@ def search_privately(
         account.record(0, plan.sampling.at(0).release(noise), digest)
     # A number that were drawn, or changed, after a trial was seen would not be covered.
     number = asked.trials.draw(secret.numpy("selection"))
+    drawn = [
+        asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
+    ]
+    trials = [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
+    apart = None if attempt is not None else TrialsApart(asked.task, (settings.seed for settings in trials))
     data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
     best: tuple[tuple[float, str], Settings, Tried] | None = None
     trusted: set[tuple[str, ...]] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one a trial would tell their number
-        for index in range(number):
-            own = secret.child(index)
-            settings = asked.settings(asked.space.draw(own.numpy("selection"))).seeded(own.seed)
+        for settings in trials:
+            if apart is not None:
+                apart.check(settings.seed)
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
                 train_and_score(asked.task, settings, own_plan, data, seed if secure else None)

@@ -54,7 +54,7 @@ class Program:
     True
     """
 
-    def __init__(self, model: nn.Module, loss: object) -> None:
+    def __init__(self, model: object, loss: object) -> None:
         self._model, self._loss = model, loss
         self._noted: Facts | None = None
 

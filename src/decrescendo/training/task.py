@@ -20,7 +20,7 @@ from torch import nn
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.training.data import table_of
-from decrescendo.training.examples import Collate
+from decrescendo.training.examples import Collate, own_numbers
 from decrescendo.training.held import check_model_apart
 
 # Models that functions of tasks have returned.
@@ -33,7 +33,8 @@ class Task:
     """What is trained, and the settings it starts from: each can be changed on the command line.
 
     Args:
-        model: a module; or what builds a fresh one from a seed, see `initialised`.
+        model: a module; or what builds a fresh one from a seed. What it draws from the global generators of torch (on
+            the CPU), NumPy and Python follows from the seed, too: they begin there, and are put back.
         loss: from a model and a batch to one loss an example.
         data: the private rows, as `train` takes them; or a function without arguments that loads them.
         collate_fn: from a list of one example to a batch, as `train` takes it: for text that needs padding.
@@ -123,7 +124,9 @@ class Task:
         if isinstance(self.model, nn.Module):
             check_model_apart(self.model, data)
             return copy.deepcopy(self.model)
-        made = self.model(seed)
+        with own_numbers() as begin:
+            begin(seed, 0)
+            made = self.model(seed)
         if any(made is one for one in _MADE):
             raise InvalidValue(
                 "a task's model must be a new one each time, got a function that returned the same one again, which an "

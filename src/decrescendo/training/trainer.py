@@ -40,7 +40,8 @@ from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
-from decrescendo.training.data import Rows, assumption_of, check_distinct, held_by, table_of
+from decrescendo.training.data import Rows, assumption_of, held_by, table_of
+from decrescendo.training.distinct import check_distinct
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
@@ -341,7 +342,7 @@ class Trainer:
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
         whose = check_people(people, self._source.agreed.budget, table.count)
-        if self._source.agreed.budget.unit is Unit.EXAMPLE and isinstance(table, Examples):
+        if self._source.agreed.budget.unit is Unit.EXAMPLE:
             check_distinct(data)
         supposed = {*self._life.supposed, assumption_of(table)}
 

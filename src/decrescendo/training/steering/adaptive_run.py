@@ -6,6 +6,7 @@ from typing import final
 from torch import nn
 
 from decrescendo.accounting import Guarantee, Ledger, Release
+from decrescendo.accounting.filters import GdpFilter, RenyiFilter, ZcdpFilter
 from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
@@ -41,7 +42,7 @@ class AdaptiveRun:
         self.sampling, self.steps = adaptive.sampling, adaptive.steps
         self.spent = WholeBudget(adaptive.filter.budget.epsilon)
         self.stopped = ""
-        known = type(adaptive.filter).__module__.split(".")[0] == "decrescendo"
+        known = type(adaptive.filter) in (GdpFilter, RenyiFilter, ZcdpFilter)
         supposed = [
             "" if type(adaptive.policy) is FromSchedule else DECIDED,
             "" if known else FILTERED.format(type(adaptive.filter).__name__),

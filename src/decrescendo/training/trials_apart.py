@@ -1,0 +1,61 @@
+"""Trials of a private search that start from their seeds: what one leaves behind does not reach another.
+
+The price of a search is that of trials that are independent, given the data. A model that "goes on from the best so
+far" makes one long training of them, whose weights tell more than the best of so many.
+"""
+
+from collections.abc import Iterable
+from typing import final
+
+from decrescendo.errors import InvalidValue
+from decrescendo.training.bits import fingerprint
+from decrescendo.training.program import Program
+from decrescendo.training.task import Task
+
+_TEACH = (
+    "Each trial must be a training of its own: build the model from its seed alone, and keep nothing of one trial (its "
+    "weights, its score, a counter) in what model, loss, score or collate_fn reach"
+)
+
+
+@final
+class TrialsApart:
+    """A task's functions, and where its trials start, as they are before the first.
+
+    Args:
+        task: what is searched for. Its model is built for each seed, and its score called once, on a model that saw no
+            data: what they load when they are first called, they have loaded then.
+        seeds: of the trials' initial weights.
+
+    >>> import torch
+    >>> from decrescendo.training import cross_entropy, find_task
+    >>> trials = TrialsApart(find_task("digits"), [1, 2])
+    >>> trials.check(1)
+    """
+
+    def __init__(self, task: Task, seeds: Iterable[int]) -> None:
+        self._task = task
+        task.scores(task.fresh(0))
+        self._starts = {seed: self._start(seed) for seed in seeds}
+        self._program = Program(task.model, (task.loss, task.score, task.collate_fn))
+        self._program.note()
+
+    def check(self, seed: int) -> None:
+        """Nothing of the trials before is in the one that begins.
+
+        Raises:
+            InvalidValue: something is.
+        """
+        if self._start(seed) != self._starts[seed]:
+            raise InvalidValue(
+                f"a trial's initial weights must follow from its seed, got others than before the first trial. {_TEACH}"
+            )
+        if self._program.changed():
+            raise InvalidValue(
+                "what a task's functions keep must stay as it is from trial to trial, got something that an earlier "
+                f"trial changed. {_TEACH}"
+            )
+
+    def _start(self, seed: int) -> bytes:
+        made = self._task.fresh(seed)
+        return fingerprint(*made.parameters(), *made.buffers())

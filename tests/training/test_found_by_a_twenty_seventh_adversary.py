@@ -1,0 +1,269 @@
+"""What a look at everything but the engine found: records given twice, ids that are several, trials that go on from
+one another, code inside of a frame, a filter with a price of its own."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
+
+import decrescendo as dc
+from decrescendo.accounting import Trials
+from decrescendo.accounting.filters.metered import MeteredFilter
+from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.federated import most_clients
+from decrescendo.plans import Schedule
+from decrescendo.training import Task, Trainer, accuracy, cross_entropy, train
+from decrescendo.training.examples import EXAMPLES_APART
+from decrescendo.training.people import check_people
+from decrescendo.training.private_tuning import PrivateSearch, search_privately
+from decrescendo.training.space import Between, Space
+from decrescendo.training.steering import Adaptive, FromSchedule
+from decrescendo.training.steering.adaptive_run import FILTERED
+
+from .conftest import ROWS, loss, make_model, make_plan, sgd
+
+X, Y = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(0)), torch.arange(ROWS) % 2
+HALF = ROWS // 2
+
+
+def given(data: Any) -> Any:
+    model = make_model()
+    return Trainer(model, loss, make_plan(), sgd(model), seed=0).batches(data)
+
+
+class TestARecordGivenSeveralTimes:
+    """Of oversampled rows each is drawn by itself: all 100 rows one record, and the sum moved by 100 C."""
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [X.numpy()[i % HALF] for i in range(ROWS)],
+            [{"x": X[i % HALF], "y": i % HALF % 2} for i in range(ROWS)],
+            [{"x": X.numpy()[i % HALF], "y": 0} for i in range(ROWS)],
+            (X[:1].expand(ROWS, 3), Y[:1].expand(ROWS)),
+            np.broadcast_to(X[:1].numpy(), (ROWS, 3)),
+            TensorDataset(X[:1].expand(ROWS, 3)),
+            ConcatDataset([Subset(TensorDataset(X, Y), range(ROWS - 4)), Subset(TensorDataset(X, Y), range(4))]),
+            ConcatDataset([Subset(data := TensorDataset(X, Y), range(ROWS - 9)), Subset(data, range(9))]),
+            ConcatDataset([TensorDataset(X[:30], Y[:30]), TensorDataset(X[20:30], Y[20:30])]),
+            Subset(ConcatDataset([data, data]), [*range(HALF), *range(ROWS + 3, ROWS + 3 + HALF)]),
+            Subset(Subset(data, [*range(HALF)] * 2), range(ROWS)),
+        ],
+    )  # fmt: skip
+    def test_is_refused(self, data: Any) -> None:
+        with pytest.raises(InvalidValue, match="each record once"):
+            given(data)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            [X.numpy()[i] for i in range(ROWS)],
+            [{"x": X[i % HALF], "question": i} for i in range(ROWS)],  # two questions about one picture
+            [{"x": X[i], "weight": X[0]} for i in range(ROWS)],
+            (X, Y[:1].expand(ROWS)),  # one class for all
+            ConcatDataset([TensorDataset(X[:30], Y[:30]), TensorDataset(X[30:], Y[30:])]),
+            Subset(ConcatDataset([data, data]), [*range(HALF), *range(ROWS + HALF, ROWS + ROWS)]),
+            Subset(data, [*range(HALF), *range(-HALF, 0)]),
+        ],
+    )  # fmt: skip
+    def test_others_are_not(self, data: Any) -> None:
+        given(data)
+
+
+class Id(str):
+    """Of which no two are equal."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class TestIds:
+    @pytest.mark.parametrize(
+        "ids", [[Id("ann")] * 3, [Id("ann") for _ in range(3)], [np.float64(2), Id("a"), 1]]
+    )
+    def test_of_a_class_of_the_users_are_refused(self, ids: list[Any]) -> None:
+        with pytest.raises(InvalidType, match="a text or a number, got Id"):
+            check_people(ids, dc.Budget(1.0, 1e-5, dc.Unit.PERSON), 3)
+
+    @pytest.mark.parametrize("blank", ["", " \t", b"", b"  ", None, float("nan")])
+    def test_that_are_blank_are_refused(self, blank: Any) -> None:
+        kind = b"ann" if isinstance(blank, bytes) else 3.0 if isinstance(blank, float) else "ann"
+        with pytest.raises(InvalidValue, match="for row 1"):
+            check_people([kind, blank], dc.Budget(1.0, 1e-5, dc.Unit.PERSON), 2)
+
+    def test_of_clients_are_told_apart_whatever_columns_they_come_in(self) -> None:
+        """Beside floats, or numbers without sign, numbers above 2^53 became floats: 8 clients were counted as one."""
+        clients = 2**60 + np.arange(8)
+        for person in (np.zeros(8), np.zeros(8, dtype=np.uint64), ["ann"] * 8):
+            assert most_clients(person, clients) == 8
+            assert most_clients(person, clients.astype(np.uint64)) == 8
+        assert most_clients(np.arange(8) % 2, [str(number) for number in clients]) == 4
+        with pytest.raises(InvalidValue, match="several large numbers become"):
+            most_clients(np.zeros(8), clients.astype(float))
+        with pytest.raises(InvalidValue, match="an id in client"):
+            most_clients(np.zeros(2), np.array([1.0, np.nan]))
+        with pytest.raises(InvalidValue, match="a person and a client, got 2 and 3"):
+            most_clients(np.zeros(2), np.zeros(3))
+        assert most_clients([], []) == 0
+
+
+def frame(column: Any) -> Any:
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame({"x": column, "y": Y.numpy()})
+
+
+def of_frame(model: nn.Module, batch: Any) -> Tensor:
+    x = batch["x"].float().reshape(len(batch["y"]), -1)
+    return nn.functional.cross_entropy(model(x), batch["y"], reduction="none")
+
+
+class TestFrames:
+    """Of columns that are objects of a user's, code runs for each row, and in torch's stack it may see all."""
+
+    def supposed(self, column: Any, features: int = 1) -> tuple[str, ...]:
+        model = nn.Linear(features, 2)
+        return train(model, of_frame, frame(column), make_plan(), sgd(model), seed=0).assumptions
+
+    def test_of_objects_and_of_a_users_columns_something_is_supposed(self) -> None:
+        api = pytest.importorskip("pandas.api.extensions")
+
+        class Share(Tensor):
+            pass
+
+        class MeanDtype(api.ExtensionDtype):
+            name, type = "mean", float
+
+            @classmethod
+            def construct_array_type(cls) -> Any:
+                return Centred
+
+        class Centred(api.ExtensionArray):
+            """Centred by its mean when it is read."""
+
+            dtype, nbytes = MeanDtype(), 0
+
+            def __init__(self, values: Any) -> None:
+                self.values = np.asarray(values, float)
+
+            def __len__(self) -> int:
+                return len(self.values)
+
+            def __getitem__(self, index: Any) -> Any:
+                one = isinstance(index, (int, np.integer))
+                return float(self.values[index] - self.values.mean()) if one else Centred(self.values[index])
+
+            def copy(self) -> Any:
+                return Centred(self.values.copy())
+
+            def isna(self) -> Any:
+                return np.isnan(self.values)
+
+            @classmethod
+            def _from_sequence(cls, values: Any, dtype: Any = None, copy: bool = False) -> Any:
+                return cls(values)
+
+        objects = np.empty(ROWS, dtype=object)
+        objects[:] = [row.as_subclass(Share) for row in X]
+        assert EXAMPLES_APART in self.supposed(objects, 3)
+        assert EXAMPLES_APART in self.supposed(Centred(X[:, 0].numpy()))
+
+    @pytest.mark.parametrize("dtype", ["float32", "int8", "Float64", "Int32", "bool", "boolean"])
+    def test_of_numbers_nothing_is(self, dtype: str) -> None:
+        pandas = pytest.importorskip("pandas")
+        assert self.supposed(pandas.Series(np.ones(ROWS), dtype="float64").astype(dtype)) == ()
+
+
+def test_a_filter_with_a_price_of_its_own_is_the_users() -> None:
+    """It lies in the library, and anybody can make one: z = 0.01 passed for epsilon 0.1."""
+    free = MeteredFilter(dc.Budget(0.1, 1e-5), "RenyiFilter(order=10)", 1.0, lambda rate, noise: 1e-9)
+    model = make_model()
+    schedule = Schedule([0.5, 0.5], [1.0, 1.0])
+    plan = Adaptive(dc.PoissonSampling(ROWS, 8), free, FromSchedule(schedule), 2)
+    run = train(model, loss, (X, Y), plan, sgd(model), seed=0)
+    assert FILTERED.format("MeteredFilter") in run.assumptions
+
+
+class TestTrialsThatGoOnFromOneAnother:
+    """The price is that of independent trials. A thousand of them, each from where the last one ended: stated 1, true
+    30."""
+
+    def search(self, model: Any, score: Any = None, loss: Any = cross_entropy, trials: float = 4) -> Any:
+        own = score or (lambda model: {"accuracy": accuracy(model, X[:20], Y[:20])})
+        task = Task(model=model, loss=loss, data=(X, Y), score=own, batch=20, epochs=1)
+        space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant"})
+        asked = PrivateSearch(
+            task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(trials, float("inf"))
+        )
+        return search_privately(asked, 3)
+
+    def test_weights_that_a_score_keeps_are_refused(self) -> None:
+        best: dict[str, Any] = {}
+
+        def warm(seed: int) -> nn.Module:
+            model = nn.Linear(3, 2)
+            if best:
+                model.load_state_dict(best["state"])
+            return model
+
+        def keeping(model: nn.Module) -> dict[str, float]:
+            best["state"] = copy.deepcopy(model.state_dict())
+            return {"accuracy": accuracy(model, X[:20], Y[:20])}
+
+        with pytest.raises(InvalidValue, match="a training of its own"):
+            self.search(warm, keeping)
+
+    def test_weights_that_a_file_keeps_are_refused(self, tmp_path: Any) -> None:
+        path = tmp_path / "best.pt"
+
+        def warm(seed: int) -> nn.Module:
+            model = nn.Linear(3, 2)
+            if path.exists():
+                model.load_state_dict(torch.load(path))
+            return model
+
+        def keeping(model: nn.Module) -> dict[str, float]:
+            torch.save(model.state_dict(), path)
+            return {"accuracy": accuracy(model, X[:20], Y[:20])}
+
+        with pytest.raises(InvalidValue, match="initial weights must follow from its seed"):
+            self.search(warm, keeping)
+
+    def test_a_module_that_trials_share_is_refused(self) -> None:
+        encoder = nn.Linear(3, 3)
+        with pytest.raises(InvalidValue, match="a training of its own"):
+            self.search(lambda seed: nn.Sequential(encoder, nn.Linear(3, 2)))
+
+    def test_a_loss_that_a_score_moves_is_refused(self) -> None:
+        weight = torch.ones(2)
+
+        def weighed(model: nn.Module, batch: Any) -> Tensor:
+            return nn.functional.cross_entropy(model(batch[0]), batch[1], weight=weight, reduction="none")
+
+        def moving(model: nn.Module) -> dict[str, float]:
+            weight.add_(model(X).detach().mean(0))
+            return {"accuracy": 0.5}
+
+        with pytest.raises(InvalidValue, match="as it is from trial to trial"):
+            self.search(lambda seed: nn.Linear(3, 2), moving, weighed)
+
+    def test_a_model_that_ignores_its_seed_follows_from_it_all_the_same(self) -> None:
+        held: dict[str, Tensor] = {}
+
+        def lazy(model: nn.Module) -> dict[str, float]:
+            held.setdefault("x", X[:20])  # loaded when it is first asked for
+            return {"accuracy": accuracy(model, held["x"], Y[:20])}
+
+        winner = self.search(lambda seed: nn.Linear(3, 2), lazy)
+        assert winner.assumptions == ()
+        task = Task(model=lambda seed: nn.Linear(3, 2), loss=cross_entropy, data=(X, Y))
+        before = torch.get_rng_state()
+        one, same, other = (task.fresh(seed).weight for seed in (5, 5, 6))
+        assert torch.equal(one, same)
+        assert not torch.equal(one, other)
+        assert torch.equal(torch.get_rng_state(), before)
