@@ -2,6 +2,7 @@
 one another, code inside of a frame, a filter with a price of its own."""
 
 import copy
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,11 @@ from decrescendo.plans import Schedule
 from decrescendo.training import Task, Trainer, accuracy, cross_entropy, train
 from decrescendo.training.examples import EXAMPLES_APART
 from decrescendo.training.people import check_people
-from decrescendo.training.private_tuning import PrivateSearch, search_privately
+from decrescendo.training.private_tuning import ATTEMPTED, PrivateSearch, Tried, search_privately
 from decrescendo.training.space import Between, Space
 from decrescendo.training.steering import Adaptive, FromSchedule
 from decrescendo.training.steering.adaptive_run import FILTERED
+from decrescendo.training.trials_apart import KEPT
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 
@@ -239,7 +241,7 @@ class TestTrialsThatGoOnFromOneAnother:
         with pytest.raises(InvalidValue, match="a training of its own"):
             self.search(lambda seed: nn.Sequential(encoder, nn.Linear(3, 2)))
 
-    def test_a_loss_that_a_score_moves_is_refused(self) -> None:
+    def test_a_loss_that_a_score_moves_and_what_changes_late_is_refused(self) -> None:
         weight = torch.ones(2)
 
         def weighed(model: nn.Module, batch: Any) -> Tensor:
@@ -249,8 +251,16 @@ class TestTrialsThatGoOnFromOneAnother:
             weight.add_(model(X).detach().mean(0))
             return {"accuracy": 0.5}
 
-        with pytest.raises(InvalidValue, match="as it is from trial to trial"):
+        with pytest.raises(InvalidValue, match="take the same on trust"):  # a run saw it
             self.search(lambda seed: nn.Linear(3, 2), moving, weighed)
+        late, calls = [0], count()
+
+        def only_later(model: nn.Module) -> dict[str, float]:
+            late[0] += next(calls) >= 2
+            return {"accuracy": 0.5}
+
+        with pytest.raises(InvalidValue, match="as it is from trial to trial"):
+            self.search(lambda seed: nn.Linear(3, 2), only_later)
 
     def test_a_model_that_ignores_its_seed_follows_from_it_all_the_same(self) -> None:
         held: dict[str, Tensor] = {}
@@ -267,3 +277,23 @@ class TestTrialsThatGoOnFromOneAnother:
         assert torch.equal(one, same)
         assert not torch.equal(one, other)
         assert torch.equal(torch.get_rng_state(), before)
+
+    def test_a_score_that_keeps_something_is_supposed_to_keep_it_for_itself(self) -> None:
+        seen: list[int] = []
+
+        def counting(model: nn.Module) -> dict[str, float]:
+            seen.append(len(seen))
+            return {"accuracy": accuracy(model, X[:20], Y[:20])}
+
+        assert self.search(lambda seed: nn.Linear(3, 2), counting).assumptions == (KEPT,)
+
+    def test_trials_of_a_program_of_the_users_are_supposed_to_be_apart(self) -> None:
+        task = Task(
+            model=nn.Linear(3, 2), loss=cross_entropy, data=(X, Y), score=lambda model: {"a": 1.0}, batch=20
+        )
+        space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant", "epochs": 1.0})
+        asked = PrivateSearch(task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(1, float("inf")))
+        tried = Tried(0.5, {"w": torch.ones(1)}, ())
+        winners = [search_privately(asked, seed, attempt=lambda spec, plan: tried) for seed in range(6)]
+        assert {winner.score is None for winner in winners} == {True, False}  # no trial, and some
+        assert {winner.assumptions for winner in winners} == {(ATTEMPTED,)}

@@ -44,6 +44,9 @@ FREE = (
     "clip", "rho_c", "learning_rate", "stride", "momentum", "lr_decay", "averaging", "optimizer",
 )  # fmt: skip
 
+ATTEMPTED = (
+    "attempt makes each trial of settings and plan alone, keeps nothing of one for another, and shows nothing"
+)
 LAWS = {"geometric": 1.0, "logarithmic": 0.0, "poisson": math.inf}
 
 
@@ -240,7 +243,8 @@ def search_privately(
             and the theorem's order is total.
         a model that diverged: its score counts, as bad as it is; one that is no number is below all numbers, or whether
             it loses would hang on when it was tried.
-        trials that reach each other (a model that goes on from the best so far): an error, `TrialsApart`.
+        trials that reach each other (a model that goes on from the best so far): an error; what a task keeps anyway (a
+            counter in its score) is among the assumptions, see `TrialsApart`.
         an error in a trial: ends the search, and there is no winner. Not covered: see above.
         trials that take different things on trust: an error, after the last one, likewise.
         no trial at all (Poisson): no winner, said so.
@@ -256,6 +260,7 @@ def search_privately(
         )
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
+    apart = None if attempt is not None else TrialsApart(asked.task)
     account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
@@ -268,7 +273,8 @@ def search_privately(
         asked.settings(asked.space.draw(secret.child(index).numpy("selection"))) for index in range(number)
     ]
     trials = [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
-    apart = None if attempt is not None else TrialsApart(asked.task, (settings.seed for settings in trials))
+    if apart is not None:
+        apart.begin(settings.seed for settings in trials)
     data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
     best: tuple[tuple[float, str], Settings, Tried] | None = None
     trusted: set[tuple[str, ...]] = set()
@@ -298,8 +304,9 @@ def search_privately(
         )
     if account is not None:
         account.finish()
+    supposed = ATTEMPTED if apart is None else apart.supposed
     whole = Winner(
-        asked, plan, guarantee, machine=machine(), assumptions=(),
+        asked, plan, guarantee, machine=machine(), assumptions=tuple(filter(None, [supposed])),
         random=SECURE if secure and attempt is None else SEEDED,
         account="" if account is None else f"{account.store.dataset}, run {account.id}",
     )  # fmt: skip
@@ -307,7 +314,11 @@ def search_privately(
         return whole
     _, settings, tried = best
     return replace(
-        whole, settings=settings, score=tried.score, weights=tried.weights, assumptions=tried.assumptions
+        whole,
+        settings=settings,
+        score=tried.score,
+        weights=tried.weights,
+        assumptions=tuple(sorted({*tried.assumptions, *whole.assumptions})),
     )
 
 

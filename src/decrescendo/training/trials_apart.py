@@ -12,6 +12,10 @@ from decrescendo.training.bits import fingerprint
 from decrescendo.training.program import Program
 from decrescendo.training.task import Task
 
+KEPT = (
+    "nothing that the task's model, loss, score or collate_fn keeps of one trial reaches another (they keep something: "
+    "seen before the first trial)"
+)
 _TEACH = (
     "Each trial must be a training of its own: build the model from its seed alone, and keep nothing of one trial (its "
     "weights, its score, a counter) in what model, loss, score or collate_fn reach"
@@ -23,21 +27,32 @@ class TrialsApart:
     """A task's functions, and where its trials start, as they are before the first.
 
     Args:
-        task: what is searched for. Its model is built for each seed, and its score called once, on a model that saw no
-            data: what they load when they are first called, they have loaded then.
-        seeds: of the trials' initial weights.
+        task: what is searched for. Its score is called twice, on models that saw no data: what is loaded by the first
+            call is there from then on, and what the second changes is `supposed` to reach no other trial.
 
-    >>> import torch
-    >>> from decrescendo.training import cross_entropy, find_task
-    >>> trials = TrialsApart(find_task("digits"), [1, 2])
+    Attributes:
+        supposed: what of this is not compared; empty where all is. The same however many trials there are.
+
+    >>> from decrescendo.training import find_task
+    >>> trials = TrialsApart(find_task("digits"))
+    >>> trials.begin([1, 2])
     >>> trials.check(1)
+    >>> trials.supposed
+    ''
     """
 
-    def __init__(self, task: Task, seeds: Iterable[int]) -> None:
+    def __init__(self, task: Task) -> None:
         self._task = task
+        self._starts: dict[int, bytes] = {}
         task.scores(task.fresh(0))
-        self._starts = {seed: self._start(seed) for seed in seeds}
         self._program = Program(task.model, (task.loss, task.score, task.collate_fn))
+        self._program.note()
+        task.scores(task.fresh(0))
+        self.supposed = KEPT if self._program.changed() else ""
+
+    def begin(self, seeds: Iterable[int]) -> None:
+        """Where trials with initial weights of these seeds will start. Call it before the first."""
+        self._starts = {seed: self._start(seed) for seed in seeds}
         self._program.note()
 
     def check(self, seed: int) -> None:
@@ -50,7 +65,7 @@ class TrialsApart:
             raise InvalidValue(
                 f"a trial's initial weights must follow from its seed, got others than before the first trial. {_TEACH}"
             )
-        if self._program.changed():
+        if not self.supposed and self._program.changed():
             raise InvalidValue(
                 "what a task's functions keep must stay as it is from trial to trial, got something that an earlier "
                 f"trial changed. {_TEACH}"
