@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -22,6 +23,10 @@ from decrescendo.training.steering import QuantileClip
 
 # The noisy sums of a whole run in units of C_t, one row a step.
 Sums: TypeAlias = Float[np.ndarray, "steps coordinates"]
+
+
+# Modules with weights of their own that runs have moved.
+_BUILT: WeakSet[nn.Module] = WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,13 @@ class Attack:
         away = self.plan.budget.examples_per_person
         plan = self.plan if present else _without(self.plan, away)
         model = self.build()
+        held = [part for part in model.modules() if next(part.parameters(recurse=False), None) is not None]
+        if any(part in _BUILT for part in held):
+            raise InvalidValue(
+                "an attack must build a new model for each run, got one that an earlier run has moved: runs that go on "
+                "from each other are one long training, whose epsilon is larger"
+            )
+        _BUILT.update(held)
         watched = model.get_parameter("probe")
         optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
         seen = np.zeros((plan.steps, watched.numel()))

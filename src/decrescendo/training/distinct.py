@@ -17,8 +17,12 @@ from decrescendo.errors import InvalidType, InvalidValue
 _WRITTEN = (int, float, complex, str, bytes, type(None), np.generic)
 
 
-def check_distinct(data: object) -> None:
+def check_distinct(data: object, *, columns: bool = False) -> None:
     """That no record of a known container is in it several times, as rows: each is drawn by itself.
+
+    Args:
+        data: what `train` takes.
+        columns: a list of it is one of columns, and not of records.
 
     Raises:
         InvalidValue: a record that has several rows.
@@ -31,12 +35,12 @@ def check_distinct(data: object) -> None:
             check_distinct(held)
         again = sum(map(_repeated, map(np.concatenate, places.values())))
         _check_none(again, type(cast("object", data)).__name__)
-    elif type(data) is list:
+    elif type(data) is list and not columns:
         marks = [_mark_of(item) for item in cast("list[object]", data)]
         known = [mark for mark in marks if mark is not None]
         _check_none(len(known) - len(set(known)), "list")
-    elif (columns := _columns_of(data)) and all(_is_expanded(column) for column in columns):
-        _check_none(len(cast("Any", columns[0])) - 1, "tensor expanded from one row,")
+    elif (found := _columns_of(data)) and all(_is_expanded(column) for column in found):
+        _check_none(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
 
 
 def _columns_of(data: object) -> list[object]:
@@ -44,7 +48,7 @@ def _columns_of(data: object) -> list[object]:
         return list(data.tensors)
     if isinstance(data, Mapping):
         data = tuple(cast("Mapping[object, object]", data).values())
-    if isinstance(data, tuple):
+    if isinstance(data, tuple) or type(data) is list:
         return [column for value in cast("tuple[object, ...]", data) for column in _columns_of(value)]
     return [data]
 
@@ -79,7 +83,7 @@ def _drawn_from(data: object) -> list[tuple[object, Int[np.ndarray, " rows"]]]:
 
     def take(held: Any, wanted: Int[np.ndarray, " rows"]) -> None:
         if isinstance(held, Subset):
-            own = np.array([_number_of(index) for index in cast("Any", held).indices], dtype=np.int64)
+            own = _numbers_of(cast("Any", held).indices)
             take(held.dataset, own[wanted] % max(len(cast("Any", held.dataset)), 1))
         elif isinstance(held, ConcatDataset):
             ends = np.array(held.cumulative_sizes)
@@ -94,6 +98,14 @@ def _drawn_from(data: object) -> list[tuple[object, Int[np.ndarray, " rows"]]]:
     return [(held, np.concatenate(parts)) for held, parts in found.values()]
 
 
+def _numbers_of(indices: Any) -> Int[np.ndarray, " rows"]:
+    if type(indices) in (np.ndarray, Tensor, range):
+        found = np.asarray(indices)
+        if found.ndim == 1 and found.dtype.kind in "iu":
+            return found.astype(np.int64)
+    return np.array([_number_of(index) for index in indices], dtype=np.int64)
+
+
 def _number_of(index: object) -> int:
     try:
         return operator.index(cast("Any", index))
@@ -106,7 +118,7 @@ def _number_of(index: object) -> int:
 
 def _mark_of(record: object) -> object:
     """What two records in a list have in common if they are one; ``None`` where that cannot be told."""
-    if isinstance(record, tuple) or type(record) is dict:
+    if isinstance(record, tuple) or type(record) is dict or _holds_memory(record):
         parts = list(
             cast("Any", record).values() if type(record) is dict else cast("tuple[object, ...]", record)
         )
@@ -124,6 +136,13 @@ def _mark_of(record: object) -> object:
     if isinstance(record, np.ndarray) and record.size:
         return record.ctypes.data, record.shape, record.strides, str(record.dtype)
     return id(record) if isinstance(record, (Tensor, np.ndarray, dict, list)) else None
+
+
+def _holds_memory(record: object) -> bool:
+    """A list of tensors or arrays: not one of numbers, which may be long."""
+    return type(record) is list and any(
+        isinstance(item, (Tensor, np.ndarray)) for item in cast("list[object]", record)[:9]
+    )
 
 
 def _check_none(again: int, name: str) -> None:

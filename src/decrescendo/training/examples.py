@@ -192,6 +192,8 @@ def _is_of_pandas(dtype: object) -> bool:
     """Whether a column of it holds numbers, dates or texts, and no objects of a program's."""
     if isinstance(dtype, np.dtype):
         return not dtype.hasobject
+    if hasattr(dtype, "categories"):
+        return _is_of_pandas(cast("Any", dtype).categories.dtype)
     return type(dtype).__module__.split(".")[0] == "pandas"
 
 

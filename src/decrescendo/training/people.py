@@ -6,6 +6,7 @@ from collections.abc import Sequence, Sized
 from typing import Any, cast
 
 import numpy as np
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -98,11 +99,16 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
     >>> ids_of(np.array([1, 2]))
     [1, 2]
     """
+    whole = _WHOLE
     if isinstance(people, Tensor):
+        if people.is_floating_point():
+            whole, people = min(whole, 2 / torch.finfo(people.dtype).eps), people.double()
         people = people.detach().cpu().numpy()
     elif not isinstance(people, np.ndarray) and hasattr(people, "to_numpy"):
         people = cast("Any", people).to_numpy()
     if isinstance(people, np.ndarray) and people.ndim == 1:
+        if people.dtype.kind == "f":
+            whole = min(whole, 2 / float(np.finfo(people.dtype).eps))
         people = people.tolist()  # of an array of objects anything
     if isinstance(people, str | bytes | np.ndarray) or not (
         isinstance(people, Sized) and hasattr(people, "__getitem__")
@@ -126,7 +132,7 @@ def ids_of(people: object, name: str = "people") -> list[Any]:
                 f"each id in {name} must be a text or a number, got {type(one).__name__} for row {row}. str(..) makes "
                 "a text of a UUID or a date"
             )
-        if type(one) is float and abs(one) >= _WHOLE:
+        if type(one) is float and abs(one) >= whole:
             raise InvalidValue(
                 f"ids in {name} must be told apart, got the float {one!r} for row {row}, which several large numbers "
                 "become (pandas makes floats of a column with gaps). Give texts, or whole numbers without gaps"

@@ -330,7 +330,8 @@ def train_and_score(
     run, tested = train_with(task, settings, plan, data, seed)
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
-    return Tried(next(iter(task.scores(tested).values())), cpu_weights(tested), run.assumptions)
+    weights = cpu_weights(tested)  # before the score, which might write to them what it knows of others
+    return Tried(next(iter(task.scores(tested).values())), weights, run.assumptions)
 
 
 def save_winner(path: Path, winner: Winner) -> Path | None:

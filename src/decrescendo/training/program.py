@@ -22,7 +22,7 @@ _NUMBERS = (bool, int, float, str, bytes)
 _PLAIN = frozenset((*_NUMBERS, type(None)))
 _EMPTY = frozenset((dict, list, set, OrderedDict))
 # Of the global names that a function uses: what a loop would write to; and what is a program's own.
-_GLOBAL = (*_NUMBERS, *_CONTAINERS, Tensor, FunctionType, np.ndarray, np.generic, array, bytearray)
+_GLOBAL = (*_NUMBERS, *_CONTAINERS, Tensor, nn.Module, FunctionType, np.ndarray, np.generic, array, bytearray)
 # Bytes of an array that are compared.
 _SHORT = 2**18
 # Entries of a container, and objects, that are looked at: of longer ones (data sets) the length alone.
@@ -71,6 +71,9 @@ class Program:
         return not same or before[1] != now[1]
 
     def _facts(self) -> Facts:
+        model = self._model
+        # (A teacher's in the loss can be trained, too: those are not the model's.)
+        own = {id(value) for value in model.parameters()} if isinstance(model, nn.Module) else set[int]()
         found: list[object] = []
         tensors: list[Tensor] = []
         seen: set[int] = set()
@@ -79,7 +82,7 @@ class Program:
         while left:
             value = left.pop()
             if isinstance(value, Tensor):
-                found.append(_which(value))
+                found.append(_which(value, own))
                 tensors.append(value)
                 continue
             found.append(value)
@@ -93,28 +96,28 @@ class Program:
                         found.append(kind)
                     else:
                         left.append(item)
-        return found, _tensor_facts(tensors)
+        return found, _tensor_facts(tensors, own)
 
 
-def _is_trained(value: Tensor) -> bool:
-    return isinstance(value, nn.Parameter) and value.requires_grad
+def _is_trained(value: Tensor, own: set[int]) -> bool:
+    return id(value) in own and isinstance(value, nn.Parameter) and value.requires_grad
 
 
-def _which(value: Tensor) -> object:
+def _which(value: Tensor, own: set[int]) -> object:
     """What tells a tensor from another; of those that a pass has made their number alone, for they are not to live on
     for this, and of trained and sharded parameters nothing: these come and go."""
-    if _is_trained(value) or is_part(value):
+    if _is_trained(value, own) or is_part(value):
         return None
     return value if value.grad_fn is None else id(value)
 
 
-def _tensor_facts(tensors: list[Tensor]) -> list[object]:
+def _tensor_facts(tensors: list[Tensor], own: set[int]) -> list[object]:
     """Which memory, which were written to as far as torch counts it, and the bits of those that are small."""
     facts: list[object] = []
     small: list[Tensor] = []
     for tensor in tensors:
         facts.append(tensor.requires_grad)
-        if not _is_trained(tensor) and not is_part(tensor):
+        if not _is_trained(tensor, own) and not is_part(tensor):
             counted = not tensor.is_inference() and tensor.layout == torch.strided
             facts.append((tensor.data_ptr(), tensor._version) if counted else None)
             if tensor.numel() <= _SMALL and tensor.layout == torch.strided:

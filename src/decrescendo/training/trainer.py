@@ -343,7 +343,7 @@ class Trainer:
             )
         whose = check_people(people, self._source.agreed.budget, table.count)
         if self._source.agreed.budget.unit is Unit.EXAMPLE:
-            check_distinct(data)
+            check_distinct(data, columns=isinstance(table, Rows))
         supposed = {*self._life.supposed, assumption_of(table)}
 
         def facts() -> dict[str, str]:

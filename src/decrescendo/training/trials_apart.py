@@ -7,6 +7,8 @@ far" makes one long training of them, whose weights tell more than the best of s
 from collections.abc import Iterable
 from typing import final
 
+from torch import nn
+
 from decrescendo.errors import InvalidValue
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.program import Program
@@ -27,8 +29,9 @@ class TrialsApart:
     """A task's functions, and where its trials start, as they are before the first.
 
     Args:
-        task: what is searched for. Its score is called twice, on models that saw no data: what is loaded by the first
-            call is there from then on, and what the second changes is `supposed` to reach no other trial.
+        task: what is searched for. Its score is called twice, on one model that saw no data: what is loaded by the
+            first call is there from then on; what the second changes, or says otherwise, is `supposed` to reach no
+            other trial.
 
     Attributes:
         supposed: what of this is not compared; empty where all is. The same however many trials there are.
@@ -44,11 +47,13 @@ class TrialsApart:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._starts: dict[int, bytes] = {}
-        task.scores(task.fresh(0))
+        model, same = task.fresh(0), task.fresh(0)
+        start, first = _weights(model), task.scores(model)
         self._program = Program(task.model, (task.loss, task.score, task.collate_fn))
         self._program.note()
-        task.scores(task.fresh(0))
-        self.supposed = KEPT if self._program.changed() else ""
+        again = task.scores(same)
+        alike = repr(first) == repr(again) and start == _weights(model) == _weights(same)
+        self.supposed = "" if alike and not self._program.changed() else KEPT
 
     def begin(self, seeds: Iterable[int]) -> None:
         """Where trials with initial weights of these seeds will start. Call it before the first."""
@@ -72,5 +77,8 @@ class TrialsApart:
             )
 
     def _start(self, seed: int) -> bytes:
-        made = self._task.fresh(seed)
-        return fingerprint(*made.parameters(), *made.buffers())
+        return _weights(self._task.fresh(seed))
+
+
+def _weights(model: nn.Module) -> bytes:
+    return fingerprint(*model.parameters(), *model.buffers())
