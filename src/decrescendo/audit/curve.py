@@ -99,11 +99,11 @@ class PrivacyCurve:
         return self.scaled(known)._least(delta)
 
     def _least(self, delta: float) -> float:
-        """Its epsilon at ``delta``, a lower end; what a cut costs is taken off delta where it leaves some."""
+        """Its epsilon at ``delta``, a lower end: that of whole batches at a delta which is larger by how far cut
+        batches may differ from them, on either side."""
         if self.ledger.is_cut:
             spent = Truncated(_ACCOUNTANT).epsilon(self.ledger, delta).value
-            left = left_of(self.ledger, delta, spent)
-            delta = left if left > 0 else delta
+            delta = min(delta + 2 * (delta - left_of(self.ledger, delta, spent)), 0.5)
         if self.ledger.is_allocated:
             return Allocated().least_epsilon(self.ledger.cut(1, None), delta)
         return replace(_ACCOUNTANT, group=self.group).bracket(self.ledger.cut(1, None), delta)[0]
