@@ -21,6 +21,9 @@ from beartype import BeartypeConf, beartype
 # PEP 484's numeric tower: an int is welcome where a float is asked for.
 checker = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
+# A loss, of which a search compares between two trials whether it is the same code: checked in every call or in none.
+_AS_THEY_ARE = ("cross_entropy",)
+
 # In so many tests of one file: there are files of a thousand short tests, and then checks are a fifth of them.
 MOST = 1
 
@@ -59,7 +62,7 @@ def sample() -> None:
     def jaxtyped(*, typechecker: Any) -> Callable[[Any], Any]:
         def instrument(found: Any) -> Any:
             if not inspect.isclass(found):
-                if "<locals>" in found.__qualname__:
+                if "<locals>" in found.__qualname__ or found.__qualname__ in _AS_THEY_ARE:
                     return found
                 return sampled(found, functools.partial(everywhere, typechecker=typechecker))
             if hasattr(found, "__dataclass_fields__") and "__init__" in vars(found):

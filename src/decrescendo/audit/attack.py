@@ -25,7 +25,7 @@ from decrescendo.training.steering import QuantileClip
 Sums: TypeAlias = Float[np.ndarray, "steps coordinates"]
 
 
-# Modules with weights of their own that runs have moved.
+# Modules with weights that runs have moved.
 _BUILT: WeakSet[nn.Module] = WeakSet()
 
 
@@ -83,13 +83,15 @@ class Attack:
         away = self.plan.budget.examples_per_person
         plan = self.plan if present else _without(self.plan, away)
         model = self.build()
-        held = [part for part in model.modules() if next(part.parameters(recurse=False), None) is not None]
-        if any(part in _BUILT for part in held):
+        trained = [
+            part for part in model.modules() if any(p.requires_grad for p in part.parameters(recurse=False))
+        ]
+        if any(part in _BUILT for part in trained):
             raise InvalidValue(
                 "an attack must build a new model for each run, got one that an earlier run has moved: runs that go on "
                 "from each other are one long training, whose epsilon is larger"
             )
-        _BUILT.update(held)
+        _BUILT.update(trained)
         watched = model.get_parameter("probe")
         optimizer = torch.optim.SGD(model.parameters(), lr=self.learning_rate)
         seen = np.zeros((plan.steps, watched.numel()))

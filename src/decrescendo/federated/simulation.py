@@ -161,7 +161,12 @@ def _answering(number: int, cohort: tuple[int, ...], dropouts: Dropouts | None) 
     """Who of the cohort answers. A rule that counts, or draws from one stream, says another thing in another order."""
     if dropouts is None:
         return list(cohort)
-    away: dict[int, object] = {client: dropouts(number, client) for client in cohort}
+    try:
+        away: dict[int, object] = {client: dropouts(number, client) for client in cohort}
+    except TypeError as error:
+        raise InvalidType(
+            f"dropouts must work as dropouts(round, client), for one client, got: {error}"
+        ) from error
     for client in reversed(cohort):
         if not isinstance(away[client], (bool, np.bool_)):
             raise InvalidType(

@@ -68,7 +68,8 @@ def _places(held: object, taken: Int[np.ndarray, " rows"]) -> tuple[object, Int[
     if not tensors or not all(value.layout == torch.strided and value.numel() for value in tensors):
         return id(held), taken[:, None]
     where = [value.data_ptr() + taken * value.stride(0) * value.element_size() for value in tensors]
-    return tuple((value.dtype, value.shape[1:], value.stride()) for value in tensors), np.stack(where, 1)
+    kinds = tuple((value.device, value.dtype, value.shape[1:], value.stride()) for value in tensors)
+    return kinds, np.stack(where, 1)
 
 
 def _repeated(where: Int[np.ndarray, "rows columns"]) -> int:

@@ -41,8 +41,8 @@ class Program:
     """A model and a loss, to be looked at again.
 
     Modes, settings, hooks, modules, buffers and whatever else lies in their attributes, in containers, closures and
-    global names; of an object whose method is the loss, the attributes that the method names. Trained weights are
-    somebody else's.
+    global names; of an object whose method is the loss, the attributes that the method names. The weights that the
+    model is trained by are the optimiser's.
 
     >>> model, loss = nn.Sequential(nn.Dropout(0.5)), lambda model, batch: model(batch).sum(1)
     >>> program = Program(model, loss)
