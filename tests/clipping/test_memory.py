@@ -1,5 +1,6 @@
 """Micro-batches: cut to a memory limit, cut again where memory runs out, and nothing counted twice."""
 
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -11,8 +12,10 @@ from clipping_cases import loss
 from often import some
 from torch import Tensor, nn
 
+import decrescendo.clipping.workspace as workspace_module
 from decrescendo.clipping import Engine, EngineSettings
 from decrescendo.clipping.memory import Sizes, metered
+from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import InvalidValue, OutOfMemory
 
 MESSAGES = [
@@ -204,3 +207,88 @@ def test_a_process_that_really_runs_out_of_memory_goes_on_with_smaller_parts() -
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("most")
+
+
+THERE = torch.zeros(1, device="meta")  # no processor, and no memory either
+
+
+def test_another_device_is_asked_for_what_passes_need_and_not_for_all_they_may_keep() -> None:
+    workspace = Workspace(10_000)
+    first = workspace.fresh()
+    pieces = [first.take((100,), THERE) for _ in range(3)]
+    assert [piece.untyped_storage().nbytes() for piece in pieces if piece is not None] == [400] * 3
+    assert first.left == 10_000 - 2 * 448 - 400
+    del first
+    second = workspace.fresh()
+    kept = [second.take((100,), THERE) for _ in range(3)]
+    assert {piece.untyped_storage().nbytes() for piece in kept if piece is not None} == {int(1.25 * 1296)}
+    block = workspace.reserved(THERE.device)
+    assert block is None  # the second pass has it
+    del second
+    block = workspace.reserved(THERE.device)
+    assert block is not None
+    assert workspace.borrow(block)
+    assert not workspace.borrow(block)
+    # Meanwhile a pass in Python has memory of its own.
+    other = workspace.fresh()
+    taken = other.take((100,), THERE)
+    assert taken is not None
+    assert taken.untyped_storage() is not block.untyped_storage()
+    del other
+    workspace.return_to(block)
+    assert workspace.reserved(THERE.device) is block
+    # A pass over more rows outgrows it, and the next one has more.
+    wide = workspace.fresh()
+    assert wide.take((600,), THERE) is not None
+    del wide
+    assert workspace.fresh()._block is None
+    assert workspace.outgrown(block)
+    assert not workspace.borrow(block)
+    grown = workspace.reserved(THERE.device)
+    assert grown is not None
+    assert len(grown) == 1.25 * 2400
+
+
+@pytest.mark.parametrize("like", [torch.zeros(1), THERE], ids=["processor", "elsewhere"])
+def test_no_more_is_kept_than_was_said_and_nothing_twice(like: Tensor) -> None:
+    workspace = Workspace(1000)
+    for _ in range(3):
+        one = workspace.fresh()
+        sizes = [4, 160, 4, 40, 400, 4, 400, 4, 4, 4, 4, 4]
+        found = [one.take((size // 4,), like) for size in sizes]
+        taken = [piece.nbytes for piece in found if piece is not None]
+        assert one.left >= 0
+        assert 600 < sum(taken) <= 1000 - one.left
+        if like.device.type == "cpu":
+            spans = sorted(
+                (piece.data_ptr(), piece.data_ptr() + piece.nbytes) for piece in found if piece is not None
+            )
+            assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_where_memory_runs_out_less_is_kept_before_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU that could keep more than a processor does."""
+    monkeypatch.setattr(workspace_module, "_KEPT", 2000)
+    model, batch = nn.Linear(8, 6), torch.randn(16, 400, 8)
+
+    def squares(model: Any, batch: Tensor) -> Tensor:
+        return model(batch).square().mean((1, 2))
+
+    expected = Engine(model, squares, EngineSettings(cache_bytes=0)).clipped_sum(batch, 0.1)
+    engine, tried = Engine(model, squares, EngineSettings(cache_bytes=2**20)), []
+    engine.clipped_sum(batch, 0.1)
+    take = Workspace.take
+
+    def short(self: Workspace, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
+        tried.append(self.left)
+        if self.left > 2000:
+            raise MESSAGES[0]
+        return take(self, shape, like)
+
+    monkeypatch.setattr(Workspace, "take", short)
+    found = engine.clipped_sum(batch, 0.1)
+    assert tried == [2**20]  # once more it was not worth while to ask
+    assert engine._workspace.left == 2000
+    assert not engine._sizes.known  # all 16 at once
+    for name, gradient in expected.gradients.items():
+        torch.testing.assert_close(found.gradients[name], gradient)

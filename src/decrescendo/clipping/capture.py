@@ -247,7 +247,10 @@ class Captures:
                 self._seen.clear()
             self._seen.add(key)
             return None
-        captured = self._captured.pop(key, None) or self._capture(make, batch, count, held, seed)
+        captured = self._captured.pop(key, None)
+        if captured is not None and self.workspace.outgrown(captured.block):
+            captured = None
+        captured = captured or self._capture(make, batch, count, held, seed)
         if captured is None:
             return None
         self._captured[key] = captured  # the one used last is last
@@ -266,6 +269,11 @@ class Captures:
         with seeded(max(seed, 0), {captured.limit.device}) if captured.draws else nullcontext():
             numbers, *sums = captured.capture.run()
         return Again(numbers, dict(zip(captured.names, sums, strict=True)))
+
+    def forget(self) -> None:
+        """Captured passes and their memory; they may be captured again."""
+        with self._one_at_a_time:
+            self._captured.clear()
 
     @contextmanager
     def ending(self) -> Generator[None]:
@@ -308,7 +316,9 @@ class Captures:
             own.requires_grad_(given.requires_grad)
         try:
             device = next(iter(held.parameters.values())).device
-            capture, block = make(), self.workspace.reserved(device)
+            if (block := self.workspace.reserved(device)) is None:
+                return None  # somebody holds on to a pass in Python
+            capture = make()
             own_count = torch.full((), count_rows(batch), device=device)
             limit = torch.ones((), dtype=torch.float64, device=device)
             found = self.prover.again(rows, count, held, seed, self.workspace, capture.passing)

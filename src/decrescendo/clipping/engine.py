@@ -32,7 +32,7 @@ from decrescendo.clipping.passes import Pass
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.memory import Memory
 from decrescendo.clipping.prover import Prover
-from decrescendo.clipping.workspace import Workspace
+from decrescendo.clipping.workspace import Workspace, kept_on
 from decrescendo.errors import OutOfMemory, UnsupportedModel, check_instance
 
 T = TypeVar("T")
@@ -108,7 +108,8 @@ class Engine:
         check_loss(loss)
         self._loss = loss
         self._settings = settings
-        kept = settings.cache_bytes
+        device = next((parameter.device for parameter in trainable(model).values()), torch.device("cpu"))
+        kept = kept_on(device) if settings.cache_bytes is None else settings.cache_bytes
         if settings.memory_limit is not None:
             kept = min(kept, settings.memory_limit // 8)
         self._workspace = Workspace(kept, settings.wide)
@@ -240,13 +241,15 @@ class Engine:
                 yield found.pop()
                 continue
             # Outside of the handler: the error's traceback holds on to what the pass had allocated.
-            if size == 1:
-                raise OutOfMemory(
-                    f"one example alone must fit into memory, got: {failure}. "
-                    "Make the model or the example smaller, use checkpointing, or lower cache_bytes"
-                )
+            self._captures.forget()
+            if not self._workspace.shrink():
+                if size == 1:
+                    raise OutOfMemory(
+                        f"one example alone must fit into memory, got: {failure}. "
+                        "Make the model or the example smaller, use checkpointing, or lower cache_bytes"
+                    )
+                self._sizes.failed(key, size)
             release()
-            self._sizes.failed(key, size)
 
     def _norms(self, batch: Batch, rows: int, held: Inventory) -> Float[Tensor, " batch"]:
         done = self._proven(batch, held)

@@ -17,7 +17,9 @@ class EngineSettings:
             in Python (``.item()``, ``if``) steers nothing in a way that depends on several examples. Each that is
             met is listed in the run's assumptions.
         cache_bytes: per-example gradients that a norm has needed are kept for the sum up to this size, of all
-            operations together; what does not fit is computed from inputs and output gradients again.
+            operations together; what does not fit is computed from inputs and output gradients again. ``None``:
+            128 MiB on a processor, an eighth of its memory on a GPU, where only what is needed is taken, and less
+            where memory runs out.
         memory_limit: bytes that a `clipped_sum` may take at its peak beyond the model and the batch. The
             engine measures what the first micro-batches take and cuts batches so that it is kept;
             ``None`` for no limit.
@@ -36,12 +38,12 @@ class EngineSettings:
         gamma: > 0, automatic clipping (Bu et al. 2023): each gradient g counts as C g / (|g| + gamma), of length
             below C like a clipped one, so that C only scales the learning rate. ``None``: g min(1, C / |g|).
 
-    >>> EngineSettings(microbatch_size=64).cache_bytes
-    134217728
+    >>> EngineSettings(microbatch_size=64).capture
+    False
     """
 
     microbatch_size: int | None = None
-    cache_bytes: int = 2**27
+    cache_bytes: int | None = None
     memory_limit: int | None = None
     accumulate: Literal["float32", "float64"] = "float32"
     declared: tuple[str, ...] = ()
@@ -51,7 +53,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.microbatch_size is not None:
             check_integer("microbatch_size", self.microbatch_size, at_least=1)
-        check_integer("cache_bytes", self.cache_bytes, at_least=0)
+        if self.cache_bytes is not None:
+            check_integer("cache_bytes", self.cache_bytes, at_least=0)
         if self.accumulate not in ("float32", "float64"):
             raise InvalidValue(f"accumulate must be 'float32' or 'float64', got {self.accumulate!r}")
         if self.memory_limit is not None:

@@ -103,7 +103,7 @@ def inner_products(
     wide = norm_dtype(a.device)  # in float32 the products could lose more than is allowed for
     cross: list[Tensor] = []
     bound: list[Tensor] = []
-    for part in chunks(batch, positions * ids.shape[1]):
+    for part in chunks(batch, positions * ids.shape[1], a.device):
         index = ids[part].unsqueeze(1).expand(-1, positions, -1)
         entries = d[part].gather(2, index).to(wide)
         left, right = a[part].to(wide), e[part].to(wide)

@@ -17,9 +17,15 @@ from torch import Tensor
 # Elements of one temporary: fits a cache of a few megabytes, and the allocator gives the same block again. Blocks
 # above 32 MB come fresh from the operating system each time, which can cost ten times what is done with them.
 CHUNK = 2**20
+# On other devices, whose many units want large products.
+_CHUNK_THERE = 2**24
 
 # Bytes: where a kept tensor may start.
 _ALIGNED = 64
+# Bytes that a processor's passes keep if nothing else is said, and what part of its memory those of another device do.
+_KEPT, _KEPT_THERE = 2**27, 8
+# A batch of more rows than any before needs more: how much is asked for beyond what was needed.
+_SPARE = 1.25
 
 # What it costs to read or write one number, in multiplications of a large matrix product.
 MOVED = 16
@@ -27,9 +33,27 @@ MOVED = 16
 _TILE = 16
 
 
+@dataclass(slots=True)
+class _Block:
+    """The memory that the passes of one engine have in turn.
+
+    Args:
+        own: it; ``None`` before the first pass, and where a pass needed more.
+        free: it, while no pass has it; else empty. (A list, for taking out of it is one step to other threads.)
+        most: bytes that a pass took.
+    """
+
+    own: Tensor | None = None
+    free: list[Tensor] = field(default_factory=list)
+    most: int = 0
+
+
 @dataclass(slots=True, weakref_slot=True)
 class Workspace:
     """Bytes of per-example gradients that may still be kept between norm and sum, and how methods are chosen.
+
+    A processor gives memory only when it is written to, so one block of all that may be kept is asked for; elsewhere
+    the first pass takes piece by piece, and the next ones a block of what that needed.
 
     Args:
         left: bytes; of all operations of one pass together.
@@ -43,55 +67,81 @@ class Workspace:
 
     left: int
     wide: bool = False
-    _pool: list[Tensor] = field(default_factory=list)
+    _shared: _Block = field(default_factory=_Block)
     _block: Tensor | None = None
+    _taken: int = 0
 
     def fresh(self) -> "Workspace":
         """The workspace of one pass; the memory of passes that have ended is used again, and not asked for anew."""
-        made = replace(self, _block=self._pool.pop() if self._pool else None)
-        if made._block is not None:
-            made._give_back(made._block)
+        made = replace(self)
+        self._forget_small()
+        if self._shared.free:
+            made._hold(self._shared.free.pop())
         return made
 
-    def reserved(self, device: torch.device) -> Tensor:
-        """The memory of the next pass, before it begins."""
-        if not self._pool:
-            self._pool.append(torch.empty(self.left, dtype=torch.uint8, device=device))
-        return self._pool[-1]
+    def reserved(self, device: torch.device) -> Tensor | None:
+        """The memory of the next pass, before it begins; ``None`` while another pass has it."""
+        shared = self._shared
+        self._forget_small()
+        if shared.own is None:
+            shared.own = self._asked(device)
+            shared.free.append(shared.own)
+        return shared.free[0] if shared.free else None
+
+    def shrink(self) -> bool:
+        """Keep no more than a processor's passes do, as memory ran out; whether that is less than before."""
+        less = self.left > _KEPT
+        self.left = min(self.left, _KEPT)
+        self._shared = _Block()
+        return less
+
+    def outgrown(self, block: Tensor) -> bool:
+        """Whether passes have other memory now than this, which was too small."""
+        return block is not self._shared.own
 
     def borrow(self, block: Tensor) -> bool:
         """Take that memory, if no pass has it, until `return_to`."""
-        for at, own in enumerate(self._pool):
-            if own is block:
-                del self._pool[at]
-                return True
-        return False
+        return block is self._shared.own and bool(self._shared.free) and self._shared.free.pop() is block
 
     def return_to(self, block: Tensor) -> None:
         """It is anybody's again."""
-        self._pool.append(block)
+        if block is self._shared.own:
+            self._shared.free.append(block)
 
     def take(self, shape: tuple[int, ...], like: Tensor) -> Tensor | None:
         """An uninitialised tensor of that shape, or ``None`` where it is not to be had any more."""
         size = math.prod(shape) * like.element_size()
-        if size > self.left or (block := self._memory(like.device)) is None:
-            return None
-        start = -(-(block.numel() - self.left) // _ALIGNED) * _ALIGNED
-        if start + size > block.numel():
-            return None
-        self.left = block.numel() - start - size
-        return block[start : start + size].view(like.dtype).reshape(shape)
-
-    def _memory(self, device: torch.device) -> Tensor | None:
-        if self._block is not None and self._block.device != device:
+        start = -(-self._taken // _ALIGNED) * _ALIGNED
+        if start - self._taken + size > self.left:
             return None
         if self._block is None:
-            self._block = torch.empty(self.left, dtype=torch.uint8, device=device)
-            self._give_back(self._block)
-        return self._block
+            self._hold(self._asked(like.device))
+        assert self._block is not None
+        if self._block.device != like.device:
+            return None
+        self.left -= start - self._taken + size
+        self._taken = start + size
+        self._shared.most = max(self._shared.most, self._taken)
+        if self._taken > self._block.numel():  # more than any pass before
+            return like.new_empty(shape)
+        return self._block[start : self._taken].view(like.dtype).reshape(shape)
 
-    def _give_back(self, block: Tensor) -> None:
-        weakref.finalize(self, self._pool.append, block).atexit = False
+    def _forget_small(self) -> None:
+        if self._shared.own is not None and self._shared.own.numel() < self._shared.most:
+            self._shared.own = None
+            self._shared.free.clear()
+
+    def _asked(self, device: torch.device) -> Tensor:
+        size = self.left if device.type == "cpu" else min(self.left, int(_SPARE * self._shared.most))
+        return torch.empty(size, dtype=torch.uint8, device=device)
+
+    def _hold(self, block: Tensor) -> None:
+        """The block is this pass's until it ends, and then the next one's, if it is the first of all."""
+        self._block, shared = block, self._shared
+        if shared.own is None:
+            shared.own = block
+        if block is shared.own:
+            weakref.finalize(self, shared.free.append, block).atexit = False
 
     def choose(self, cost: Mapping[str, float]) -> str:
         """The method that takes the fewest operations.
@@ -111,13 +161,30 @@ def product_cost(rows: int, inner: int, columns: int) -> float:
     return float((rows + _TILE) * (inner + _TILE) * (columns + _TILE))
 
 
-def chunks(batch: int, elements: int, most: int = CHUNK) -> Iterator[slice]:
-    """Slices of the batch whose temporaries, ``elements`` an example, are at most ``most``; equal up to one example.
+def kept_on(device: torch.device) -> int:
+    """Bytes that passes keep between norm and sum if nothing else is said: on a GPU an eighth of its memory.
 
-    >>> [(part.start, part.stop) for part in chunks(5, CHUNK // 2)]
+    >>> kept_on(torch.device("cpu"))
+    134217728
+    """
+    if device.type != "cuda":
+        return _KEPT
+    return max(_KEPT, torch.cuda.get_device_properties(device).total_memory // _KEPT_THERE)
+
+
+def chunk_on(device: torch.device) -> int:
+    """Elements of one temporary there."""
+    return CHUNK if device.type == "cpu" else _CHUNK_THERE
+
+
+def chunks(batch: int, elements: int, device: torch.device, times: float = 1.0) -> Iterator[slice]:
+    """Slices of the batch whose temporaries, ``elements`` an example, are so many `chunk_on` the device at most; equal
+    up to one example.
+
+    >>> [(part.start, part.stop) for part in chunks(5, CHUNK // 2, torch.device("cpu"))]
     [(0, 1), (1, 3), (3, 5)]
     """
-    count = max(1, -(-batch * elements // most))
+    count = max(1, -(-batch * elements // int(times * chunk_on(device))))
     edges = [batch * index // min(count, batch) for index in range(min(count, batch) + 1)]
     for start, stop in itertools.pairwise(edges):
         yield slice(start, stop)

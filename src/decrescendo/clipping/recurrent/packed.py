@@ -116,7 +116,7 @@ class PackedKernel:
         if length**2 * (features + outputs) <= (length + 16) * features * outputs:
             return self.grams.norms(left, d, slack, number, lambda d: _rows(d, places))
         right = _rows(d, places).transpose(1, 2)
-        parts = chunks(left.shape[0], features * outputs)
+        parts = chunks(left.shape[0], features * outputs, left.device)
         return torch.cat([product_norms(right[part], left[part], slack) for part in parts])
 
     def _places(self, outputs: int) -> Iterator[Places]:
@@ -124,7 +124,7 @@ class PackedKernel:
         packing = self.packing
         for ranks, length in groups(packing.sizes):
             order = packing.order[ranks]
-            for part in chunks(len(order), length * outputs):
+            for part in chunks(len(order), length * outputs, packing.source.device):
                 which = order[part]
                 yield Places(
                     which, packing.source[which, :length], ~packing.live[which, :length].unsqueeze(2)

@@ -31,12 +31,12 @@ from decrescendo.clipping.rules.rule import (
     square_rows,
     zero_rows,
 )
-from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, product_cost
+from decrescendo.clipping.workspace import MOVED, Workspace, chunk_on, chunks, product_cost
 
-# Elements of the patches that are copied at once for products: half a chunk, as the products lie in the cache too.
-_PATCHES = CHUNK // 2
-# Elements of the images and output gradients that are copied at once for the compiled form, and only read.
-_COPIES = 4 * CHUNK
+# Chunks of patches that are copied at once for products: half of one, as the products lie in the cache too.
+_PATCHES = 0.5
+# Chunks of images and output gradients that are copied at once for the compiled form, and only read.
+_COPIES = 4.0
 # What a multiplication costs in the compiled form, and in torch's own weight gradient.
 _COMPILED, _SUMMED = 1.2, 1.4
 
@@ -143,7 +143,7 @@ class ConvKernel:
             cost["compiled twice"] = made + MOVED * weight + summed
             if room:
                 cost["compiled"] = made + kept
-        if groups == 1 and self._copies() == 1 and pixels**2 <= CHUNK:
+        if groups == 1 and self._copies() == 1 and pixels**2 <= chunk_on(d.device):
             sums = pixels**2 * sum(geometry.kernel) * MOVED / 2
             cost["pixels"] = product_cost(pixels, channels, pixels) + sums + summed
             cost["pixels"] += gram_cost(places, 0, outputs)
@@ -162,18 +162,19 @@ class ConvKernel:
             return self._passing_norms(d)
         if method == "pixels":
             pixels = math.prod(self._padded_places())
-            return torch.cat([self._pixel_norms(d, part) for part in chunks(self.batch, pixels * pixels)])
+            parts = chunks(self.batch, pixels * pixels, d.device)
+            return torch.cat([self._pixel_norms(d, part) for part in parts])
         places, slack = d[0].numel() // self.shape[0], slack_of(self.inputs)
         patch = math.prod(self.shape[1:]) * self.geometry.groups
         norms = [
             product_norms(*self._sides(d, part), slack).reshape(part.stop - part.start, -1).sum(1)
-            for part in chunks(self.batch, places * patch)
+            for part in chunks(self.batch, places * patch, d.device)
         ]
         return torch.cat(norms)
 
     def _passing_norms(self, d: Tensor) -> Float[Tensor, " batch"]:
         """One part after another in the same memory, which stays in the cache."""
-        parts = list(chunks(self.batch, math.prod(self.shape)))
+        parts = list(chunks(self.batch, math.prod(self.shape), d.device))
         found = d.new_empty(max(part.stop - part.start for part in parts), *self._product_shape()[1:])
         squares = [self._compiled(d, part, found[: part.stop - part.start]) for part in parts]
         # As in `product_norms`, for the sum is made of other roundings of the gradients: the lengths of patches times
@@ -202,7 +203,8 @@ class ConvKernel:
             return self._products(d, kept)[1]
         # In parts, so that what has to be copied first (zeros round the images, channels last) stays small.
         size = math.prod(self._padded_places()) * self.inputs.shape[1] + d[0].numel()
-        squares = [self._compiled(d, part, kept[part]) for part in chunks(self.batch, size, _COPIES)]
+        parts = chunks(self.batch, size, d.device, _COPIES)
+        squares = [self._compiled(d, part, kept[part]) for part in parts]
         return round_up(torch.cat(squares), math.prod(self.shape))
 
     def _compiled(self, d: Tensor, part: slice, found: Tensor) -> Float[Tensor, " rows"]:
@@ -218,7 +220,7 @@ class ConvKernel:
         flat = found.view(batch * groups, outputs // groups, columns)
         squares = [
             product_squares(*self._sides(d, part), flat[part.start * groups : part.stop * groups])
-            for part in chunks(batch, d[0].numel() // outputs * columns * groups, _PATCHES)
+            for part in chunks(batch, d[0].numel() // outputs * columns * groups, d.device, _PATCHES)
         ]
         return found, torch.cat(squares).reshape(batch, groups).sum(1)
 
@@ -247,7 +249,7 @@ class ConvKernel:
         # One zero more on one side is padded by hand: the weight gradient takes the same on both.
         even = geometry.pad[::2] == geometry.pad[1::2]
         padding = list(geometry.pad[::2][::-1]) if even else [0] * dimensions
-        for part in chunks(self.batch, d[0].numel()):
+        for part in chunks(self.batch, d[0].numel(), d.device):
             images = self.inputs[part.start * copies : part.stop * copies].to(d.dtype)
             images = images if even else geometry.padded(images)
             outputs = (d[part] * scale[part]).reshape(images.shape[0], self.shape[0], *d.shape[-dimensions:])

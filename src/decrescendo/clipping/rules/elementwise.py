@@ -69,7 +69,7 @@ class ElementKernel:
             d = d.real if d.is_complex() else d
             return d.sum(places) if places else d
         parts: list[Tensor] = []
-        for part in chunks(d.shape[0], d[0].numel()):
+        for part in chunks(d.shape[0], d[0].numel(), d.device):
             terms = known.factor(d[part], part)
             terms = terms.real if terms.is_complex() else terms
             parts.append(terms.sum(places) if places else terms)

@@ -58,7 +58,7 @@ class FallbackKernel:
             return
         size = sum(parameter.numel() for parameter in self.parameters)
         needed = d.shape[0] * size * d.element_size()
-        parts = (self._some(d, part) for part in chunks(d.shape[0], size))
+        parts = (self._some(d, part) for part in chunks(d.shape[0], size, d.device))
         if needed > self.workspace.left:
             yield from parts
             return

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from decrescendo.clipping.clipped import norm_dtype
-from decrescendo.clipping.workspace import CHUNK, MOVED, chunks, product_cost
+from decrescendo.clipping.workspace import MOVED, chunk_on, chunks, product_cost
 
 # Features whose products are added by one matrix product; more come in blocks of so many: rounding grows with them.
 _BLOCK = 256
@@ -116,9 +116,9 @@ def gram_norms(
     """
     batch, places = a.shape[:2]
     # Rows of the Gram matrices at once, so that long sequences take no more memory than short ones.
-    rows = max(1, min(places, CHUNK // places))
+    rows = max(1, min(places, chunk_on(a.device) // places))
     norms: list[Tensor] = []
-    for part in chunks(batch, rows * places):
+    for part in chunks(batch, rows * places, a.device):
         left, right = a[part], d[part]
         lengths, sizes = lengths_of(left), lengths_of(right)
         found = torch.zeros(left.shape[0], dtype=norm_dtype(a.device), device=a.device)

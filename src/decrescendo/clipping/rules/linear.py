@@ -34,7 +34,7 @@ from decrescendo.clipping.rules.rule import (
     square_rows,
     zero_rows,
 )
-from decrescendo.clipping.workspace import CHUNK, MOVED, Workspace, chunks, product_cost
+from decrescendo.clipping.workspace import MOVED, Workspace, chunk_on, chunks, product_cost
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class LinearKernel:
             return square_rows(a) * self._lengths(d)
         method = self._method(a, d)
         if method == "gram":
-            if self.shared is not None and a.shape[0] * a.shape[1] ** 2 <= CHUNK:
+            if self.shared is not None and a.shape[0] * a.shape[1] ** 2 <= chunk_on(a.device):
                 return self.shared.norms(a, d, slack_of(self.inputs))
             return gram_norms(a, d, slack_of(self.inputs))
         shape = (a.shape[0], d.shape[2], a.shape[2])
@@ -201,7 +201,7 @@ def scaled_product(
     scale = factors.to(d.dtype).reshape(-1, 1, 1)
     narrow = d.shape[2] <= a.shape[2]
     total = torch.zeros(d.shape[2], a.shape[2], dtype=d.dtype, device=d.device)
-    for part in chunks(d.shape[0], d.shape[1] * min(d.shape[2], a.shape[2])):
+    for part in chunks(d.shape[0], d.shape[1] * min(d.shape[2], a.shape[2]), d.device):
         # The smaller of the two is scaled: a copy costs more than its multiplications.
         left, right = (d[part] * scale[part], a[part]) if narrow else (d[part], a[part] * scale[part])
         total.addmm_(left.flatten(0, 1).T, right.flatten(0, 1))
@@ -235,7 +235,7 @@ def _product_norms(a: Tensor, d: Tensor, slack: float) -> Float[Tensor, " batch"
     return torch.cat(
         [
             product_norms(d[part].transpose(1, 2), a[part], slack)
-            for part in chunks(a.shape[0], a.shape[2] * d.shape[2])
+            for part in chunks(a.shape[0], a.shape[2] * d.shape[2], a.device)
         ]
     )
 
