@@ -3,6 +3,8 @@
 is set)."""
 
 import os
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 import runtime_types
@@ -11,6 +13,43 @@ import torch
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 if not os.environ.get("DECRESCENDO_CHECK_EVERY_CALL"):
     runtime_types.sample()
+
+# Of one test with many like cases so many run every time, spread evenly, and all in `make test-slow`: where each case
+# says the same of another layer, law, budget or program. Not in the corpus, where each is a way past the proof, nor
+# where cases are files, pages and names.
+CASES = 4
+ALIKE = (
+    "accounting",
+    "audit",
+    "clipping",
+    "contracts",
+    "federated",
+    "optim",
+    "plans",
+    "rng",
+    "store",
+    "training",
+)
+ELSE = ("slow", "paper", "gpu", "browser")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The cases beyond `CASES` are slow tests."""
+    cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        place = item.path.parent.name
+        if (
+            place in ALIKE
+            and item.path.name != "test_corpus.py"
+            and not any(map(item.get_closest_marker, ELSE))
+        ):
+            cases[item.path, item.nodeid.partition("[")[0]].append(item)
+    for alike in cases.values():
+        kept = {at * len(alike) // CASES for at in range(CASES)}
+        for at, item in enumerate(alike):
+            if len(alike) > CASES and at not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -60,7 +60,7 @@ def test_a_script_for_other_data_runs_on_as_many_made_up_rows() -> None:
     assert 0 <= task.scores(model)["test_accuracy"] <= 1
 
 
-@pytest.mark.parametrize("name", ["two words", "a-b", "1st", ""])
+@pytest.mark.parametrize("name", ["two words", "a-b", "1st", "class", ""])
 def test_a_name_that_no_module_has_is_refused(invoke: Invoke, tmp_path: Path, name: str) -> None:
     result = invoke("new", name)
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])

@@ -11,6 +11,7 @@ import torch
 import decrescendo as dc
 from decrescendo.cli.optimal import Known
 from decrescendo.cli.options import Decay
+from decrescendo.errors import DecrescendoError
 from decrescendo.plans.allocation import allocate, noise_cost
 from decrescendo.plans.noise_influence import noise_influence
 from decrescendo.plans.plan import Plan
@@ -59,6 +60,13 @@ def test_the_rate_is_that_of_the_schedulers_of_training(decay: Decay) -> None:
 def test_a_file_of_influences_may_be_a_list_or_lines(tmp_path: Path, text: str) -> None:
     (tmp_path / "q").write_text(text, encoding="utf-8")
     assert known(influence=tmp_path / "q").influences(4).tolist() == [1, 5, 2, 7]
+
+
+@pytest.mark.parametrize("text", ["[true, 1, 2, 3]", "1_0 1 2 3", "[1, 2, 3", "1 2 three 4", "1 2 -3 4"])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "q").write_text(text, encoding="utf-8")
+    with pytest.raises(DecrescendoError, match=r"influence|JSON list of numbers"):
+        known(influence=tmp_path / "q").influences(4)
 
 
 def test_the_plan_is_the_best_for_what_is_known(

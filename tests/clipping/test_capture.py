@@ -431,7 +431,7 @@ def in_a_local_of_a_thread() -> tuple[Any, Callable[[float], None]]:
             in_a_module_by_its_function,
             in_a_local_of_a_thread,
         ],
-        4,
+        2,
     ),
 )
 def test_what_changes_once_is_followed_wherever_it_is_kept(where: Any) -> None:

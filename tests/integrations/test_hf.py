@@ -169,6 +169,7 @@ def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -
     assert trainer.run.ledger == PLAN.ledger
 
 
+@pytest.mark.slow
 def test_a_vision_model_with_augmentation_and_two_workers_is_the_plain_trainers_run(tmp_path: Path) -> None:
     trainer = classifier(
         tmp_path,

@@ -235,6 +235,15 @@ def test_nearly_even_influences_give_nearly_even_noise() -> None:
     assert np.ptp(np.log(plan.noise_multiplier)) < 5e-4
 
 
+def test_a_budget_beyond_what_can_be_judged_is_refused_in_words() -> None:
+    """On the way there the noise is too little to be judged, which ended in an error of the logarithm."""
+    with pytest.raises(ImpossibleBudget, match="the nearest is epsilon="):
+        allocate(
+            dc.Budget(300.0, 1e-5), dc.PoissonSampling(1000, 10), steps=4, influence=[8.0, 4.0, 2.0, 1.0],
+            clip=dc.curves.constant(1.0),
+        )  # fmt: skip
+
+
 def test_one_step_has_nothing_to_divide() -> None:
     sampling = dc.PoissonSampling(1000, 50)
     plan = allocate(BUDGET, sampling, steps=1, influence=[3.0], clip=[2.0])

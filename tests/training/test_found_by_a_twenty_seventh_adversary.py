@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 import decrescendo as dc
 from decrescendo.accounting import Ledger, Pld, Trials
@@ -22,6 +22,7 @@ from decrescendo.plans import Schedule
 from decrescendo.training import Task, Trainer, accuracy, cross_entropy, train
 from decrescendo.training.between import PROGRAM
 from decrescendo.training.data import table_of
+from decrescendo.training.distinct import SAME_OBJECT
 from decrescendo.training.examples import EXAMPLES_APART
 from decrescendo.training.people import check_people
 from decrescendo.training.private_tuning import ATTEMPTED, PrivateSearch, Tried, search_privately
@@ -298,9 +299,85 @@ class TestTrialsThatGoOnFromOneAnother:
         space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant", "epochs": 1.0})
         asked = PrivateSearch(task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(1, float("inf")))
         tried = Tried(0.5, {"w": torch.ones(1)}, ())
-        winners = [search_privately(asked, seed, attempt=lambda spec, plan: tried) for seed in range(6)]
+        winners = [search_privately(asked, seed, attempt=lambda spec, plan: tried) for seed in (0, 1)]
         assert {winner.score is None for winner in winners} == {True, False}  # no trial, and some
         assert {winner.assumptions for winner in winners} == {(ATTEMPTED,)}
+
+
+class Record:
+    """A user's own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def table(rows: int = ROWS) -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict({"x": X[:rows].tolist(), "y": Y[:rows].tolist()})
+
+
+def twice(data: Any) -> Any:
+    return pytest.importorskip("datasets").concatenate_datasets([data, data])
+
+
+class TestATwentyNinth:
+    """Records of three rows each were stated at the price of one: (1, 1e-4) where groups of three have 3.58."""
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: [(f"text {i}", i % 2) for i in range(HALF)] * 2,
+            lambda: [(i / 7, i % 2) for i in range(HALF)] * 2,
+            lambda: [Record(i) for i in range(HALF)] * 2,
+            lambda: Subset([(i, 0) for i in range(HALF)] * 2, range(ROWS)),
+            lambda: table(HALF).repeat(2),
+            lambda: table().select([*range(HALF)] * 2),
+            lambda: twice(table(HALF)),
+            lambda: twice(table().shuffle(seed=0).select(range(HALF))),
+            lambda: Subset(table().select([*range(HALF)] * 2), range(ROWS)),
+            lambda: ConcatDataset([table(HALF), shared := table(HALF // 2), shared]),
+            lambda: StackDataset(Subset(TensorDataset(X), [*range(HALF)] * 2), Subset([*Y], [*range(HALF)] * 2)),
+        ],
+    )  # fmt: skip
+    def test_a_record_given_several_times_is_refused(self, make: Any) -> None:
+        with pytest.raises(InvalidValue, match="each record once"):
+            given_by(make())
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda: [(f"text {i % HALF}", i % 2) for i in range(ROWS)],  # alike, of several people perhaps
+            lambda: [Record(0) for _ in range(ROWS)],
+            lambda: table().shuffle(seed=0),
+            lambda: Subset(table(), range(ROWS)),
+            lambda: pytest.importorskip("datasets").concatenate_datasets([table(HALF), table(HALF)]),
+            lambda: StackDataset(Subset(TensorDataset(X), [0] * ROWS), TensorDataset(Y)),  # one picture for all
+            lambda: ConcatDataset([Subset(TensorDataset(X), range(HALF)), Subset([*X], range(HALF))]),
+        ],
+    )  # fmt: skip
+    def test_others_are_not(self, make: Any) -> None:
+        assert SAME_OBJECT not in given_by(make())
+
+    def test_of_texts_and_numbers_it_is_supposed(self) -> None:
+        assert SAME_OBJECT in given_by([f"text {i}" for i in range(HALF)] * 2)
+        assert SAME_OBJECT in given_by([0.5] * ROWS)
+        assert SAME_OBJECT not in given_by([f"text {i}" for i in range(ROWS)])
+        assert SAME_OBJECT not in given_by(list(torch.arange(ROWS)))
+
+    def test_a_person_may_have_several(self) -> None:
+        data = [(f"text {i}", i % 2) for i in range(HALF)] * 2
+        budget = dc.Budget(1.0, 1e-5, dc.Unit.PERSON, examples_per_person=2)
+        assert SAME_OBJECT not in given_by(data, budget, [i % HALF for i in range(ROWS)])
+
+
+def given_by(data: Any, budget: Any = None, people: Any = None) -> tuple[str, ...]:
+    """What is supposed of data that are given to a training."""
+    plan, model = make_plan(), make_model()
+    if budget is not None:
+        plan = dc.calibrate(budget, plan.sampling, steps=2, privacy=[1.0] * 2, clip=[1.0] * 2)
+    trainer = Trainer(model, loss, plan, sgd(model), seed=0)
+    trainer.batches(data, collate_fn=lambda items: (X[:1], Y[:1]), people=people)
+    return trainer._life.supposed
 
 
 TEACHER = nn.Linear(3, 2)

@@ -24,6 +24,8 @@ from decrescendo.errors import AccountingError, check_integer
 # Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It
 # costs as a grid's square times the number of steps: of fewer the grid is as much coarser, up to so many times.
 _GRID_SHARE, _STEPS, _COARSER = 1 / 8_000, 5_000, 16
+# What dp-accounting's sums may be above the truth, relative: measured 2.4e-11 for one release.
+_SUMS = 1e-8
 
 
 _OWN: dict[str, Callable[[], Accountant]] = {
@@ -103,7 +105,8 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
     """Bracket epsilon with dp-accounting's pessimistic PLD, of noise rounded down and of noise rounded up.
 
     Rounding up alone gives no lower end, because the grid itself rounds: its error is of second order in the step, so
-    a grid twice as coarse shows three times of it, and that much is taken off. Where batches were cut, both are at what
+    a grid twice as coarse shows three times of it, and that much is taken off (and 1e-8 of it: dp-accounting adds in
+    float64, and a single release has no grid's error that would hide it). Where batches were cut, both are at what
     the cut leaves of delta if the guarantee is right (`truncated.left_of`).
 
     >>> from decrescendo.accounting.budget import Unit
@@ -126,7 +129,8 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
     upper = _compose(_rounded(ledger, values, up=False), grid, delta, size)
     quieter = _rounded(ledger, values, up=True)
     fine, coarse = (_compose(quieter, step, delta, size) for step in (grid, 2 * grid))
-    return Verification(max(0.0, fine - max(coarse - fine, 0.0)), upper, guarantee)
+    least = fine * (1 - _SUMS) - max(coarse - fine, 0.0)
+    return Verification(max(0.0, least), upper, guarantee)
 
 
 def _rounded(ledger: Ledger, values: int, *, up: bool) -> Ledger:
@@ -160,4 +164,9 @@ def _compose(ledger: Ledger, grid: float, delta: float, size: int) -> float:
                 value_discretization_interval=grid,
             ).self_compose(release.count)
         total = step if total is None else total.compose(step)
-    return float(total.get_epsilon_for_delta(delta)) if total is not None else 0.0
+    try:
+        return float(total.get_epsilon_for_delta(delta)) if total is not None else 0.0
+    except OverflowError:
+        raise AccountingError(
+            "dp-accounting must be able to tell epsilon for a second opinion, got a number too large for it"
+        ) from None

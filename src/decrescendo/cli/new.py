@@ -1,5 +1,6 @@
 """The command that writes a training to start from."""
 
+import keyword
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +30,7 @@ def new_command(name: Annotated[str, typer.Argument(help="Of the script: NAME.py
 
     module = name.removesuffix(".py")
     path = Path(f"{module}.py")
-    if not module.isidentifier():
+    if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidValue(f"NAME must be a Python name, as of a module, got {name!r}. Try my_training")
     if path.exists():
         raise InvalidValue(

@@ -187,6 +187,8 @@ def _read(path: Path, steps: int) -> "Float[np.ndarray, ' steps']":
     try:
         text = path.read_text(encoding="utf-8-sig").strip()
         values = strict_json.loads(text) if text.startswith("[") else [float(line) for line in text.split()]
+        if "_" in text or any(isinstance(value, bool) for value in values):
+            raise ValueError("true, false or 1_000 among them")
     except (OSError, ValueError) as error:
         raise FileRefused(
             f"{path} must be a JSON list of numbers or one number a line, got {error}"

@@ -236,7 +236,8 @@ def _scaled(
                 epsilon = Pld().estimate(Ledger.of(np.exp(-at) / shape, sampling.sample_rate), budget.delta)
             except AccountingError:
                 epsilon = math.inf  # too little noise to be judged
-            gap = math.log(budget.epsilon / epsilon) if epsilon > 0 else math.inf
+            few, many = epsilon == 0, math.isinf(epsilon)
+            gap = math.inf if few else -math.inf if many else math.log(budget.epsilon) - math.log(epsilon)
             if abs(gap) < 0.1:
                 return math.exp(at) * shape
             low, high = (at, high) if gap > 0 else (low, at)

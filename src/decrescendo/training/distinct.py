@@ -2,45 +2,55 @@
 shares of the budget. What known containers take twice, and rows that are one memory, are told; copies are not."""
 
 import operator
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from decrescendo.errors import InvalidType, InvalidValue
+
+SAME_OBJECT = (
+    "texts or numbers that are in the list several times, as one object, are those of as many different records "
+    "(Python keeps some that are equal once)"
+)
 
 # What is written alike where it is alike.
 _WRITTEN = (int, float, complex, str, bytes, type(None), np.generic)
 
+# Of each row what it is told by: where it lies, or its number and of what.
+Identities = Int[np.ndarray, "rows columns"]
 
-def check_distinct(data: object, *, columns: bool = False) -> None:
+
+def check_distinct(data: object, *, columns: bool = False) -> str:
     """That no record of a known container is in it several times, as rows: each is drawn by itself.
 
     Args:
         data: what `train` takes.
         columns: a list of it is one of columns, and not of records.
 
+    Returns:
+        What is supposed: empty, or `SAME_OBJECT`.
+
     Raises:
         InvalidValue: a record that has several rows.
     """
-    if isinstance(data, (Subset, ConcatDataset)):
-        places: dict[object, list[Int[np.ndarray, "rows columns"]]] = {}
-        for held, taken in _drawn_from(data):
-            key, where = _places(held, taken)
-            places.setdefault(key, []).append(where)
-            check_distinct(held)
-        again = sum(map(_repeated, map(np.concatenate, places.values())))
-        _check_none(again, type(cast("object", data)).__name__)
-    elif type(data) is list and not columns:
-        marks = [_mark_of(item) for item in cast("list[object]", data)]
-        known = [mark for mark in marks if mark is not None]
-        _check_none(len(known) - len(set(known)), "list")
-    elif (found := _columns_of(data)) and all(_is_expanded(column) for column in found):
+    own = type(data) is list and not columns
+    if own or isinstance(data, (Subset, ConcatDataset, StackDataset)) or _is_hugging_face(data):
+        _check_none(_repeated(_identities(data)), type(cast("object", data)).__name__)
+        return SAME_OBJECT if own and _share_objects(cast("list[object]", data)) else ""
+    if (found := _columns_of(data)) and all(_is_expanded(column) for column in found):
         _check_none(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
+    return ""
+
+
+def _share_objects(records: list[object]) -> bool:
+    written = [id(record) for record in records if isinstance(record, _WRITTEN)]
+    return len(set(written)) < len(written)
 
 
 def _columns_of(data: object) -> list[object]:
@@ -62,41 +72,64 @@ def _is_expanded(column: object) -> bool:
     return isinstance(column, np.ndarray) and column.ndim > 0 and len(column) > 1 and column.strides[0] == 0
 
 
-def _places(held: object, taken: Int[np.ndarray, " rows"]) -> tuple[object, Int[np.ndarray, "rows columns"]]:
-    """Where rows lie: of tensors in memory, which two data sets may share; else in which data set, and as which row."""
-    tensors = held.tensors if type(held) is TensorDataset else ()
+def _identities(data: object) -> Identities:
+    """What known containers lead to, row by row."""
+    if isinstance(data, Subset):
+        held: Any = data.dataset
+        return _identities(held)[_numbers_of(cast("Any", data).indices) % max(len(held), 1)]
+    if isinstance(data, ConcatDataset):
+        return _together(map(_identities, cast("ConcatDataset[Any]", data).datasets))
+    if isinstance(data, StackDataset):
+        held = cast("Any", data).datasets
+        parts = [_identities(part) for part in (held.values() if isinstance(held, dict) else held)]
+        return np.hstack([part[: len(cast("Any", data))] for part in parts])
+    if _is_hugging_face(data):
+        return _in_table(data)
+    rows = np.arange(len(cast("Any", data)))
+    if type(data) is list:
+        first: dict[object, int] = {}
+        marks = map(_mark_of, cast("list[object]", data))
+        known = [at if mark is None else first.setdefault(mark, at) for at, mark in enumerate(marks)]
+        return np.stack([np.full(len(rows), id(cast("object", data))), np.array(known, dtype=np.int64)], 1)
+    tensors = data.tensors if type(data) is TensorDataset else ()
     if not tensors or not all(value.layout == torch.strided and value.numel() for value in tensors):
-        return id(held), taken[:, None]
-    where = [value.data_ptr() + taken * value.stride(0) * value.element_size() for value in tensors]
-    kinds = tuple((value.device, value.dtype, value.shape[1:], value.stride()) for value in tensors)
-    return kinds, np.stack(where, 1)
+        return np.stack([np.full(len(rows), id(data)), rows], 1)
+    # (Two data sets may share their memory.)
+    kinds = hash(tuple((value.device, value.dtype, value.shape[1:], value.stride()) for value in tensors))
+    where = [value.data_ptr() + rows * value.stride(0) * value.element_size() for value in tensors]
+    return np.stack([np.full(len(rows), kinds), *where], 1)
 
 
-def _repeated(where: Int[np.ndarray, "rows columns"]) -> int:
+def _together(parts: Iterable[Identities]) -> Identities:
+    """Those of several containers; what has fewer columns is like nothing that has more."""
+    found = list(parts)
+    wide = max((part.shape[1] for part in found), default=1)
+    padded = [np.pad(part, ((0, 0), (0, wide - part.shape[1])), constant_values=-1) for part in found]
+    return np.concatenate(padded) if padded else np.zeros((0, wide), dtype=np.int64)
+
+
+def _is_hugging_face(data: object) -> bool:
+    datasets = sys.modules.get("datasets")
+    return datasets is not None and isinstance(data, cast("Any", datasets).Dataset)
+
+
+def _in_table(data: Any) -> Identities:
+    """Where the first column of a `datasets.Dataset` lies, of which other such data sets may be made."""
+    chunks = data.data.column(0).chunks if data.data.num_columns else []
+    parts = [np.zeros((0, 2), dtype=np.int64)]
+    for chunk in chunks:
+        starts = [buffer.address for buffer in chunk.buffers() if buffer is not None]
+        place = starts[0] if starts else id(data)
+        parts.append(np.stack([np.full(len(chunk), place), chunk.offset + np.arange(len(chunk))], 1))
+    rows = np.concatenate(parts)
+    chosen = getattr(data, "_indices", None)
+    return rows if chosen is None else rows[chosen.column(0).to_numpy()]
+
+
+def _repeated(where: Identities) -> int:
     """How many rows are there already."""
     ordered = where[np.lexsort(where.T)]
     return int((ordered[1:] == ordered[:-1]).all(1).sum())
-
-
-def _drawn_from(data: object) -> list[tuple[object, Int[np.ndarray, " rows"]]]:
-    """The data sets that known containers lead to, each once, and the numbers of all rows that are taken of it."""
-    found: dict[int, tuple[object, list[Int[np.ndarray, " rows"]]]] = {}
-
-    def take(held: Any, wanted: Int[np.ndarray, " rows"]) -> None:
-        if isinstance(held, Subset):
-            own = _numbers_of(cast("Any", held).indices)
-            take(held.dataset, own[wanted] % max(len(cast("Any", held.dataset)), 1))
-        elif isinstance(held, ConcatDataset):
-            ends = np.array(held.cumulative_sizes)
-            which = np.searchsorted(ends, wanted, side="right")
-            for number, part in enumerate(cast("ConcatDataset[Any]", held).datasets):
-                inside = wanted[which == number]
-                take(part, inside - (int(ends[number - 1]) if number else 0))
-        else:
-            found.setdefault(id(held), (held, []))[1].append(wanted)
-
-    take(data, np.arange(len(cast("Any", data))))
-    return [(held, np.concatenate(parts)) for held, parts in found.values()]
 
 
 def _numbers_of(indices: Any) -> Int[np.ndarray, " rows"]:
@@ -119,11 +152,16 @@ def _number_of(index: object) -> int:
 
 def _mark_of(record: object) -> object:
     """What two records in a list have in common if they are one; ``None`` where that cannot be told."""
+    mark = _memory_of(record)
+    return id(record) if mark is None and not isinstance(record, _WRITTEN) else mark
+
+
+def _memory_of(record: object) -> object:
     if isinstance(record, tuple) or type(record) is dict or _holds_memory(record):
         parts = list(
             cast("Any", record).values() if type(record) is dict else cast("tuple[object, ...]", record)
         )
-        marks = [_mark_of(item) for item in parts]
+        marks = [_memory_of(item) for item in parts]
         # (Of other objects no code is run.)
         rest = [
             repr(item) if isinstance(item, _WRITTEN) else id(item)

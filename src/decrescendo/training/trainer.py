@@ -342,9 +342,9 @@ class Trainer:
                 "The sample rate was calibrated for that number: make a plan for this data"
             )
         whose = check_people(people, self._source.agreed.budget, table.count)
-        if self._source.agreed.budget.unit is Unit.EXAMPLE:
-            check_distinct(data, columns=isinstance(table, Rows))
         supposed = {*self._life.supposed, assumption_of(table)}
+        if self._source.agreed.budget.unit is Unit.EXAMPLE:
+            supposed.add(check_distinct(data, columns=isinstance(table, Rows)))
 
         def facts() -> dict[str, str]:
             found, all_rows = data_facts(table)
