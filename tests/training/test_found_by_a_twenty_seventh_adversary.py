@@ -316,6 +316,11 @@ def table(rows: int = ROWS) -> Any:
     return datasets.Dataset.from_dict({"x": X[:rows].tolist(), "y": Y[:rows].tolist()})
 
 
+def nothing(rows: int) -> Any:
+    datasets = pytest.importorskip("datasets")
+    return datasets.Dataset.from_dict({"x": [None] * rows})
+
+
 def twice(data: Any) -> Any:
     return pytest.importorskip("datasets").concatenate_datasets([data, data])
 
@@ -336,6 +341,7 @@ class TestATwentyNinth:
             lambda: twice(table().shuffle(seed=0).select(range(HALF))),
             lambda: Subset(table().select([*range(HALF)] * 2), range(ROWS)),
             lambda: ConcatDataset([table(HALF), shared := table(HALF // 2), shared]),
+            lambda: ConcatDataset([[(one := Record(i)) for i in range(HALF)], [one, *range(HALF - 1)]]),
             lambda: StackDataset(Subset(TensorDataset(X), [*range(HALF)] * 2), Subset([*Y], [*range(HALF)] * 2)),
         ],
     )  # fmt: skip
@@ -351,6 +357,7 @@ class TestATwentyNinth:
             lambda: table().shuffle(seed=0),
             lambda: Subset(table(), range(ROWS)),
             lambda: pytest.importorskip("datasets").concatenate_datasets([table(HALF), table(HALF)]),
+            lambda: pytest.importorskip("datasets").concatenate_datasets([nothing(HALF), nothing(HALF)]),
             lambda: StackDataset(Subset(TensorDataset(X), [0] * ROWS), TensorDataset(Y)),  # one picture for all
             lambda: ConcatDataset([Subset(TensorDataset(X), range(HALF)), Subset([*X], range(HALF))]),
         ],

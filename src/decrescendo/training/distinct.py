@@ -87,10 +87,9 @@ def _identities(data: object) -> Identities:
         return _in_table(data)
     rows = np.arange(len(cast("Any", data)))
     if type(data) is list:
-        first: dict[object, int] = {}
-        marks = map(_mark_of, cast("list[object]", data))
-        known = [at if mark is None else first.setdefault(mark, at) for at, mark in enumerate(marks)]
-        return np.stack([np.full(len(rows), id(cast("object", data))), np.array(known, dtype=np.int64)], 1)
+        own, marks = id(cast("object", data)), map(_mark_of, cast("list[object]", data))
+        found = [(own, at) if mark is None else (0, hash(mark)) for at, mark in enumerate(marks)]
+        return np.array(found, dtype=np.int64).reshape(-1, 2)
     tensors = data.tensors if type(data) is TensorDataset else ()
     if not tensors or not all(value.layout == torch.strided and value.numel() for value in tensors):
         return np.stack([np.full(len(rows), id(data)), rows], 1)
@@ -116,12 +115,12 @@ def _is_hugging_face(data: object) -> bool:
 def _in_table(data: Any) -> Identities:
     """Where the first column of a `datasets.Dataset` lies, of which other such data sets may be made."""
     chunks = data.data.column(0).chunks if data.data.num_columns else []
-    parts = [np.zeros((0, 2), dtype=np.int64)]
+    rows = np.stack([np.full(len(data.data), id(data)), np.arange(len(data.data))], 1)
+    end = 0
     for chunk in chunks:
-        starts = [buffer.address for buffer in chunk.buffers() if buffer is not None]
-        place = starts[0] if starts else id(data)
-        parts.append(np.stack([np.full(len(chunk), place), chunk.offset + np.arange(len(chunk))], 1))
-    rows = np.concatenate(parts)
+        start, end = end, end + len(chunk)
+        if places := [buffer.address for buffer in chunk.buffers() if buffer is not None]:  # (of nulls none)
+            rows[start:end, 0], rows[start:end, 1] = places[0], chunk.offset + np.arange(len(chunk))
     chosen = getattr(data, "_indices", None)
     return rows if chosen is None else rows[chosen.column(0).to_numpy()]
 
