@@ -325,6 +325,14 @@ def twice(data: Any) -> Any:
     return pytest.importorskip("datasets").concatenate_datasets([data, data])
 
 
+def asked_twice(data: Any) -> Any:
+    """Two questions about each picture, whose memory both have."""
+    datasets = pytest.importorskip("datasets")
+    return datasets.concatenate_datasets(
+        [data.add_column("question", [f"{which} {i}" for i in range(len(data))]) for which in ("what", "who")]
+    )
+
+
 class TestATwentyNinth:
     """Records of three rows each were stated at the price of one: (1, 1e-4) where groups of three have 3.58."""
 
@@ -359,6 +367,7 @@ class TestATwentyNinth:
             lambda: pytest.importorskip("datasets").concatenate_datasets([table(HALF), table(HALF)]),
             lambda: pytest.importorskip("datasets").concatenate_datasets([nothing(HALF), nothing(HALF)]),
             lambda: StackDataset(Subset(TensorDataset(X), [0] * ROWS), TensorDataset(Y)),  # one picture for all
+            lambda: asked_twice(table(HALF)),
             lambda: ConcatDataset([Subset(TensorDataset(X), range(HALF)), Subset([*X], range(HALF))]),
         ],
     )  # fmt: skip

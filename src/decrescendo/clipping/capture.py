@@ -248,9 +248,9 @@ class Captures:
             self._seen.add(key)
             return None
         captured = self._captured.pop(key, None)
-        if captured is not None and self.workspace.outgrown(captured.block):
-            captured = None
-        captured = captured or self._capture(make, batch, count, held, seed)
+        if captured is None or self.workspace.outgrown(captured.block):
+            captured = None  # (its memory is given back before more is asked for)
+            captured = self._capture(make, batch, count, held, seed)
         if captured is None:
             return None
         self._captured[key] = captured  # the one used last is last

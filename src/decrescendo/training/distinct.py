@@ -22,6 +22,8 @@ SAME_OBJECT = (
 # What is written alike where it is alike.
 _WRITTEN = (int, float, complex, str, bytes, type(None), np.generic)
 
+_ODD = 0x5851F42D4C957F2D
+
 # Of each row what it is told by: where it lies, or its number and of what.
 Identities = Int[np.ndarray, "rows columns"]
 
@@ -113,14 +115,22 @@ def _is_hugging_face(data: object) -> bool:
 
 
 def _in_table(data: Any) -> Identities:
-    """Where the first column of a `datasets.Dataset` lies, of which other such data sets may be made."""
-    chunks = data.data.column(0).chunks if data.data.num_columns else []
-    rows = np.stack([np.full(len(data.data), id(data)), np.arange(len(data.data))], 1)
-    end = 0
-    for chunk in chunks:
-        start, end = end, end + len(chunk)
-        if places := [buffer.address for buffer in chunk.buffers() if buffer is not None]:  # (of nulls none)
-            rows[start:end, 0], rows[start:end, 1] = places[0], chunk.offset + np.arange(len(chunk))
+    """Where the columns of a `datasets.Dataset` lie, of which other such data sets may be made; two numbers for all."""
+    rows, held = np.zeros((len(data.data), 2), dtype=np.int64), False
+    for column in data.data.columns:
+        end = 0
+        for chunk in column.chunks:
+            start, end = end, end + len(chunk)
+            if places := [
+                buffer.address for buffer in chunk.buffers() if buffer is not None
+            ]:  # (of nulls none)
+                rows[start:end] *= _ODD  # (numbers of 64 bits, which go round)
+                rows[start:end] += np.stack(
+                    [np.full(len(chunk), places[0]), chunk.offset + np.arange(len(chunk))], 1
+                )
+                held = True
+    if not held:
+        rows = np.stack([np.full(len(rows), id(data)), np.arange(len(rows))], 1)
     chosen = getattr(data, "_indices", None)
     return rows if chosen is None else rows[chosen.column(0).to_numpy()]
 
