@@ -21,12 +21,14 @@ Every message is one sentence in three parts: what must hold, what was got, what
 import math
 from collections.abc import Callable
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
 
     Array = np.ndarray[Any, np.dtype[np.float64]]
+
+_Kind = TypeVar("_Kind", bound=type)
 
 
 class DecrescendoError(Exception):
@@ -161,7 +163,7 @@ def check_array(
         if given.dtype.kind not in "fiu":
             raise TypeError(f"dtype {given.dtype}")
         array = given.astype(np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # the latter: a tensor that requires a gradient
         raise InvalidType(
             f"{name} must be an array of numbers, got {type(value).__name__} ({error}){tail}"
         ) from None
@@ -183,3 +185,25 @@ def check_array(
         first = int(np.argmax(wrong))
         raise InvalidValue(f"{name} must be {wanted} at every step, got {name}[{first}]={array[first]}{tail}")
     return array
+
+
+def uninherited(why: str) -> Callable[[_Kind], _Kind]:
+    """A class that nobody inherits from: what is promised is proven of what it does itself.
+
+    >>> @uninherited("Give it other numbers")
+    ... class Coin: pass
+    >>> class Loaded(Coin): pass
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidType: Coin must be used as it is, got a class of its own, Loaded. Give it other numbers
+    """
+
+    def seal(kind: _Kind) -> _Kind:
+        def refuse(other: type) -> NoReturn:
+            raise InvalidType(
+                f"{kind.__name__} must be used as it is, got a class of its own, {other.__name__}. {why}"
+            )
+
+        kind.__init_subclass__ = classmethod(refuse)  # pyright: ignore[reportAttributeAccessIssue]
+        return kind
+
+    return seal

@@ -285,3 +285,9 @@ def test_a_shape_outside_its_range_is_refused(shape: float) -> None:
 def test_poisson_has_no_list_of_probabilities() -> None:
     with pytest.raises(InvalidType, match="scipy"):
         next(Trials(2, INF).probabilities())
+
+
+def test_trials_of_a_law_of_ones_own_are_refused() -> None:
+    """Ten trials, always, were stated at the price of a logarithmic number: delta 7e-5 where it was 1e-3."""
+    with pytest.raises(InvalidType, match="Trials must be used as it is, got a class of its own, Ten"):
+        type("Ten", (Trials,), {"draw": lambda self, rng: 10})

@@ -216,13 +216,13 @@ def test_everything_is_there_when_opened_again(path: Path) -> None:
 
 
 def test_a_release_is_in_the_file_when_record_returns(path: Path) -> None:
-    """Another connection, as after a crash of this process, sees it; and the disk was waited for."""
+    """A copy of it, as after a crash of this process, has it; and the disk was waited for."""
     store = make(path)
     account = store.start(plan())
     take(account, 1)
-    assert store._connection.execute("PRAGMA synchronous").fetchone()[0] == 2
+    assert store._connection.execute("PRAGMA synchronous").fetchone()[0] == 3
+    assert os.listdir(path.parent) == [path.name]
     shutil.copy(path, path.with_name("copy.db"))
-    shutil.copy(f"{path}-wal", path.with_name("copy.db-wal"))
     assert Store(path.with_name("copy.db")).entries()[0].released == plan().ledger.first(1)
 
 
@@ -265,7 +265,7 @@ def test_a_store_is_made_once(path: Path) -> None:
     with pytest.raises(InvalidValue, match="exists"):
         make(path)
     assert path.read_bytes() == before
-    assert sorted(os.listdir(path.parent)) in (["ledger.db"], ["ledger.db", "ledger.db-shm", "ledger.db-wal"])
+    assert os.listdir(path.parent) == ["ledger.db"]
     for rule in ("", "max", "renyi", "renyi:x", "renyi:1"):
         with pytest.raises(DecrescendoError):
             make(path.with_name("other.db"), composition=rule)
@@ -355,3 +355,53 @@ def test_a_store_that_cannot_be_written_says_so(path: Path, monkeypatch: pytest.
         account.record(0, release(plan(), 0), b"")
     with pytest.raises(InvalidValue, match="can be written"):
         make(path.parent / "missing" / "s.db")
+
+
+class TestOneFile:
+    """What lay in a log beside the file was lost with it, and each name of a file had a log of its own."""
+
+    def test_a_second_name_is_refused_and_a_copy_is_not(self, path: Path) -> None:
+        make(path).close()
+        second = path.with_name("second.db")
+        os.link(path, second)
+        for name in (path, second):
+            with pytest.raises(FileRefused, match="no other name"):
+                Store(name)
+        second.unlink()
+        shutil.copy(path, second)
+        assert Store(path).budget == Store(second).budget
+
+    def test_a_symbolic_link_is_the_file_itself(self, path: Path) -> None:
+        store = make(path)
+        link = path.with_name("link.db")
+        link.symlink_to(path)
+        take(Store(link).start(plan()), 1)
+        assert store.entries()[0].released.steps == 1
+
+    def test_what_lies_beside_it_holds_nothing(self, path: Path) -> None:
+        """Between two releases, whatever is removed: also under other runs that have the file open."""
+        store, other = make(path), Store(path)
+        account = store.start(plan(), label="a")
+        take(account, 2)
+        for file in path.parent.iterdir():
+            if file != path:
+                file.unlink()
+        assert other.entries()[0].released.steps == 2
+        other.start(plan(), label="b")
+        take(account, 3)
+        assert [entry.released.steps for entry in store.entries()] == [3, 0]
+
+    def test_a_store_of_an_earlier_version_is_brought_into_one_file(self, path: Path) -> None:
+        store = make(path)
+        take(store.start(plan()), 2)
+        store.close()
+        earlier = sqlite3.connect(path, isolation_level=None)
+        earlier.execute("PRAGMA journal_mode = WAL")
+        earlier.execute("SELECT * FROM runs").fetchall()
+        with pytest.raises(FileRefused, match="earlier version"):
+            Store(path)
+        earlier.close()
+        store = Store(path)
+        assert store.entries()[0].released == plan().ledger.first(2)
+        assert os.listdir(path.parent) == [path.name]
+        assert path.read_bytes()[18:20] == b"\x01\x01"  # of SQLite's header: no log beside it

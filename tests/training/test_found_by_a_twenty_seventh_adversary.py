@@ -22,7 +22,7 @@ from decrescendo.plans import Schedule
 from decrescendo.training import Task, Trainer, accuracy, cross_entropy, train
 from decrescendo.training.between import PROGRAM
 from decrescendo.training.data import table_of
-from decrescendo.training.distinct import SAME_OBJECT
+from decrescendo.training.distinct import OVERLAPPING, SAME_OBJECT, check_distinct
 from decrescendo.training.examples import EXAMPLES_APART
 from decrescendo.training.people import check_people
 from decrescendo.training.private_tuning import ATTEMPTED, PrivateSearch, Tried, search_privately
@@ -485,3 +485,67 @@ class TestATwentyEighth:
         assert cut.is_cut
         whole = Pld(rtol=1e-2).bracket(cut.cut(1, None), 1e-5)[0]
         assert 0 < PrivacyCurve(cut)._least(1e-5) <= whole
+
+
+SERIES = torch.randn(ROWS + 31)
+
+
+class TestAThirtieth:
+    """Windows over one series were taken for rows of their own, without a word."""
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            SERIES.unfold(0, 32, 1)[:, :3],
+            SERIES.as_strided((ROWS, 3), (1, 1)),
+            np.lib.stride_tricks.sliding_window_view(SERIES.numpy(), 32),
+            {"a": (X, SERIES.unfold(0, 2, 1)[:ROWS])},
+        ],
+    )
+    def test_rows_that_overlap_are_supposed(self, rows: Any) -> None:
+        assert check_distinct(rows if isinstance(rows, dict) else (rows, Y)) == OVERLAPPING
+
+    @pytest.mark.parametrize(
+        "rows",
+        [
+            X.T.contiguous().T,
+            X.repeat(2, 2)[::2, ::2],
+            X[:, None, :].expand(ROWS, 4, 3),
+            torch.zeros(4, ROWS, 3).transpose(0, 1),
+            torch.zeros(ROWS, 40).unfold(1, 8, 1),
+            torch.zeros(ROWS * 4).unfold(0, 4, 4),
+            torch.zeros(ROWS, 3, 4, 4).to(memory_format=torch.channels_last),
+            np.zeros((ROWS, 3))[::-1].copy("F"),
+            np.broadcast_to(np.zeros(3), (ROWS, 3)),
+            torch.zeros(ROWS, 0),
+        ],
+    )
+    def test_rows_of_memory_of_their_own_are_not(self, rows: Any) -> None:
+        assert check_distinct((rows, Y)) == ""
+
+    @pytest.mark.parametrize("shape", [(5, 3), (4, 2, 3), (3, 1, 2, 2)])
+    def test_what_is_told_apart_shares_no_number(self, shape: tuple[int, ...]) -> None:
+        """Against a count of where every number of every row lies, for 300 layouts."""
+        rng = np.random.default_rng(0)
+        memory, told = torch.arange(1000), 0
+        for _ in range(300):
+            strides = [int(rng.integers(0, 8)) for _ in shape]
+            strides[0] += 1
+            laid = memory.as_strided(shape, strides)
+            rows = [set(row.flatten().tolist()) for row in laid]
+            shared = len(set.union(*rows)) < sum(map(len, rows))
+            said = check_distinct((laid,))
+            assert shared <= (said == OVERLAPPING)
+            told += not shared and not said
+        assert told > 10
+
+
+class TestCurvesOfOneNumber:
+    def test_a_function_that_decides_by_one_number_is_told_how(self) -> None:
+        sampling = dc.PoissonSampling(ROWS, 8)
+        for clip, words in (
+            (lambda u: 1.0 if u < 0.8 else 0.5, "numpy.where"),
+            (lambda u: torch.nn.Parameter(torch.ones(2)), "array of numbers"),
+        ):
+            with pytest.raises(InvalidType, match=words):
+                dc.calibrate(dc.Budget(1.0, 1e-5), sampling, steps=2, privacy=[1.0] * 2, clip=clip)  # type: ignore[arg-type]

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, final
 
-from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real
+from decrescendo.errors import InvalidValue, check_instance, check_integer, check_real, uninherited
 
 Kind = Literal["upper", "lower", "exact", "estimate"]
 KINDS: tuple[Kind, ...] = ("upper", "lower", "exact", "estimate")
@@ -24,6 +24,8 @@ class Unit(StrEnum):
     PERSON = "person"
 
 
+@final
+@uninherited("Its numbers are what is promised")
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The (epsilon, delta) promised for a whole run, for adding or removing one ``unit``.

@@ -11,12 +11,21 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from decrescendo.base.arrays import read_only
-from decrescendo.errors import InvalidValue, check_array, check_instance, check_integer, check_real
+from decrescendo.errors import (
+    InvalidValue,
+    check_array,
+    check_instance,
+    check_integer,
+    check_real,
+    uninherited,
+)
 
 # Counts add up exactly, as whole numbers and as floats, up to here.
 LARGEST_COUNT = 2**53
 
 
+@final
+@uninherited("Its numbers are what is accounted")
 @dataclass(frozen=True, slots=True)
 class Release:
     """``count`` noisy sums, each over a Poisson sample (or a step of an epoch, see ``steps_per_epoch``) and each with
@@ -70,6 +79,7 @@ class _Columns(NamedTuple):
 
 
 @final
+@uninherited("Its releases are what is accounted")
 class Ledger:
     """An ordered list of releases, planned or done: the two have the same type.
 

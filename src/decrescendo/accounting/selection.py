@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 import numpy as np
 from scipy.optimize import brentq
@@ -17,7 +17,7 @@ from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import accountant_of, event_of, is_trivial
-from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real, uninherited
 
 if TYPE_CHECKING:
     from dp_accounting.rdp import RdpAccountant
@@ -29,6 +29,8 @@ _REMEDY = (
 )
 
 
+@final
+@uninherited("Its law is what a search costs: give another mean or shape")
 @dataclass(frozen=True, slots=True)
 class Trials:
     """How many trials a search makes: a random number K, drawn before the first of them.

@@ -63,3 +63,12 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is, whatever its name; ``None`` where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -7,6 +7,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from decrescendo.base.whole_file import identity
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint.checkpoints import read_state, states_in, write_state
@@ -25,8 +26,9 @@ class Journal:
 
     Args:
         folder: made if it is not there. Whoever opens it holds it until their process ends: two servers that went on
-            from one state would release two different sums under the same noise. A copy of the folder is not held:
-            never go on from a backup.
+            from one state would release two different sums under the same noise. That is by `journal.lock`, which is
+            never stale: a process that ended holds nothing. A copy of the folder is not held: never go on from a
+            backup.
 
     Raises:
         InvalidValue: it cannot be written, or another server holds it.
@@ -56,6 +58,8 @@ class Journal:
                 f"a journal must have one server, got {str(folder)!r} held by another. End that one first: two would "
                 "release different sums with the same noise"
             ) from None
+        # What is checked before each write: the lock is the one that others find, the state the one gone on from.
+        self._held, self._last = identity(self._folder / LOCK), self._newest()
 
     def close(self) -> None:
         """Let another server have the folder, as the end of this process would."""
@@ -65,16 +69,26 @@ class Journal:
         """Replace the state (plain values and tensors, nested); when this returns, it is on disk.
 
         Raises:
-            PlanViolation: after `close`.
+            PlanViolation: after `close`, or where another server has the folder.
         """
         if not self._lock.is_locked:
             raise PlanViolation(
                 "a journal must be held to be written, got one that was let go. Start the server again from its folder"
             )
-        before = states_in(self._folder)
+        if identity(self._folder / LOCK) != self._held or self._newest() != self._last:
+            raise PlanViolation(
+                f"a journal must have one server, got {str(self._folder)!r} taken by another: somebody removed {LOCK}, "
+                "or put the folder back. Nothing was released: end both, and start one"
+            )
         # A number of its own: the state that is still there stays whole until the new one is.
-        number = int(before[-1].name.rpartition("-")[2]) + 1 if before else 1
+        number = self._last + 1
         write_state(self._folder, number, state, kept=1)
+        self._last = number
+
+    def _newest(self) -> int:
+        """Number of the state that the folder has; 0 if there is none."""
+        found = states_in(self._folder)
+        return int(found[-1].name.rpartition("-")[2]) if found else 0
 
     def read(self) -> Mapping[str, Any] | None:
         """The last state; ``None`` if there is none yet.

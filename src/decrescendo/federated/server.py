@@ -3,13 +3,15 @@
 Longer than most files: all that the privacy of a round depends on is to be read together.
 """
 
+import functools
 import hashlib
 import os
+import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast, final
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -47,8 +49,22 @@ REPLIES = (
 )
 SUMS = "each sum of a round is that of one part a member, none longer than C_t, where it is computed"
 OWN_NOISE = "each member adds its own share of the noise, drawn where nobody else sees it"
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 # A sum of parts of length C_t is no longer than so many times the number of parts, whatever rounds it.
 _LONGER = 1.001
+
+
+def _alone(method: "Callable[Concatenate[Server, _P], _R]") -> "Callable[Concatenate[Server, _P], _R]":
+    """One call after another: replies and deadlines may come on any thread."""
+
+    @functools.wraps(method)
+    def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self._check_process()  # pyright: ignore[reportPrivateUsage]
+        with self._turns:  # pyright: ignore[reportPrivateUsage]
+            return method(self, *args, **kwargs)
+
+    return called
 
 
 @final
@@ -63,6 +79,9 @@ class Server:
             for reply in ...:                      # whatever comes, in any order
                 server.receive(reply)
             report = server.close()                # also if nobody answered
+
+    Replies and deadlines may come on any thread: calls wait for one another, and a reply that comes after `close` is
+    too late. With a store, rounds are opened and ended by the thread that opened the store (SQLite's own rule).
 
     Args:
         model: moved in place.
@@ -173,6 +192,7 @@ class Server:
         self._answered: set[int] = set()
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
+        self._turns, self._owner = threading.RLock(), os.getpid()
         self._start = time.monotonic()
         self._supposed: tuple[str, ...] = (
             (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
@@ -224,6 +244,7 @@ class Server:
         """Of the rounds that this process has closed or aborted; private."""
         return tuple(self._reports)
 
+    @_alone
     def weights(self) -> dict[str, Tensor]:
         """Copies of the model's parameters and persistent buffers on the CPU: what this round's members start from. As
         public as `ledger` says.
@@ -235,17 +256,20 @@ class Server:
         return cpu_weights(self._model)
 
     @property
+    @_alone
     def assumptions(self) -> tuple[str, ...]:
         """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
         self._between.look()
         ended = self._between.ended(early=self.spent < self.plan.steps, drawn=False)
         return tuple(sorted({*self._supposed, *self._between.supposed, *ended}))
 
+    @_alone
     def open(self) -> Opened:
         """Draw the next cohort: each client independently with the plan's sample rate. It may be empty.
 
         Send ``opened.round`` and `weights` to the members; tell nobody else who they are.
         """
+        self._check_store_here()
         if self._opened is not None:
             raise PlanViolation(
                 f"a round must be closed or aborted before the next, got round {self._opened.round.number} open. "
@@ -281,6 +305,7 @@ class Server:
         self._opened = Opened(asked, tuple(int(client) for client in cohort))
         return self._opened
 
+    @_alone
     def receive(self, reply: Reply) -> Received:
         """Judge one reply and, if it is fit, add it. Never raises for what a client sends; every reply is counted.
 
@@ -303,11 +328,13 @@ class Server:
         self._odd = self._odd or not received.verdict.taken
         return received
 
+    @_alone
     def declined(self, client: int, reason: str) -> Received:
         """Note that a client refuses the round by its policy: a zero update, counted."""
         self._counts[Verdict.DECLINED] += 1
         return Received(Verdict.DECLINED, f"client {client}: {reason}")
 
+    @_alone
     def refused(self, verdict: Verdict, reason: str) -> Received:
         """Note that whoever carries the messages refused something before it could be a `Reply`: counted, not added.
 
@@ -320,6 +347,7 @@ class Server:
         self._one_by_one = self._odd = True
         return Received(verdict, reason)
 
+    @_alone
     def close(self) -> RoundReport:
         """Sum, noise, ledger, journal, step: the end of a round. When it returns, `weights` may be shown."""
         _, total = self._require_open()
@@ -332,6 +360,7 @@ class Server:
         # The sum is on the CPU; `apply` brings the noisy mean to the parameters' device.
         return self._release(total.value(), len(self._answered), seen)
 
+    @_alone
     def release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
         """`close`, for who has the sum of a round from elsewhere: a secure sum, or a simulation. That its parts are no
         longer than C_t is among the `assumptions`.
@@ -347,6 +376,7 @@ class Server:
                 stays open.
         """
         opened, _ = self._require_open()
+        total = _own(total)
         self._check_sum(opened, total, present)
         self._supposed = tuple(sorted({*self._supposed, SUMS}))
         return self._release(total, present, diagnostics)
@@ -400,6 +430,7 @@ class Server:
         self._between.stepped()
         return self._report(opened, released=True)
 
+    @_alone
     def abort(self) -> RoundReport:
         """End the round without output. It counts as spent: that it was aborted may depend on who took part."""
         opened, _ = self._require_open()
@@ -412,15 +443,18 @@ class Server:
         self._end()
         return self._report(opened, released=False)
 
+    @_alone
     def read(self) -> None:
         """Private diagnostics of a round were looked at; see `Progress.diagnostics`."""
         self._between.read()
 
+    @_alone
     def stop(self) -> None:
         """Let go of the journal, as the end of the process would: another server may go on, this one may not."""
         if self._journal is not None:
             self._journal.close()
 
+    @_alone
     def finish(self, *, secure_sum: bool | None = None) -> Outcome:
         """What the run is so far: may be asked at any time between rounds. One that ends early is judged by the whole
         plan, as in `Trainer.finish`.
@@ -461,7 +495,20 @@ class Server:
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
+    def _check_process(self) -> None:
+        if os.getpid() != self._owner:
+            raise PlanViolation(
+                "a federated run must go on in the process that began it, got a call in a forked one. Both would "
+                "release their sums with the same noise: begin runs after the fork"
+            )
+
+    def _check_store_here(self) -> None:
+        """Before anything is released: what cannot be written down must be found out first."""
+        if self._account is not None:
+            self._account.check_here()
+
     def _require_open(self) -> tuple[Opened, ExactSum]:
+        self._check_store_here()
         if self._opened is None or self._total is None:  # the sum is made with the round
             raise PlanViolation("a round must be open, got none. Call open() first")
         return self._opened, self._total
@@ -571,20 +618,22 @@ class Server:
             return Received(Verdict.NOT_ASKED, f"client {_shown(client)} is not in the cohort")
         if client in self._answered:
             return Received(Verdict.REPEATED, f"client {client} has answered")
-        # Read once: a mapping of a client's own may answer otherwise when it is asked again.
+        # Read once: a mapping of a client's own may answer otherwise when it is asked again, and so may memory that
+        # another process shares.
         tensors: Any = reply.tensors
         if isinstance(tensors, Mapping):
             tensors = dict(cast("Mapping[Any, Any]", tensors))
         refused = self._malformed(tensors)
         if refused is not None:
             return refused
+        tensors = _own(tensors)
         norm, c, share = norm_of(tensors), opened.round.clip_norm, opened.round.share_std
         if not norm < float("inf"):
             return Received(Verdict.NONFINITE, "every value must be finite, and the norm too")
         verdict, factor, reason = Verdict.ACCEPTED, 1.0, ""
         if share > 0:
             longest = c + share * (self._size**0.5 + TAIL)
-            largest = max(float(tensor.detach().abs().max()) for tensor in tensors.values() if tensor.numel())
+            largest = max(float(tensor.abs().max()) for tensor in tensors.values() if tensor.numel())
             if norm > longest or largest > c + TAIL * share:
                 return Received(Verdict.TOO_LONG, f"the norm must be at most {longest:.4g}, got {norm:.4g}")
         elif norm > (target := c * (1 - MARGIN)):
@@ -614,6 +663,11 @@ class Server:
                     Verdict.SHAPES, f"{name} must be {tuple(self._shapes[name])}, got {tuple(tensor.shape)}"
                 )
         return None
+
+
+def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that nobody else can write to."""
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @contextmanager

@@ -57,10 +57,20 @@ class ExactSum:
         self._total = {name: torch.zeros(shape, dtype=torch.int64) for name, shape in shapes.items()}
 
     def add(self, part: Mapping[str, Tensor], factor: float = 1.0) -> None:
-        """Add ``factor`` times ``part``, each coordinate rounded towards zero: no norm grows."""
+        """Add ``factor`` times ``part``, each coordinate rounded towards zero: no norm grows. All of it, or nothing
+        where memory runs out."""
+        whole = {
+            name: part[name]
+            .detach()
+            .to("cpu", torch.float64)
+            .mul(factor)
+            .div_(self._unit)
+            .trunc_()
+            .to(torch.int64)
+            for name in self._total
+        }
         for name, total in self._total.items():
-            scaled = part[name].detach().to("cpu", torch.float64).mul(factor).div_(self._unit)
-            total.add_(scaled.trunc_().to(torch.int64))
+            total.add_(whole[name])
 
     def value(self) -> dict[str, Tensor]:
         """The sum in float64."""

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 from decrescendo.accounting.budget import Budget, Guarantee, check_budget, check_one_example, check_unit
 from decrescendo.accounting.filters import Filter, GdpFilter, RenyiFilter, ZcdpFilter
@@ -18,6 +18,7 @@ from decrescendo.errors import (
     InvalidValue,
     check_instance,
     check_integer,
+    uninherited,
 )
 from decrescendo.plans.sampling import PoissonSampling, uncut
 
@@ -25,6 +26,8 @@ FORMAT, VERSION = "decrescendo-adaptive-plan", 1
 _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
 
 
+@final
+@uninherited("What it says is what a filter holds it to")
 @dataclass(frozen=True, slots=True)
 class AdaptivePlan:
     """What was agreed before an adaptive run: all of it public, none of it changed by the run. The adaptive form of an

@@ -61,7 +61,15 @@ def evaluate(name: str, curve: CurveOrValues, steps: int) -> Float[np.ndarray, "
     >>> evaluate("clip", linear(1.0, 0.5), 2)
     array([0.75, 0.5 ])
     """
-    found = as_curve(name, curve)(progress(steps))
+    try:
+        found = as_curve(name, curve)(progress(steps))
+    except ValueError as error:
+        if "truth value of an array" not in str(error):
+            raise
+        raise InvalidType(
+            f"{name} must give a value for each entry of an array of progress, got a function that decides by one "
+            "number. Write numpy.where(u < 0.8, 1.0, 0.5) for 1.0 if u < 0.8 else 0.5"
+        ) from None
     hint = "Did the curve reach its end early?"
     if np.ndim(found) != 1:
         hint = "A curve gives one value for each entry of an array of progress"

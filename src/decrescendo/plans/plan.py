@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import numpy as np
 from jaxtyping import Float
@@ -30,6 +30,7 @@ from decrescendo.errors import (
     check_array,
     check_instance,
     check_integer,
+    uninherited,
 )
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.sampling import (
@@ -65,6 +66,8 @@ _KEYS = {
 _OF_PEOPLE = {"examples_per_person"}  # in a budget and a guarantee, besides
 
 
+@final
+@uninherited("Its columns are what is accounted and what is done: `calibrate` or `allocate` makes another")
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Budget, sampling, schedule and guarantee of one run. Every value in it is a public fact.

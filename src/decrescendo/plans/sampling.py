@@ -13,13 +13,18 @@ from jaxtyping import Float, Int
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
-from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real
+from decrescendo.errors import InvalidType, InvalidValue, check_array, check_integer, check_real, uninherited
 
 # Whole numbers up to here are exact in floating point.
 LARGEST = 2**53
+_THESE = (
+    "What a plan promises is proven of these very batches: move their size by a curve (batch=), or cut them by "
+    "max_batch_size"
+)
 
 
 @final
+@uninherited(_THESE)
 @dataclass(frozen=True, slots=True)
 class PoissonSampling:
     """Each record is in each batch independently with probability ``sample_rate``.
@@ -46,9 +51,6 @@ class PoissonSampling:
     dataset_size: int
     expected_batch_size: float
     max_batch_size: int | None = None
-
-    def __init_subclass__(cls) -> None:
-        _refuse_subclass(cls, "PoissonSampling")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_size", _count(self.dataset_size))
@@ -187,6 +189,7 @@ class BatchSchedule:
 
 
 @final
+@uninherited(_THESE)
 @dataclass(frozen=True, slots=True)
 class RandomAllocation:
     """Each record is in exactly one batch of every epoch, in a uniformly random one, independently of the others.
@@ -210,9 +213,6 @@ class RandomAllocation:
     dataset_size: int
     steps_per_epoch: int
     max_batch_size: int | None = None
-
-    def __init_subclass__(cls) -> None:
-        _refuse_subclass(cls, "RandomAllocation")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dataset_size", _count(self.dataset_size))
@@ -391,10 +391,3 @@ def only_constant(sampling: Sampling, what: str) -> PoissonSampling:
             f"{what} must have one expected batch size for all steps, got {low:g} to {high:g}. Calibrate without batch="
         )
     return cast("PoissonSampling", poisson(sampling, what))
-
-
-def _refuse_subclass(kind: type, name: str) -> None:
-    raise InvalidType(
-        f"{name} must be used as it is, got a class of its own, {kind.__name__}. What a plan promises is proven of "
-        "these very batches: move their size by a curve (batch=), or cut them by max_batch_size"
-    )

@@ -19,6 +19,11 @@ SAME_OBJECT = (
     "(Python keeps some that are equal once)"
 )
 
+OVERLAPPING = (
+    "what lies in several rows of the data (rows overlap in memory, as windows over one series do) is protected as a "
+    "part of each of these rows alone"
+)
+
 # What is written alike where it is alike.
 _WRITTEN = (int, float, complex, str, bytes, type(None), np.generic)
 
@@ -36,7 +41,7 @@ def check_distinct(data: object, *, columns: bool = False) -> str:
         columns: a list of it is one of columns, and not of records.
 
     Returns:
-        What is supposed: empty, or `SAME_OBJECT`.
+        What is supposed: empty, `SAME_OBJECT` or `OVERLAPPING`.
 
     Raises:
         InvalidValue: a record that has several rows.
@@ -47,7 +52,7 @@ def check_distinct(data: object, *, columns: bool = False) -> str:
         return SAME_OBJECT if own and _share_objects(cast("list[object]", data)) else ""
     if (found := _columns_of(data)) and all(_is_expanded(column) for column in found):
         _check_none(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
-    return ""
+    return OVERLAPPING if any(map(_overlap, found)) else ""
 
 
 def _share_objects(records: list[object]) -> bool:
@@ -72,6 +77,29 @@ def _is_expanded(column: object) -> bool:
             column.layout == torch.strided and column.dim() > 0 and len(column) > 1 and column.stride(0) == 0
         )
     return isinstance(column, np.ndarray) and column.ndim > 0 and len(column) > 1 and column.strides[0] == 0
+
+
+def _overlap(column: object) -> bool:
+    """Whether two rows of it may share memory; layouts without that are told by their strides."""
+    if isinstance(column, Tensor) and column.layout == torch.strided and column.device.type != "meta":
+        layout, of = list(zip(column.shape, column.stride(), strict=True)), 1
+    elif isinstance(column, np.ndarray):
+        layout, of = list(zip(column.shape, column.strides, strict=True)), column.itemsize
+    else:
+        return False
+    if any(size == 0 for size, _ in layout):
+        return False
+    # (What is expanded within a row is one memory of that row; a column expanded over all rows holds no record's own.)
+    moving = [(abs(stride), size) for size, stride in layout[1:] if size > 1 and stride]
+    rows, step = layout[0] if layout else (1, 0)
+    if rows == 1 or not step or abs(step) >= of + sum((size - 1) * stride for stride, size in moving):
+        return False
+    end = of
+    for stride, size in sorted([*moving, (abs(step), rows)]):
+        if stride < end:
+            return True
+        end += (size - 1) * stride
+    return False
 
 
 def _identities(data: object) -> Identities:

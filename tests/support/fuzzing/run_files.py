@@ -227,7 +227,7 @@ _STATEMENTS = (
     "PRAGMA user_version = 0",
     "PRAGMA user_version = 77",
     "PRAGMA application_id = 0",
-    "PRAGMA journal_mode = DELETE",
+    "PRAGMA journal_mode = WAL",
     "DROP TABLE releases",
     "DELETE FROM facts",
     "DELETE FROM runs",

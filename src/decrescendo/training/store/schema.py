@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -46,11 +47,9 @@ def create(path: Path, facts: dict[str, str]) -> None:
     try:
         staging.unlink(missing_ok=True)
         with closing(_connect(staging)) as connection:
-            connection.execute("PRAGMA journal_mode = WAL")
             _migrate(connection, 0)
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
             connection.execute(f"PRAGMA application_id = {APPLICATION}")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with staging.open("rb") as file:
             os.fsync(file.fileno())
         os.link(staging, path)
@@ -61,13 +60,14 @@ def create(path: Path, facts: dict[str, str]) -> None:
             f"a store must be in a place that can be written, got {str(path)!r} ({error})"
         ) from None
     finally:
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-journal"):
             staging.with_name(staging.name + suffix).unlink(missing_ok=True)
 
 
 def connect(path: Path) -> sqlite3.Connection:
     """A checked connection; what is not a whole store of a known version is refused untouched."""
     _check_header(path)
+    _check_one_name(path)
     connection = None
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
     alone = not any(file.exists() for file in beside)
@@ -87,6 +87,7 @@ def connect(path: Path) -> sqlite3.Connection:
             raise FileRefused(
                 f"{path} must have the tables of version {version} and nothing else, got others. Somebody changed it"
             )
+        _check_one_file(connection, path)
         if version < len(MIGRATIONS):
             _migrate(connection, version)
     except (
@@ -110,13 +111,14 @@ def connect(path: Path) -> sqlite3.Connection:
 def _connect(path: Path) -> sqlite3.Connection:
     """To write; or, where nobody may write and no log lies beside it, to read what is there."""
     connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-    if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
+    logs = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
+    if not os.access(path.parent, os.W_OK) and not any(log.exists() for log in logs):
         connection.close()
         name = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         connection = sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, uri=True)
     try:
-        # Each release is on the disk before anything of it can be seen: also through a power cut.
-        connection.execute("PRAGMA synchronous = FULL")
+        # Each release is in the file, on the disk, before anything of it can be seen: also through a power cut.
+        connection.execute("PRAGMA synchronous = EXTRA")
         connection.execute("PRAGMA foreign_keys = ON")
     except BaseException:
         connection.close()
@@ -149,6 +151,37 @@ def _expected(version: int) -> list[tuple[str, ...]]:
         for text in MIGRATIONS[:version]:
             fresh.executescript(text)
         return _tables(fresh)
+
+
+def _check_one_file(connection: sqlite3.Connection, path: Path) -> None:
+    """All that is written down is in the store's own file: earlier versions had the newest in a log beside it, which
+    who copies or tidies up may leave out, and which each name of a file has for itself."""
+    (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
+    if mode == "delete" or not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        return
+    try:
+        (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    except sqlite3.OperationalError:  # somebody has it open
+        mode = ""
+    if mode != "delete":
+        raise FileRefused(
+            f"{path} must be let go by programs of an earlier version before it is opened, got one that one of them "
+            "has open. Wait for its end"
+        )
+
+
+def _check_one_name(path: Path) -> None:
+    """What a crash leaves half written is mended by what lies beside one name of the file: under another it is not."""
+    names = path.stat().st_nlink
+    for _ in range(9):  # (one that is being made has two for a moment)
+        if names <= 1:
+            return
+        time.sleep(0.05)
+        names = path.stat().st_nlink
+    raise FileRefused(
+        f"{path} must have no other name, got one with {names} (hard links, as of `cp -l`). Put a copy of its own in "
+        "its place: `cp ledger.db copy.db && mv copy.db ledger.db`, while no run has it open"
+    )
 
 
 def _check_header(path: Path) -> None:

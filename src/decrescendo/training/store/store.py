@@ -22,6 +22,7 @@ from typing import Any, final
 from decrescendo.accounting.budget import Budget, check_budget, check_unit
 from decrescendo.accounting.filters import Filter
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.base.whole_file import identity
 from decrescendo.errors import (
     DecrescendoError,
     FileRefused,
@@ -99,7 +100,7 @@ class Store:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path, self._place = Path(path), Path(path).absolute()
         self._connection = connect(self._path)
-        self._file, self._owner, self._thread = _identity(self._place), os.getpid(), threading.get_ident()
+        self._file, self._owner, self._thread = identity(self._place), os.getpid(), threading.get_ident()
         try:
             facts = dict(self._connection.execute("SELECT name, value FROM facts"))
             self.budget = Budget(
@@ -290,7 +291,7 @@ class Store:
 
     def _reading(self) -> sqlite3.Connection:
         self._check_owner()
-        if _identity(self._place) != self._file:  # SQLite would go on with a file that nobody finds any more
+        if identity(self._place) != self._file:  # SQLite would go on with a file that nobody finds any more
             raise FileRefused(
                 f"{self._path} must stay the file that was opened, got another one, or none, in its place. Nothing was "
                 "released: put back the newest, and go on from checkpoints"
@@ -363,6 +364,15 @@ class Account:
         self._number = number
         # Of noise that is decided on the way: the filter, as it was after so many releases.
         self._guard: tuple[Filter | None, int] = (None, -1)
+
+    def check_here(self) -> None:
+        """That this process and thread may write to the store.
+
+        Raises:
+            InvalidValue: another one than opened it.
+            FileRefused: the file is not the one that was opened any more.
+        """
+        self.store._reading()  # pyright: ignore[reportPrivateUsage]
 
     def record(self, position: int, release: Release, digest: bytes) -> bool:
         """Write down a release before anything of it is seen.
@@ -470,15 +480,6 @@ class Account:
 def _reserved(entries: Sequence[tuple[Entry, Cost]]) -> list[Reserved]:
     """Of all runs but those that ended before they released anything."""
     return [Reserved(cost, planned(entry.agreed)) for entry, cost in entries if not entry.given_back]
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file it is, whatever its name; ``None`` where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
 
 
 def new_id() -> str:
