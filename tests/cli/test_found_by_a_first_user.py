@@ -1,6 +1,7 @@
 """What somebody who met the command line for the first time ran into."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import decrescendo as dc
 from decrescendo.audit import AuditResult
 from decrescendo.errors import InvalidValue
+from decrescendo.training import digits
 
 from .conftest import Invoke
 
@@ -88,3 +90,38 @@ def test_arrays_are_called_by_what_they_are_of(privacy: object, clip: object, wo
             privacy=privacy,
             clip=clip,  # type: ignore[arg-type]
         )
+
+
+def test_only_what_is_named_is_searched(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two schedules were compared under batches, rates and clip norms of their own, which nobody had named."""
+    task = digits.task()
+    images, classes = task.load()
+    public = replace(task, data=(images * 0.9, classes), rows=None, score=lambda model: {"accuracy": 0.5})
+    monkeypatch.setattr(digits, "others", lambda: public, raising=False)
+    few = ["tune", "digits", "--epsilon", 8, "--on", "decrescendo.training.digits:others", "--trials", 2]
+    few += ["--out", tmp_path / "r.json"]
+    found = invoke(*few, "--vary", "schedule=constant,dynamic", "--only", "--fix", "epochs=0.5")
+    assert found.exit_code == 0, found.output
+    trials = dc.training.Recipe.load(tmp_path / "r.json").trials
+    assert [set(trial.values) for trial in trials] == [{"schedule"}] * 2
+    assert invoke(*few, "--only").exit_code == 2
+
+
+def test_that_nothing_is_kept_is_said_before_the_training(invoke: Invoke) -> None:
+    found = invoke("train", "digits", "--epsilon", 2, "--steps", 1, "--seed", 0)
+    assert "nothing will be kept" in found.stderr
+    assert (
+        "nothing will be kept"
+        not in invoke("train", "digits", "--epsilon", 2, "--steps", 1, "--seed", 0, "--out", "run").stderr
+    )
+
+
+def test_the_commands_in_a_new_script_are_commands(invoke: Invoke, tmp_path: Path) -> None:
+    """The line that attacks the training ended in "--plan or --epsilon must be given"."""
+    assert invoke("new", "patients").exit_code == 0
+    script = (tmp_path / "patients.py").read_text(encoding="utf-8")
+    (attack,) = (line.split("#")[0].split() for line in script.splitlines() if "decrescendo audit" in line)
+    found = invoke(*attack[1:], "--steps", 1, "--canaries", 20)
+    assert found.exit_code == 0, found.output

@@ -18,7 +18,7 @@ def demo_command(
 ) -> None:
     """Spend one budget two ways on real digits.
 
-    Beside them: plain SGD, which is not private, and a control. About a minute.
+    Beside them: plain SGD, which is not private, and constant noise with a falling rate. About a minute.
     """
     import torch
 

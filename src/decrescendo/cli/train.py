@@ -101,6 +101,8 @@ def train_command(
         say(agreed.describe())
         if clip_quantile is not None:
             say(f"C_t follows the {clip_quantile:g} quantile of gradient lengths, from there on")
+    if folder is None and checkpoints is None and not as_json:
+        err.print("nothing will be kept of this training: --out FOLDER writes weights and privacy statement")
     if seed is not None:
         err.print(
             f"seed {seed}: whoever knows it knows the noise. For weights that leave the house give none"
@@ -140,8 +142,6 @@ def train_command(
         say(
             f"written: {folder}, with a privacy statement. To add what only you know: decrescendo statement --help"
         )
-    else:
-        say("not kept: --out FOLDER writes weights and privacy statement")
 
 
 def _recipe(

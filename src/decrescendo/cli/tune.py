@@ -30,6 +30,10 @@ def tune_command(
     trials: options.TrialsOf = "",
     vary: options.Vary = None,
     fix: options.Fix = None,
+    only: Annotated[
+        bool,
+        typer.Option("--only", help="Search what --vary names and nothing else: the rest is the task's own."),
+    ] = False,
     seeds: Annotated[
         int | None, typer.Option(help="Public: runs a trial; their mean counts. Default 1.", min=1)
     ] = None,
@@ -49,6 +53,10 @@ def tune_command(
 
     On public data (--on) the search is free; decrescendo train takes what it found with --recipe. On the private data
     (--private) the number of trials is random and secret, and the guarantee is that of the whole search.
+
+    Searched are schedule, batch, epochs, clip, stride (learning rate x clip / (1 - momentum): the step of a batch whose
+    gradients are all clipped), lr_decay, averaging (the decay of an average of the weights, 0 for none), momentum,
+    rho_mu and rho_c. --vary adds to them or gives another range, --fix takes one out, --only leaves what --vary names.
 
     Example: decrescendo tune my_project:task --epsilon 0.4 --on my_project:public --trials 40 --out recipe.json
     """
@@ -76,7 +84,7 @@ def tune_command(
                 f"{', '.join(surplus)} must be left out with --private, got it: a trial has one seed, a secret one, "
                 "and the search is judged by the accountant of searches, for one example"
             )
-        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], seed, out, store)
+        _privately(chosen, epsilon, delta, trials, vary or [], fix or [], only, seed, out, store)
         return
     if store is not None:
         raise InvalidValue(
@@ -101,7 +109,7 @@ def tune_command(
     )
     found = tune(
         chosen, find_task(on), budget,
-        _changed(default_space(chosen), vary or [], fix or []), trials=_number(trials), on=on,
+        _changed(default_space(chosen), vary or [], fix or [], only), trials=_number(trials), on=on,
         seeds=1 if seeds is None else seeds, seed=0 if seed is None else seed, accountant=judge_of(accountant),
         tell=tell,
     )  # fmt: skip
@@ -117,6 +125,7 @@ def _privately(
     trials: str,
     vary: list[str],
     fix: list[str],
+    only: bool,
     seed: int | None,
     out: Path,
     store: Path | None,
@@ -136,7 +145,7 @@ def _privately(
         raise InvalidValue("--trials must be given with --private, like geometric:10, got none")
     check_fresh(out)
     asked = PrivateSearch(
-        task=task, epsilon=epsilon, delta=delta, space=_changed(free_space(task), vary, fix),
+        task=task, epsilon=epsilon, delta=delta, space=_changed(free_space(task), vary, fix, only),
         trials=parse_trials(trials),
     )  # fmt: skip
 
@@ -154,10 +163,16 @@ def _privately(
     say(f"written: {out}" + ("" if weights is None else f", {weights}"))
 
 
-def _changed(space: "Space", vary: list[str], fix: list[str]) -> "Space":
-    from decrescendo.training import parse_fixed, parse_moving
+def _changed(space: "Space", vary: list[str], fix: list[str], only: bool) -> "Space":
+    from decrescendo.training import Space, parse_fixed, parse_moving
 
-    return space.changed(dict(map(parse_moving, vary)), dict(map(parse_fixed, fix)))
+    moving, fixed = dict(map(parse_moving, vary)), dict(map(parse_fixed, fix))
+    if only and not moving:
+        raise InvalidValue("--only must be given with --vary, got none: there would be nothing to search")
+    if only:
+        space = Space(moving, {name: value for name, value in space.fixed.items() if name not in moving})
+        moving = {}
+    return space.changed(moving, fixed)
 
 
 def _number(trials: str) -> int:

@@ -7,6 +7,7 @@
 `Store`, `Checkpoints`      a ledger on disk for one data set; trainings that survive a crash
 `Adaptive`, `steering`      noise and clipping decided as the run goes
 `Task`, `find_task`, `fit`  what the command line trains, by name
+`compare`                   plans compared on public data
 `tune`, `search_privately`  settings found on public data, or on the task's own at a price
 ==========================  ================================================================================
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from decrescendo.training import digits, steering
     from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
+    from decrescendo.training.comparing import Comparison, compare
     from decrescendo.training.data import Rows, rows
     from decrescendo.training.evaluate import accuracy, mean_loss
     from decrescendo.training.fitting import (
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "checkpoint": ("Checkpoint", "Checkpoints", "Releases", "Stateful"),
+    "comparing": ("Comparison", "compare"),
     "evaluate": ("accuracy", "mean_loss"),
     "fitting": (
         "OPTIMIZERS", "Decay", "cross_entropy", "decay_scheduler", "fit", "initialised", "make_optimizer", "train_task",
@@ -84,8 +87,8 @@ __all__ = [
     "Stateful", "Statement", "Provenance", "Declaration", "Adaptive", "steering", "Task", "find_task", "fit",
     "train_task", "make_optimizer", "OPTIMIZERS", "decay_scheduler", "Decay", "initialised", "cross_entropy", "digits",
     "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
-    "Settings", "Space", "Between", "Among", "default_space", "free_space", "tune", "Recipe", "PrivateSearch",
-    "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
+    "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "tune", "Recipe",
+    "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
 ]  # fmt: skip
 
 

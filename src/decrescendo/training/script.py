@@ -5,7 +5,7 @@ DIGITS = 1438  # rows of training.digits, which loads torch: a test compares the
 _SCRIPT = '''"""A private training, from data to statement. Change the parts marked with numbers, in any order.
 
     python {name}.py                     # trains, and writes the folder {run}/
-    decrescendo audit {name}:task        # attacks the training, to find mistakes
+    decrescendo audit {name}:task --epsilon 2   # attacks such a training, to find mistakes
     decrescendo tune {name}:task --help  # searches for settings
 """
 
@@ -35,7 +35,7 @@ def score(model):
     return {{"test_accuracy": dc.training.accuracy(model, *public_data())}}
 
 
-# The same training for the command line: `decrescendo train {name}:task --epsilon 3`.
+# The same training for the command line: `decrescendo train {name}:task --epsilon 3 --out {run}`.
 def task():
     return dc.training.Task(model=build, loss=loss, data=private_data, rows=ROWS, score=score, learning_rate={rate})
 

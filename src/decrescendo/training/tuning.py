@@ -171,7 +171,7 @@ def tune(
     _check_others(task, public, public.data, lie=not public.loads)
     loaded = public.load()
     _check_others(task, public, loaded, lie=True)
-    data = _as_many(table_of(loaded, public.collate_fn), task.count)
+    data = as_many(table_of(loaded, public.collate_fn), task.count)
     done: list[Trial] = []
     for number in range(trials):
         drawn = space.draw(Streams(seed).child(number).numpy("selection"))
@@ -289,7 +289,8 @@ def _try(
     return Trial(values, mean) if math.isfinite(mean) else Trial(values, why="the score is not finite")
 
 
-def _as_many(table: Rows | Examples, count: int) -> Rows | Repeated:
+def as_many(table: Rows | Examples, count: int) -> Rows | Repeated:
+    """Public rows in the place of ``count`` private ones: repeated, or the first of them."""
     if isinstance(table, Examples):
         return Repeated(table.items, count)
     return Rows(count, lambda indices: table.take(indices % table.count))
