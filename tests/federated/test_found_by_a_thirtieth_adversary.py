@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,9 @@ from decrescendo.clipping import Diagnostics
 from decrescendo.errors import DecrescendoError, InvalidValue, PlanViolation
 from decrescendo.federated import Placement, Reply, RoundReport, Server, Verdict, prepare
 from decrescendo.federated.journal import LOCK
+from decrescendo.federated.server import OWN_NOISE
 from decrescendo.federated.summing import ExactSum
-from decrescendo.training.store import Store
+from decrescendo.training.store import Account, Store
 
 from .conftest import CLIENTS, make_plan, sgd
 
@@ -214,3 +215,180 @@ def test_another_thread_than_the_stores_releases_nothing(tmp_path: Path) -> None
     assert server.spent == 0
     server.close()
     assert store.entries()[0].released.steps == server.spent == 1
+
+
+class TestAThirtyFirst:
+    """Of these mends: what comes from within a call, or breaks off in its midst."""
+
+    def one_share(self, server: Server) -> Reply:
+        opened = server.open()
+        asked = opened.round
+        update = prepare({"weight": torch.zeros(1, SIZE)}, asked, SecureStream.fresh())
+        return Reply(opened.cohort[0], asked.number, asked.run, update)
+
+    @pytest.mark.parametrize("placement", [Placement.CENTRAL, Placement.DISTRIBUTED])
+    @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+    def test_a_reply_that_broke_off_ends_its_round(
+        self, placement: Placement, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its client was taken for present, and its noise was not there: 0 where 2 were promised."""
+        _, server = serving(placement)
+        reply = self.one_share(server)
+        add = ExactSum.add
+
+        def broken(self: ExactSum, *args: object) -> None:
+            raise error
+
+        with monkeypatch.context() as patched:
+            patched.setattr(ExactSum, "add", broken)
+            with pytest.raises(error):
+                server.receive(reply)
+        assert add is ExactSum.add
+        for call in (server.close, server.open, lambda: server.receive(reply)):
+            with pytest.raises(PlanViolation, match="Abort the round"):
+                call()
+        assert not server.abort().released
+        assert server.spent == 1
+        server.open()
+        server.close()
+        assert server.ledger == server.plan.ledger.first(2)
+
+    def test_what_cannot_be_written_down_ends_its_server(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It went on, and the next round could not be written down either, nor the run be gone on with."""
+        store = Store.create(
+            tmp_path / "ledger.db", Budget(10.0, 1e-3, Unit.CLIENT), dataset="clients", rows=CLIENTS
+        )
+        given = {"seed": Secure(), "store": store, "journal": tmp_path / "run"}
+        _, server = serving(**given)  # type: ignore[arg-type]
+        server.open()
+
+        def locked(*_: object) -> bool:
+            raise OSError("database is locked")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Account, "record", locked)
+            with pytest.raises(OSError, match="locked"):
+                server.close()
+        with pytest.raises(PlanViolation, match="start it again from its journal"):
+            server.open()
+        server.stop()
+        _, again = serving(**given)  # type: ignore[arg-type]
+        while not again.done:
+            again.open()
+            again.close()
+        assert store.entries()[0].released == again.plan.ledger
+
+    def test_a_signal_in_the_midst_of_a_call_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The deadline as an alarm: a round was released twice, or without its noise."""
+        for placement in (Placement.CENTRAL, Placement.DISTRIBUTED):
+            _, server = serving(placement)
+            reply = self.one_share(server)
+            add, seen = ExactSum.add, list[str]()
+
+            def alarmed(
+                self: ExactSum, *args: object, server: Server = server, seen: list[str] = seen
+            ) -> None:
+                for call in (server.close, server.open, server.abort):
+                    try:
+                        call()
+                    except PlanViolation as error:
+                        seen.append(str(error))
+                add(self, *args)  # type: ignore[arg-type] # noqa: B023
+
+            with monkeypatch.context() as patched:
+                patched.setattr(ExactSum, "add", alarmed)
+                assert server.receive(reply).verdict is Verdict.ACCEPTED
+            assert len(seen) == 3
+            assert all("in the midst of another" in words for words in seen)
+            server.close()
+            assert server.spent == 1
+
+    def test_a_mapping_of_a_clients_own_keeps_nobody_waiting(self) -> None:
+        """It may take its time, answer for its client while it is read, and raise."""
+        _, server = serving()
+        opened = server.open()
+        asked, client = opened.round, opened.cohort[0]
+        update = {"weight": torch.full((1, SIZE), asked.clip_norm / SIZE**0.5)}
+        again = Reply(client, asked.number, asked.run, update)
+
+        class Own(dict):  # type: ignore[type-arg]
+            def keys(self) -> object:  # type: ignore[override]
+                (answer,) = at_once(lambda: server.receive(again).verdict)
+                assert answer in (Verdict.ACCEPTED, Verdict.REPEATED, Verdict.RECLIPPED)
+                return super().keys()
+
+        class Raising(dict):  # type: ignore[type-arg]
+            def keys(self) -> object:  # type: ignore[override]
+                raise OSError("gone")
+
+        class Mapped(Mapping[str, torch.Tensor]):
+            def __init__(self, inside: dict[str, torch.Tensor]) -> None:
+                self.inside = inside
+
+            def __getitem__(self, key: str) -> torch.Tensor:
+                return self.inside[key]
+
+            def __iter__(self) -> Iterator[str]:
+                return iter(self.inside.keys())
+
+            def __len__(self) -> int:
+                return len(self.inside)
+
+        reply = Reply(client, asked.number, asked.run, Mapped(Own(update)))
+        assert server.receive(reply).verdict is Verdict.REPEATED
+        broken = Reply(opened.cohort[1], asked.number, asked.run, Mapped(Raising(update)))
+        assert not server.receive(broken).verdict.taken
+        assert server._total is not None
+        assert float(server._total.value()["weight"].norm()) <= asked.clip_norm
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            torch.zeros(1, SIZE, dtype=torch.complex64),
+            torch.zeros(1, SIZE, dtype=torch.bool),
+            torch.zeros(1, SIZE).to_sparse(),
+            torch.zeros(1, SIZE, device="meta"),
+            torch.zeros(SIZE),
+        ],
+    )
+    def test_a_sum_of_another_kind_is_refused(self, value: torch.Tensor) -> None:
+        _, server = serving()
+        server.open()
+        seen = Diagnostics(examples=1, nonfinite=0, clipped=0, loss_sum=0.0)
+        with pytest.raises(InvalidValue, match="dense real tensors"):
+            server.release({"weight": value}, 1, seen)
+        assert server.spent == 0
+
+    def test_a_journal_is_held_by_its_server_on_any_thread(self, tmp_path: Path) -> None:
+        """A round closed by another thread was wasted, and a folder let go there stayed held."""
+        _, server = serving(journal=tmp_path / "run")
+        server.open()
+        (report,) = at_once(server.close)
+        assert isinstance(report, RoundReport)
+        assert at_once(server.stop) == [None]
+        _, again = serving(journal=tmp_path / "run")
+        assert again.spent == 1
+
+    def test_a_hook_cannot_open_the_next_round(self) -> None:
+        _, server = serving()
+        hooked = list[str]()
+
+        def hook(*_: object) -> None:
+            try:
+                server.open()
+            except PlanViolation as error:
+                hooked.append(str(error))
+
+        server._optimizer.register_step_post_hook(hook)
+        server.open()
+        server.close()
+        assert len(hooked) == 1
+        server.open()
+        assert server.close().released
+        assert len(server.reports) == 2
+
+    def test_the_word_of_a_placement_is_the_placement(self) -> None:
+        _, server = serving("distributed")  # type: ignore[arg-type]
+        assert OWN_NOISE in server.assumptions

@@ -405,3 +405,19 @@ class TestOneFile:
         assert store.entries()[0].released == plan().ledger.first(2)
         assert os.listdir(path.parent) == [path.name]
         assert path.read_bytes()[18:20] == b"\x01\x01"  # of SQLite's header: no log beside it
+
+    def test_a_store_is_made_once_by_many_threads(self, path: Path) -> None:
+        """Their unfinished files had one name: "cannot rollback", "disk I/O error"."""
+
+        def made(_: int) -> str:
+            try:
+                make(path).close()
+            except InvalidValue as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(made, range(8)))
+        assert found.count("") == 1
+        assert all("which exists" in words for words in found if words)
+        assert os.listdir(path.parent) == [path.name]

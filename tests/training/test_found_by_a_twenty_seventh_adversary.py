@@ -500,10 +500,46 @@ class TestAThirtieth:
             SERIES.as_strided((ROWS, 3), (1, 1)),
             np.lib.stride_tricks.sliding_window_view(SERIES.numpy(), 32),
             {"a": (X, SERIES.unfold(0, 2, 1)[:ROWS])},
+            {"x": SERIES[:ROWS], "y": SERIES[1 : ROWS + 1]},
+            {"x": SERIES.numpy()[1 : ROWS + 1], "y": SERIES.numpy()[:ROWS]},
         ],
     )
     def test_rows_that_overlap_are_supposed(self, rows: Any) -> None:
         assert check_distinct(rows if isinstance(rows, dict) else (rows, Y)) == OVERLAPPING
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            lambda: Subset(TensorDataset(SERIES.unfold(0, 32, 1), Y), range(ROWS)),
+            lambda: ConcatDataset([TensorDataset(X), TensorDataset(SERIES.unfold(0, 3, 1)[:ROWS])]),
+            lambda: StackDataset(TensorDataset(X), TensorDataset(SERIES.unfold(0, 3, 1)[:ROWS])),
+            lambda: [(SERIES[i : i + 5], 1) for i in range(ROWS)],
+            lambda: [{"a": {"b": SERIES.numpy()[i : i + 5]}} for i in range(ROWS)],
+            lambda: list(np.lib.stride_tricks.sliding_window_view(SERIES.numpy(), 32)),
+            lambda: Subset([SERIES[i : i + 2] for i in range(ROWS)], range(9)),
+        ],
+    )
+    def test_in_containers_too(self, data: Any) -> None:
+        assert check_distinct(data()) == OVERLAPPING
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            lambda: [(x, x) for x in X],
+            lambda: [(x, y, X[0]) for x, y in zip(X.clone(), Y, strict=True)],
+            lambda: list(X.T.contiguous().T),
+            lambda: Subset(TensorDataset(X, X), range(ROWS)),
+            lambda: [(X[i, :2], X[i, 2:]) for i in range(ROWS)],
+            lambda: ConcatDataset([TensorDataset(X[:9]), TensorDataset(X[9:])]),
+            lambda: [torch.zeros(0), *X],
+        ],
+    )
+    def test_containers_of_memory_of_their_own_are_not(self, data: Any) -> None:
+        assert check_distinct(data()) == ""
+
+    def test_columns_of_one_table_are_apart(self) -> None:
+        table = torch.zeros(ROWS, 7)
+        assert check_distinct((table[:, :3], table[:, 3], table[:, 4:].numpy(), table)) == ""
 
     @pytest.mark.parametrize(
         "rows",

@@ -143,6 +143,8 @@ class Bound:
         return f"{self.shown()} ({words[self.kind]})"
 
 
+@final
+@uninherited("Its numbers are what is promised")
 @dataclass(frozen=True, slots=True)
 class Guarantee:
     """What an accountant said of a whole ledger: the epsilon at ``delta``, its kind, and who said it.

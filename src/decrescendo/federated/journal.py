@@ -50,7 +50,7 @@ class Journal:
             raise InvalidValue(
                 f"journal must be a folder that can be written, got {str(folder)!r} ({error.strerror})"
             ) from None
-        self._lock = FileLock(self._folder / LOCK, mode=0o600, blocking=False)
+        self._lock = FileLock(self._folder / LOCK, mode=0o600, blocking=False, thread_local=False)
         try:
             self._lock.acquire()
         except Timeout:

@@ -56,7 +56,20 @@ _LONGER = 1.001
 
 
 def _alone(method: "Callable[Concatenate[Server, _P], _R]") -> "Callable[Concatenate[Server, _P], _R]":
-    """One call after another: replies and deadlines may come on any thread."""
+    """One call after another: replies and deadlines may come on any thread, and not from within a call."""
+
+    @functools.wraps(method)
+    def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._turn():  # pyright: ignore[reportPrivateUsage]
+            return method(self, *args, **kwargs)
+
+    return called
+
+
+def _between_calls(
+    method: "Callable[Concatenate[Server, _P], _R]",
+) -> "Callable[Concatenate[Server, _P], _R]":
+    """What moves nothing waits for other threads alone."""
 
     @functools.wraps(method)
     def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -81,7 +94,9 @@ class Server:
             report = server.close()                # also if nobody answered
 
     Replies and deadlines may come on any thread: calls wait for one another, and a reply that comes after `close` is
-    too late. With a store, rounds are opened and ended by the thread that opened the store (SQLite's own rule).
+    too late. A signal handler, or a hook of the optimiser, must not call in the midst of another call. With a store,
+    rounds are opened and ended by the thread that opened the store (SQLite's own rule). After a call that broke off in
+    its midst (memory, Ctrl-C, a full disk) the round can only be aborted, or the run gone on with from its journal.
 
     Args:
         model: moved in place.
@@ -193,9 +208,11 @@ class Server:
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
         self._turns, self._owner = threading.RLock(), os.getpid()
+        # Whether a call is under way, and whether one broke off in its midst.
+        self._busy, self._torn = False, False
         self._start = time.monotonic()
         self._supposed: tuple[str, ...] = (
-            (REPLIES, OWN_NOISE) if placement is Placement.DISTRIBUTED else (REPLIES,)
+            (REPLIES, OWN_NOISE) if self.placement is Placement.DISTRIBUTED else (REPLIES,)
         )
         # Before any client is asked: a plan that cannot be judged must not be found out at the end.
         self._planned = certify(plan.ledger, plan.budget)
@@ -244,7 +261,7 @@ class Server:
         """Of the rounds that this process has closed or aborted; private."""
         return tuple(self._reports)
 
-    @_alone
+    @_between_calls
     def weights(self) -> dict[str, Tensor]:
         """Copies of the model's parameters and persistent buffers on the CPU: what this round's members start from. As
         public as `ledger` says.
@@ -256,7 +273,7 @@ class Server:
         return cpu_weights(self._model)
 
     @property
-    @_alone
+    @_between_calls
     def assumptions(self) -> tuple[str, ...]:
         """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
         self._between.look()
@@ -270,6 +287,7 @@ class Server:
         Send ``opened.round`` and `weights` to the members; tell nobody else who they are.
         """
         self._check_store_here()
+        self._check_whole()
         if self._opened is not None:
             raise PlanViolation(
                 f"a round must be closed or aborted before the next, got round {self._opened.round.number} open. "
@@ -289,6 +307,7 @@ class Server:
         cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:
+            self._torn = True
             self._releases.append(self._release_of(index))
             # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
             self._attendance.append((len(cohort), min(len(cohort), 1)))
@@ -299,13 +318,13 @@ class Server:
                     "a round must be opened once, got one that the store lists already: another server goes on from a "
                     "copy of this journal. End this one"
                 )
+            self._torn = False
         self._answered.clear()
         limit = asked.clip_norm + TAIL * asked.share_std
         self._total = ExactSum(self._shapes, limit, self.plan.sampling.dataset_size)
         self._opened = Opened(asked, tuple(int(client) for client in cohort))
         return self._opened
 
-    @_alone
     def receive(self, reply: Reply) -> Received:
         """Judge one reply and, if it is fit, add it. Never raises for what a client sends; every reply is counted.
 
@@ -322,7 +341,17 @@ class Server:
         ==============================================  =====================================================
         """
         check_instance("reply", reply, Reply)
-        received = self._judge(reply)
+        # Before anybody waits, and before anything is looked up: what a client sends may take its time, run code of
+        # its own, answer otherwise when it is asked again, and lie in memory that another process shares.
+        try:
+            tensors = self._read(reply)
+        except Exception as error:
+            tensors = Received(Verdict.TYPES, f"a reply must be readable, got {type(error).__name__}")
+        return self._received(reply, tensors)
+
+    @_alone
+    def _received(self, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
+        received = self._judge(reply, tensors)
         self._counts[received.verdict] += 1
         self._one_by_one = True
         self._odd = self._odd or not received.verdict.taken
@@ -360,7 +389,6 @@ class Server:
         # The sum is on the CPU; `apply` brings the noisy mean to the parameters' device.
         return self._release(total.value(), len(self._answered), seen)
 
-    @_alone
     def release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
         """`close`, for who has the sum of a round from elsewhere: a secure sum, or a simulation. That its parts are no
         longer than C_t is among the `assumptions`.
@@ -375,8 +403,11 @@ class Server:
             InvalidValue: another number of members than a part of the cohort, another sum than of so many; the round
                 stays open.
         """
+        return self._summed(self._copied(total), present, diagnostics)
+
+    @_alone
+    def _summed(self, total: dict[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
         opened, _ = self._require_open()
-        total = _own(total)
         self._check_sum(opened, total, present)
         self._supposed = tuple(sorted({*self._supposed, SUMS}))
         return self._release(total, present, diagnostics)
@@ -386,8 +417,6 @@ class Server:
         check_integer("present", present, at_least=len(self._answered))
         if present > members:
             raise InvalidValue(f"present must be at most the cohort's {members} members, got {present}")
-        if {name: value.shape for name, value in total.items()} != self._shapes:
-            raise InvalidValue("total must have the model's trainable parameters, each once, in their shapes")
         # Of noise there is no more than that, but with probability e^(-TAIL^2 / 2).
         noise = asked.share_std * present**0.5 * (self._size**0.5 + TAIL)
         longest, norm = (present * asked.clip_norm + noise) * _LONGER, norm_of(total)
@@ -405,42 +434,51 @@ class Server:
         if self.placement is Placement.CENTRAL:
             clipped = ClippedSum(total, asked.clip_norm, diagnostics)
             noisy = privatise(clipped, asked.noise_multiplier, sampling, self._noise)
-            self._releases.append(noisy.release)
         else:
             shares = None if self.placement is Placement.LOCAL else max(len(opened.cohort), 1)
             noised = NoisedSum(total, asked.clip_norm, asked.noise_multiplier, present, shares)
             noisy = complete(noised, sampling, self._noise)
-            # A reply that was refused was seen all the same, by itself.
-            self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if self._odd else present)
             if noisy.release != self._releases[-1]:
                 raise PlanViolation(
                     f"what is released must be what was recorded, got {noisy.release} for {self._releases[-1]}"
                 )
+        self._torn = True
+        self._opened = None
+        if self.placement is Placement.CENTRAL:
+            self._releases.append(noisy.release)
+        else:  # a reply that was refused was seen all the same, by itself
+            self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if self._odd else present)
         if summed := present - len(self._answered):  # in the sum, and never seen one by one
             self._counts[Verdict.ACCEPTED] += summed
-        self._opened = None
         # Recorded in memory and on disk before anything of it can be seen.
         self._write(noisy)
         if self.placement is Placement.CENTRAL:
             self._list(noisy)
         self._end()
+        self._torn = False
         if noisy.release.noise_multiplier:
             self._between.released()
+        report = self._report(opened, released=True)
         apply(noisy, self._model, self._optimizer)
         self._between.stepped()
-        return self._report(opened, released=True)
+        return report
 
     @_alone
     def abort(self) -> RoundReport:
         """End the round without output. It counts as spent: that it was aborted may depend on who took part."""
-        opened, _ = self._require_open()
+        self._check_store_here()
+        opened = self._opened
+        if opened is None:
+            raise PlanViolation("a round must be open, got none. Call open() first")
+        self._torn = True
+        self._opened = None
         if self.placement is Placement.CENTRAL:
             self._releases.append(self._release_of(self.spent))
-        self._opened = None
         self._write(None)
         if self.placement is Placement.CENTRAL:
             self._list(None)
         self._end()
+        self._torn = False
         return self._report(opened, released=False)
 
     @_alone
@@ -448,13 +486,13 @@ class Server:
         """Private diagnostics of a round were looked at; see `Progress.diagnostics`."""
         self._between.read()
 
-    @_alone
+    @_between_calls
     def stop(self) -> None:
         """Let go of the journal, as the end of the process would: another server may go on, this one may not."""
         if self._journal is not None:
             self._journal.close()
 
-    @_alone
+    @_between_calls
     def finish(self, *, secure_sum: bool | None = None) -> Outcome:
         """What the run is so far: may be asked at any time between rounds. One that ends early is judged by the whole
         plan, as in `Trainer.finish`.
@@ -495,6 +533,32 @@ class Server:
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        self._check_process()
+        with self._turns:
+            if self._busy:
+                raise PlanViolation(
+                    "a call of a server must end before the next begins, got one in the midst of another: by a signal "
+                    "handler, or a hook. Call from a thread, which waits"
+                )
+            try:
+                self._busy = True
+                yield
+            finally:
+                self._busy = False
+
+    def _check_whole(self) -> None:
+        if self._torn:
+            raise PlanViolation(
+                "a call must have ended before the next, got one that broke off in its midst. "
+                + (
+                    "Abort the round: what is in its sum cannot be told"
+                    if self._opened is not None
+                    else "Stop the server, and start it again from its journal"
+                )
+            )
+
     def _check_process(self) -> None:
         if os.getpid() != self._owner:
             raise PlanViolation(
@@ -509,6 +573,7 @@ class Server:
 
     def _require_open(self) -> tuple[Opened, ExactSum]:
         self._check_store_here()
+        self._check_whole()
         if self._opened is None or self._total is None:  # the sum is made with the round
             raise PlanViolation("a round must be open, got none. Call open() first")
         return self._opened, self._total
@@ -604,7 +669,8 @@ class Server:
                 return None
             return NoisyMean(state["noisy"], self._releases[-1], state["noise_std"])
 
-    def _judge(self, reply: Reply) -> Received:
+    def _judge(self, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
+        self._check_whole()
         opened, total = self._opened, self._total
         client: Any = reply.client
         # What a client sends may be of any kind, with any way to compare and show itself.
@@ -618,15 +684,8 @@ class Server:
             return Received(Verdict.NOT_ASKED, f"client {_shown(client)} is not in the cohort")
         if client in self._answered:
             return Received(Verdict.REPEATED, f"client {client} has answered")
-        # Read once: a mapping of a client's own may answer otherwise when it is asked again, and so may memory that
-        # another process shares.
-        tensors: Any = reply.tensors
-        if isinstance(tensors, Mapping):
-            tensors = dict(cast("Mapping[Any, Any]", tensors))
-        refused = self._malformed(tensors)
-        if refused is not None:
-            return refused
-        tensors = _own(tensors)
+        if isinstance(tensors, Received):
+            return tensors
         norm, c, share = norm_of(tensors), opened.round.clip_norm, opened.round.share_std
         if not norm < float("inf"):
             return Received(Verdict.NONFINITE, "every value must be finite, and the norm too")
@@ -640,9 +699,38 @@ class Server:
             factor = target / norm
             if norm > c:
                 verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
-        self._answered.add(client)
+        self._torn = True
         total.add(tensors, factor)
+        self._answered.add(client)
+        self._torn = False
         return Received(verdict, reason)
+
+    def _read(self, reply: Reply) -> dict[str, Tensor] | Received:
+        """Copies of what a client sent, or why it is refused whatever round is open."""
+        tensors: Any = reply.tensors
+        if isinstance(tensors, Mapping):
+            tensors = dict(cast("Mapping[Any, Any]", tensors))
+        return self._malformed(tensors) or _own(tensors)
+
+    def _copied(self, total: object) -> dict[str, Tensor]:
+        """Copies of a sum: dense real numbers, by the names of the parameters.
+
+        Raises:
+            InvalidValue: it is anything else.
+        """
+        found = dict(cast("Mapping[Any, Any]", total)) if isinstance(total, Mapping) else {}
+        if set(found) != set(self._shapes) or not all(
+            isinstance(value, Tensor)
+            and value.layout == torch.strided
+            and not (value.is_meta or value.is_nested)
+            and value.is_floating_point()
+            and value.shape == self._shapes[name]
+            for name, value in found.items()
+        ):
+            raise InvalidValue(
+                "total must have the model's trainable parameters, each once, in their shapes, as dense real tensors"
+            )
+        return _own(found)
 
     def _malformed(self, tensors: object) -> Received | None:
         if not isinstance(tensors, Mapping) or set(tensors) != set(self._shapes):
@@ -654,6 +742,7 @@ class Server:
                 type(tensor) not in (Tensor, nn.Parameter)  # of another class any number may come out
                 or tensor.layout != torch.strided
                 or tensor.is_meta
+                or tensor.is_nested
                 or tensor.dtype not in (wide, torch.float64)
             ):
                 kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__

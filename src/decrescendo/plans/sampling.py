@@ -116,6 +116,8 @@ class PoissonSampling:
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))
 
 
+@final
+@uninherited(_THESE)
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchSchedule:
     """Poisson sampling with an expected batch size B_t of its own at every step, all public, declared constants.

@@ -1,12 +1,13 @@
 """The two arrays a run is made of: how much noise, and how hard to clip, at every step."""
 
 from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 from jaxtyping import Float
 
 from decrescendo.base.arrays import read_only
-from decrescendo.errors import InvalidValue, check_array, check_integer
+from decrescendo.errors import InvalidValue, check_array, check_integer, uninherited
 
 # More would be hours of calibration and gigabytes.
 LARGEST_STEPS = 10_000_000
@@ -34,6 +35,8 @@ def check_steps(steps: object) -> int:
     return count
 
 
+@final
+@uninherited("Its columns are what is accounted and what is done: give other values")
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
     """Noise multiplier z_t and clip norm C_t for t = 1..T; index 0 of the arrays is step 1.

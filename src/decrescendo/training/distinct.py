@@ -3,7 +3,7 @@ shares of the budget. What known containers take twice, and rows that are one me
 
 import operator
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
 from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.training.overlap import columns_of, columns_overlap, holds_memory, rows_overlap
 
 SAME_OBJECT = (
     "texts or numbers that are in the list several times, as one object, are those of as many different records "
@@ -28,6 +29,7 @@ OVERLAPPING = (
 _WRITTEN = (int, float, complex, str, bytes, type(None), np.generic)
 
 _ODD = 0x5851F42D4C957F2D
+
 
 # Of each row what it is told by: where it lies, or its number and of what.
 Identities = Int[np.ndarray, "rows columns"]
@@ -49,25 +51,17 @@ def check_distinct(data: object, *, columns: bool = False) -> str:
     own = type(data) is list and not columns
     if own or isinstance(data, (Subset, ConcatDataset, StackDataset)) or _is_hugging_face(data):
         _check_none(_repeated(_identities(data)), type(cast("object", data)).__name__)
-        return SAME_OBJECT if own and _share_objects(cast("list[object]", data)) else ""
-    if (found := _columns_of(data)) and all(_is_expanded(column) for column in found):
+        if own and _share_objects(cast("list[object]", data)):
+            return SAME_OBJECT
+        return OVERLAPPING if rows_overlap(data) else ""
+    if (found := columns_of(data)) and all(_is_expanded(column) for column in found):
         _check_none(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
-    return OVERLAPPING if any(map(_overlap, found)) else ""
+    return OVERLAPPING if columns_overlap(found) else ""
 
 
 def _share_objects(records: list[object]) -> bool:
     written = [id(record) for record in records if isinstance(record, _WRITTEN)]
     return len(set(written)) < len(written)
-
-
-def _columns_of(data: object) -> list[object]:
-    if type(data) is TensorDataset:
-        return list(data.tensors)
-    if isinstance(data, Mapping):
-        data = tuple(cast("Mapping[object, object]", data).values())
-    if isinstance(data, tuple) or type(data) is list:
-        return [column for value in cast("tuple[object, ...]", data) for column in _columns_of(value)]
-    return [data]
 
 
 def _is_expanded(column: object) -> bool:
@@ -77,29 +71,6 @@ def _is_expanded(column: object) -> bool:
             column.layout == torch.strided and column.dim() > 0 and len(column) > 1 and column.stride(0) == 0
         )
     return isinstance(column, np.ndarray) and column.ndim > 0 and len(column) > 1 and column.strides[0] == 0
-
-
-def _overlap(column: object) -> bool:
-    """Whether two rows of it may share memory; layouts without that are told by their strides."""
-    if isinstance(column, Tensor) and column.layout == torch.strided and column.device.type != "meta":
-        layout, of = list(zip(column.shape, column.stride(), strict=True)), 1
-    elif isinstance(column, np.ndarray):
-        layout, of = list(zip(column.shape, column.strides, strict=True)), column.itemsize
-    else:
-        return False
-    if any(size == 0 for size, _ in layout):
-        return False
-    # (What is expanded within a row is one memory of that row; a column expanded over all rows holds no record's own.)
-    moving = [(abs(stride), size) for size, stride in layout[1:] if size > 1 and stride]
-    rows, step = layout[0] if layout else (1, 0)
-    if rows == 1 or not step or abs(step) >= of + sum((size - 1) * stride for stride, size in moving):
-        return False
-    end = of
-    for stride, size in sorted([*moving, (abs(step), rows)]):
-        if stride < end:
-            return True
-        end += (size - 1) * stride
-    return False
 
 
 def _identities(data: object) -> Identities:
@@ -194,7 +165,7 @@ def _mark_of(record: object) -> object:
 
 
 def _memory_of(record: object) -> object:
-    if isinstance(record, tuple) or type(record) is dict or _holds_memory(record):
+    if isinstance(record, tuple) or type(record) is dict or holds_memory(record):
         parts = list(
             cast("Any", record).values() if type(record) is dict else cast("tuple[object, ...]", record)
         )
@@ -212,13 +183,6 @@ def _memory_of(record: object) -> object:
     if isinstance(record, np.ndarray) and record.size:
         return record.ctypes.data, record.shape, record.strides, str(record.dtype)
     return id(record) if isinstance(record, (Tensor, np.ndarray, dict, list)) else None
-
-
-def _holds_memory(record: object) -> bool:
-    """A list of tensors or arrays: not one of numbers, which may be long."""
-    return type(record) is list and any(
-        isinstance(item, (Tensor, np.ndarray)) for item in cast("list[object]", record)[:9]
-    )
 
 
 def _check_none(again: int, name: str) -> None:

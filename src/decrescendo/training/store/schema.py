@@ -1,6 +1,7 @@
 """The file of a store: its tables, how it is opened, and how an older one becomes a newer one."""
 
 import os
+import secrets
 import sqlite3
 import time
 from contextlib import closing
@@ -43,9 +44,8 @@ MIGRATIONS: tuple[str, ...] = (
 
 def create(path: Path, facts: dict[str, str]) -> None:
     """A new file, whole or not at all; never over another one."""
-    staging = path.with_name(f".{path.name}.{os.getpid()}.new")
+    staging = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
-        staging.unlink(missing_ok=True)
         with closing(_connect(staging)) as connection:
             _migrate(connection, 0)
             connection.executemany("INSERT INTO facts VALUES (?, ?)", facts.items())
@@ -66,13 +66,14 @@ def create(path: Path, facts: dict[str, str]) -> None:
 
 def connect(path: Path) -> sqlite3.Connection:
     """A checked connection; what is not a whole store of a known version is refused untouched."""
-    _check_header(path)
+    logged = _check_header(path)
     _check_one_name(path)
+    path = Path(os.path.realpath(path))  # the logs lie beside the file itself
     connection = None
     beside = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm")]
     alone = not any(file.exists() for file in beside)
     try:
-        connection = _connect(path)
+        connection = _connect(path, logged=logged)
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > len(MIGRATIONS) or version < 1:
             raise FileRefused(
@@ -108,13 +109,14 @@ def connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """To write; or, where nobody may write and no log lies beside it, to read what is there."""
+def _connect(path: Path, *, logged: bool = False) -> sqlite3.Connection:
+    """To write; or, where nobody may write and no log lies beside it, to read what is there. A file of an earlier
+    version (``logged``) cannot be locked there: it is read as one that nobody changes."""
     connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
     logs = (path.with_name(path.name + suffix) for suffix in ("-wal", "-journal"))
     if not os.access(path.parent, os.W_OK) and not any(log.exists() for log in logs):
         connection.close()
-        name = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        name = f"{path.absolute().as_uri()}?mode=ro" + ("&immutable=1" if logged else "")
         connection = sqlite3.connect(name, timeout=PATIENCE, isolation_level=None, uri=True)
     try:
         # Each release is in the file, on the disk, before anything of it can be seen: also through a power cut.
@@ -184,8 +186,9 @@ def _check_one_name(path: Path) -> None:
     )
 
 
-def _check_header(path: Path) -> None:
-    """Without SQLite, which would write beside a file that is none of ours."""
+def _check_header(path: Path) -> bool:
+    """Without SQLite, which would write beside a file that is none of ours; whether it has a log beside it, as files of
+    an earlier version."""
     try:
         with path.open("rb") as file:
             header = file.read(100)
@@ -193,3 +196,4 @@ def _check_header(path: Path) -> None:
         raise FileRefused(f"{path} must be a readable store, got: {error.strerror}") from None
     if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != APPLICATION:
         raise FileRefused(f"{path} must be a store that decrescendo made, got another kind of file")
+    return header[18:20] != b"\x01\x01"
