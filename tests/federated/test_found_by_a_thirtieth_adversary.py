@@ -1,5 +1,6 @@
 """A server whose replies and deadlines come on several threads, from shared memory, to a folder that two have."""
 
+import copy
 import os
 import shutil
 import sys
@@ -392,3 +393,28 @@ class TestAThirtyFirst:
     def test_the_word_of_a_placement_is_the_placement(self) -> None:
         _, server = serving("distributed")  # type: ignore[arg-type]
         assert OWN_NOISE in server.assumptions
+
+    def test_a_reply_that_broke_off_while_it_was_read_was_seen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By itself, with one share of noise: epsilon 0 was stated against the server, where it was 17."""
+        _, server = serving(Placement.DISTRIBUTED)
+        reply = self.one_share(server)
+
+        def broken(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Server, "_malformed", broken)
+            with pytest.raises(KeyboardInterrupt):
+                server.receive(reply)
+        server.close()
+        assert [replies for _, replies in server._attendance] == [1]
+        assert not server.finish().secure_sum
+        server.open()
+        server.close()
+        assert [replies for _, replies in server._attendance] == [1, 0]
+
+    def test_a_server_has_no_copies(self) -> None:
+        _, server = serving()
+        for copied in (copy.copy, copy.deepcopy):
+            with pytest.raises(PlanViolation, match="must stay one"):
+                copied(server)

@@ -488,6 +488,13 @@ class TestATwentyEighth:
 
 
 SERIES = torch.randn(ROWS + 31)
+LABELS, ARRAY, WIDE = torch.eye(2), np.zeros((ROWS, 3)), torch.zeros(6, ROWS)
+
+
+def transposed() -> tuple[torch.Tensor, torch.Tensor]:
+    """Readings of four sensors, and the next ones: a row a moment."""
+    sensors = torch.randn(4, ROWS + 1)
+    return sensors[:, :ROWS].T, sensors[:, 1:].T
 
 
 class TestAThirtieth:
@@ -517,6 +524,9 @@ class TestAThirtieth:
             lambda: [{"a": {"b": SERIES.numpy()[i : i + 5]}} for i in range(ROWS)],
             lambda: list(np.lib.stride_tricks.sliding_window_view(SERIES.numpy(), 32)),
             lambda: Subset([SERIES[i : i + 2] for i in range(ROWS)], range(9)),
+            lambda: StackDataset(SERIES.unfold(0, 3, 1)[:ROWS], Y),
+            lambda: StackDataset(SERIES[:ROWS], SERIES[1 : ROWS + 1]),
+            transposed,
         ],
     )
     def test_in_containers_too(self, data: Any) -> None:
@@ -532,6 +542,11 @@ class TestAThirtieth:
             lambda: [(X[i, :2], X[i, 2:]) for i in range(ROWS)],
             lambda: ConcatDataset([TensorDataset(X[:9]), TensorDataset(X[9:])]),
             lambda: [torch.zeros(0), *X],
+            lambda: [(document[:-1], document[1:]) for document in (torch.zeros(9) for _ in range(ROWS))],
+            lambda: [(x, LABELS[i % 2]) for i, x in enumerate(X)],
+            lambda: (ARRAY, ARRAY[:, ::-1]),
+            lambda: tuple(torch.zeros(ROWS, 300).T.contiguous().T.unbind(1)),
+            lambda: (WIDE.T[:, :3], WIDE.T[:, 3:]),
         ],
     )
     def test_containers_of_memory_of_their_own_are_not(self, data: Any) -> None:

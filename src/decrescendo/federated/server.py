@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, final
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -202,6 +202,8 @@ class Server:
         self._attendance: list[tuple[int, int]] = []
         # Whether replies came one by one, at all; and whether one of this round was refused.
         self._one_by_one, self._odd = False, False
+        # Replies of this round that are being read, or broke off.
+        self._unsettled: set[object] = set()
         self._opened: Opened | None = None
         self._counts: Counter[Verdict] = Counter()
         self._answered: set[int] = set()
@@ -235,6 +237,11 @@ class Server:
         except BaseException:
             self.stop()
             raise
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PlanViolation(
+            "a server must stay one, got a copy asked for. Both would release their sums with the same noise"
+        )
 
     @property
     def opened(self) -> Opened | None:
@@ -312,6 +319,7 @@ class Server:
             # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
             self._attendance.append((len(cohort), min(len(cohort), 1)))
             self._odd = False
+            self._unsettled.clear()
             self._write(None)
             if not self._list(None):
                 raise PlanViolation(
@@ -343,17 +351,21 @@ class Server:
         check_instance("reply", reply, Reply)
         # Before anybody waits, and before anything is looked up: what a client sends may take its time, run code of
         # its own, answer otherwise when it is asked again, and lie in memory that another process shares.
+        arrived = object()
+        self._one_by_one = True
+        self._unsettled.add(arrived)  # until it has its verdict: whatever breaks off, it was seen
         try:
             tensors = self._read(reply)
         except Exception as error:
             tensors = Received(Verdict.TYPES, f"a reply must be readable, got {type(error).__name__}")
-        return self._received(reply, tensors)
+        received = self._received(reply, tensors)
+        self._unsettled.discard(arrived)
+        return received
 
     @_alone
     def _received(self, reply: Reply, tensors: dict[str, Tensor] | Received) -> Received:
         received = self._judge(reply, tensors)
         self._counts[received.verdict] += 1
-        self._one_by_one = True
         self._odd = self._odd or not received.verdict.taken
         return received
 
@@ -446,8 +458,9 @@ class Server:
         self._opened = None
         if self.placement is Placement.CENTRAL:
             self._releases.append(noisy.release)
-        else:  # a reply that was refused was seen all the same, by itself
-            self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if self._odd else present)
+        else:  # a reply that was refused, or has no verdict yet, was seen all the same, by itself
+            odd = self._odd or bool(self._unsettled)
+            self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if odd else present)
         if summed := present - len(self._answered):  # in the sum, and never seen one by one
             self._counts[Verdict.ACCEPTED] += summed
         # Recorded in memory and on disk before anything of it can be seen.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from decrescendo.accounting import Unit
-from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.errors import InvalidValue, check_instance, check_integer
 from decrescendo.plans.plan import Plan
 from decrescendo.training.data import table_of
 from decrescendo.training.fitting import fit
@@ -38,6 +38,7 @@ class Comparison:
         >>> print(Comparison({"constant": (0.5, 0.6), "moving": (0.6, 0.8)}).describe())
         constant  0.5500 (sd 0.0707)
         moving    0.7000 (sd 0.1414)  +0.1500 (se 0.0500) from constant, 2 seeds
+        On rows that were said to be public: for trainings on others nothing was paid.
         """
         first, *_ = self.scores
         wide, lines = max(map(len, self.scores)), list[str]()
@@ -50,6 +51,7 @@ class Comparison:
                 error = f" (se {statistics.stdev(apart) / len(apart) ** 0.5:.4f})" if len(apart) > 1 else ""
                 line += f"  {statistics.fmean(apart):+.4f}{error} from {first}, {len(apart)} seeds"
             lines.append(line)
+        lines.append("On rows that were said to be public: for trainings on others nothing was paid.")
         return "\n".join(lines)
 
 
@@ -95,6 +97,9 @@ def compare(
     ([2, 2], True)
     """
     check_integer("seeds", seeds, at_least=1)
+    for name, plan in plans.items():
+        check_instance(f"plan {name!r}", plan, Plan)
+    check_instance("public", public, Task)
     if not plans:
         raise InvalidValue("at least one plan must be given by its name, got none")
     if public.score is None:

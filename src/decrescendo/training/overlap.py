@@ -1,14 +1,16 @@
 """Whether rows lie in one another's memory, as windows over one series do: told by addresses and strides."""
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
+
+# Columns that are compared with one another, each pair: of tables with more, the first.
+_PAIRED = 200
 
 
 class _Layout(NamedTuple):
@@ -44,29 +46,38 @@ def rows_overlap(data: object) -> bool:
         return any(map(rows_overlap, cast("ConcatDataset[Any]", data).datasets))
     if isinstance(data, StackDataset):
         held = cast("Any", data).datasets
-        return any(map(rows_overlap, held.values() if isinstance(held, dict) else held))
+        parts = list(held.values() if isinstance(held, dict) else held)
+        columns = [column for part in parts if _has_columns(part) for column in columns_of(part)]
+        return columns_overlap(columns) or any(rows_overlap(part) for part in parts if not _has_columns(part))
     if type(data) is list:
         return _records_overlap(cast("list[object]", data))
-    return type(data) is TensorDataset and columns_overlap(list(data.tensors))
+    return _has_columns(data) and columns_overlap(columns_of(data))
+
+
+def _has_columns(data: object) -> bool:
+    return isinstance(data, (Tensor, np.ndarray)) or type(data) is TensorDataset
 
 
 def _records_overlap(records: list[object]) -> bool:
-    """Whether memory of one record of a list is another's too; of tensors and arrays that are each in one piece."""
-    pieces = {
-        (start, start + size, at)
-        for at, record in enumerate(records)
-        for start, size in map(_piece, _arrays_in(record))
-        if size
-    }
-    often = Counter(piece[:2] for piece in pieces)
-    pieces = {
-        piece for piece in pieces if often[piece[:2]] < len(records)
-    }  # (what all have is no record's own)
+    """Whether a part of one record of a list is a part of another's; of tensors and arrays that are each in one piece.
+    What records have as a whole, like a label's tensor, is none."""
+    pieces = {piece for record in records for piece in _merged(filter(None, map(_piece, _arrays_in(record))))}
     if not pieces:
         return False
     ends = np.array(sorted(pieces), dtype=np.int64)
     furthest = np.maximum.accumulate(ends[:, 1])
     return bool((ends[1:, 0] < furthest[:-1]).any())
+
+
+def _merged(pieces: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pieces of one record, those that overlap as one."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(pieces):
+        if found and start < found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
 
 
 def _arrays_in(record: object) -> Iterator[object]:
@@ -86,19 +97,27 @@ def holds_memory(record: object) -> bool:
     )
 
 
-def _piece(value: object) -> tuple[int, int]:
-    """Where it lies, and how many bytes; none where these are not all its own."""
-    if isinstance(value, Tensor) and value.layout == torch.strided and value.is_contiguous():
-        return value.data_ptr(), value.numel() * value.element_size()
-    if isinstance(value, np.ndarray) and value.flags.c_contiguous:
-        return value.ctypes.data, value.nbytes
-    return 0, 0
+def _piece(value: object) -> tuple[int, int] | None:
+    """Where it begins and ends; ``None`` where what is between is not all its own."""
+    if (
+        isinstance(value, Tensor)
+        and value.layout == torch.strided
+        and not value.is_nested
+        and value.is_contiguous()
+    ):
+        start, size = value.data_ptr(), value.numel() * value.element_size()
+    elif isinstance(value, np.ndarray) and value.flags.c_contiguous:
+        start, size = value.ctypes.data, value.nbytes
+    else:
+        return None
+    return (start, start + size) if size else None
 
 
 def columns_overlap(columns: list[object]) -> bool:
     """Whether two rows of columns may share memory; layouts without that are told by their strides."""
     known = [found for found in map(_layout, columns) if found is not None]
-    return any(map(_overlap, known)) or any(itertools.starmap(_shifted, itertools.combinations(known, 2)))
+    pairs = itertools.combinations(known[:_PAIRED], 2)
+    return any(map(_overlap, known)) or any(itertools.starmap(_shifted, pairs))
 
 
 def _overlap(layout: _Layout) -> bool:
@@ -116,9 +135,13 @@ def _overlap(layout: _Layout) -> bool:
 def _shifted(one: _Layout, other: _Layout) -> bool:
     """Whether a row of one column is another row of the other's memory: tomorrow's values as targets of today's."""
     step = abs(one.step)
-    if one.step != other.step or max(one.extent, other.extent) > step:
-        return False
     apart = other.start - one.start
+    if one.step != other.step:
+        return False
+    if (
+        max(one.extent, other.extent) > step
+    ):  # rows within one another, as those of columns that are transposed
+        return one.moving == other.moving and not apart % step and 0 < abs(apart // step) < one.rows
     shifts = (shift for shift in range(apart // step - 1, apart // step + 3) if 0 < abs(shift) < one.rows)
     return any(-other.extent < apart - shift * step < one.extent for shift in shifts)
 
@@ -146,4 +169,8 @@ def _layout(column: object) -> "_Layout | None":
         for size, stride in zip(column.shape[1:], strides[1:], strict=True)
         if size > 1 and stride
     ]
+    # (Reversed within a row, it begins at its end.)
+    start += sum(
+        (size - 1) * min(stride, 0) for size, stride in zip(column.shape[1:], strides[1:], strict=True)
+    )
     return _Layout(start, strides[0], rows, item, moving)

@@ -159,7 +159,10 @@ def _check_one_file(connection: sqlite3.Connection, path: Path) -> None:
     """All that is written down is in the store's own file: earlier versions had the newest in a log beside it, which
     who copies or tidies up may leave out, and which each name of a file has for itself."""
     (mode,) = connection.execute("PRAGMA journal_mode").fetchone()
-    if mode == "delete" or not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+    if mode == "delete":
+        return
+    if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        connection.execute("PRAGMA query_only = ON")
         return
     try:
         (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
