@@ -3,9 +3,11 @@
 is set)."""
 
 import os
+import random
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 import runtime_types
 import torch
@@ -53,5 +55,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The first call of each function in a test is checked."""
+    """The first call of each function in a test is checked, and every test starts from the same random state: its
+    verdict is the same alone, in any order and in any process."""
     runtime_types.next_test(str(item.path))
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)

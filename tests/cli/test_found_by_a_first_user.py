@@ -123,5 +123,6 @@ def test_the_commands_in_a_new_script_are_commands(invoke: Invoke, tmp_path: Pat
     assert invoke("new", "patients").exit_code == 0
     script = (tmp_path / "patients.py").read_text(encoding="utf-8")
     (attack,) = (line.split("#")[0].split() for line in script.splitlines() if "decrescendo audit" in line)
-    found = invoke(*attack[1:], "--steps", 1, "--canaries", 20)
+    # Seeded: of honest trainings 1 in 20 at most is called broken, and one was.
+    found = invoke(*attack[1:], "--steps", 1, "--canaries", 20, "--seed", 0)
     assert found.exit_code == 0, found.output

@@ -107,7 +107,8 @@ class AuditResult:
         if self.caught_by:
             lines.append(
                 f"Verdict    BROKEN ({', '.join(self.caught_by)}), with confidence {self.confidence:g}: "
-                "the training spends more than was certified, or other noise than was declared"
+                "the training spends more than was certified, or other noise than was declared. An honest training is "
+                f"called so in at most {100 * (1 - self.confidence):.2g} % of its audits: repeat it with another seed"
             )
         else:
             lines.append(
