@@ -18,6 +18,7 @@ from decrescendo.base.rng import Secure, SecureStream
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import DecrescendoError, InvalidValue, PlanViolation
 from decrescendo.federated import Placement, Reply, RoundReport, Server, Verdict, prepare
+from decrescendo.federated.contents import Contents
 from decrescendo.federated.journal import LOCK
 from decrescendo.federated.server import OWN_NOISE
 from decrescendo.federated.summing import ExactSum
@@ -403,7 +404,7 @@ class TestAThirtyFirst:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patched:
-            patched.setattr(Server, "_malformed", broken)
+            patched.setattr(Contents, "of_reply", broken)
             with pytest.raises(KeyboardInterrupt):
                 server.receive(reply)
         server.close()

@@ -6,7 +6,6 @@ Longer than most files: all that the privacy of a round depends on is to be read
 import functools
 import hashlib
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -19,15 +18,17 @@ from torch import Tensor, nn
 from decrescendo.accounting import Ledger, Release, Unit
 from decrescendo.base.rng import Secure, SecureStream, sampling_and_noise
 from decrescendo.clipping import ClippedSum, Diagnostics
-from decrescendo.clipping.clipped import accumulator, check_clip_norm, trainable
+from decrescendo.clipping.clipped import check_clip_norm, trainable
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import FileRefused, InvalidValue, PlanViolation, check_instance, check_integer
+from decrescendo.federated.contents import Contents
 from decrescendo.federated.journal import Journal, registered
 from decrescendo.federated.messages import Opened, Reply, Round, run_id
 from decrescendo.federated.outcome import Outcome
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.summing import MARGIN, TAIL, ExactSum, norm_of
 from decrescendo.federated.threats import local_guarantee, server_guarantee
+from decrescendo.federated.turns import Turns
 from decrescendo.federated.verdict import Received, RoundReport, Verdict
 from decrescendo.optim import apply
 from decrescendo.optim.apply import check_optimizer
@@ -60,7 +61,7 @@ def _alone(method: "Callable[Concatenate[Server, _P], _R]") -> "Callable[Concate
 
     @functools.wraps(method)
     def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._turn():  # pyright: ignore[reportPrivateUsage]
+        with self._turns.one():  # pyright: ignore[reportPrivateUsage]
             return method(self, *args, **kwargs)
 
     return called
@@ -73,8 +74,7 @@ def _between_calls(
 
     @functools.wraps(method)
     def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        self._check_process()  # pyright: ignore[reportPrivateUsage]
-        with self._turns:  # pyright: ignore[reportPrivateUsage]
+        with self._turns.between():  # pyright: ignore[reportPrivateUsage]
             return method(self, *args, **kwargs)
 
     return called
@@ -187,17 +187,15 @@ class Server:
             uncut(plan.sampling, f"a run with {placement} noise")
         if store is not None:
             _check_store(store, seed, Placement(placement))
-        self._parameters = trainable(model)
-        check_optimizer(
-            optimizer, Inventory.of(model), self._parameters
-        )  # before a round is spent on finding out
+        parameters = trainable(model)
+        check_optimizer(optimizer, Inventory.of(model), parameters)  # before a round is spent on finding out
         check_published(model)
         self.plan, self.placement, self.name = plan, Placement(placement), name
         self.run = run_id(plan, self.placement, name)
         self._model, self._optimizer = model, optimizer
         self._sampling, self._noise = sampling_and_noise(seed)
-        self._shapes = {key: parameter.shape for key, parameter in self._parameters.items()}
-        self._size = sum(shape.numel() for shape in self._shapes.values())
+        self._contents = Contents(parameters, wide=self.placement.shows_replies)
+        self._size = sum(shape.numel() for shape in self._contents.shapes.values())
         self._releases: list[Release] = []
         self._attendance: list[tuple[int, int]] = []
         # Whether replies came one by one, at all; and whether one of this round was refused.
@@ -209,10 +207,7 @@ class Server:
         self._answered: set[int] = set()
         self._total: ExactSum | None = None
         self._reports: list[RoundReport] = []
-        self._turns, self._owner = threading.RLock(), os.getpid()
-        # Whether a call is under way, and whether one broke off in its midst.
-        self._busy, self._torn = False, False
-        self._start = time.monotonic()
+        self._turns, self._start = Turns(), time.monotonic()
         self._supposed: tuple[str, ...] = (
             (REPLIES, OWN_NOISE) if self.placement is Placement.DISTRIBUTED else (REPLIES,)
         )
@@ -314,22 +309,21 @@ class Server:
         cohort = next(self._coins.at(index).batches(1, self._sampling))
         asked = Round.of(self.plan, self.placement, self.run, index, len(cohort))
         if self.placement.shows_replies:
-            self._torn = True
-            self._releases.append(self._release_of(index))
-            # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
-            self._attendance.append((len(cohort), min(len(cohort), 1)))
-            self._odd = False
-            self._unsettled.clear()
-            self._write(None)
-            if not self._list(None):
-                raise PlanViolation(
-                    "a round must be opened once, got one that the store lists already: another server goes on from a "
-                    "copy of this journal. End this one"
-                )
-            self._torn = False
+            with self._turns.whole():
+                self._releases.append(self._release_of(index))
+                # Until it is closed nobody knows how many replies were seen: the fewest give the least noise.
+                self._attendance.append((len(cohort), min(len(cohort), 1)))
+                self._odd = False
+                self._unsettled.clear()
+                self._write(None)
+                if not self._list(None):
+                    raise PlanViolation(
+                        "a round must be opened once, got one that the store lists already: another server goes on "
+                        "from a copy of this journal. End this one"
+                    )
         self._answered.clear()
         limit = asked.clip_norm + TAIL * asked.share_std
-        self._total = ExactSum(self._shapes, limit, self.plan.sampling.dataset_size)
+        self._total = ExactSum(self._contents.shapes, limit, self.plan.sampling.dataset_size)
         self._opened = Opened(asked, tuple(int(client) for client in cohort))
         return self._opened
 
@@ -355,7 +349,7 @@ class Server:
         self._one_by_one = True
         self._unsettled.add(arrived)  # until it has its verdict: whatever breaks off, it was seen
         try:
-            tensors = self._read(reply)
+            tensors = self._contents.of_reply(reply.tensors)
         except Exception as error:
             tensors = Received(Verdict.TYPES, f"a reply must be readable, got {type(error).__name__}")
         received = self._received(reply, tensors)
@@ -415,7 +409,7 @@ class Server:
             InvalidValue: another number of members than a part of the cohort, another sum than of so many; the round
                 stays open.
         """
-        return self._summed(self._copied(total), present, diagnostics)
+        return self._summed(self._contents.of_sum(total), present, diagnostics)
 
     @_alone
     def _summed(self, total: dict[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
@@ -454,21 +448,20 @@ class Server:
                 raise PlanViolation(
                     f"what is released must be what was recorded, got {noisy.release} for {self._releases[-1]}"
                 )
-        self._torn = True
-        self._opened = None
-        if self.placement is Placement.CENTRAL:
-            self._releases.append(noisy.release)
-        else:  # a reply that was refused, or has no verdict yet, was seen all the same, by itself
-            odd = self._odd or bool(self._unsettled)
-            self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if odd else present)
-        if summed := present - len(self._answered):  # in the sum, and never seen one by one
-            self._counts[Verdict.ACCEPTED] += summed
-        # Recorded in memory and on disk before anything of it can be seen.
-        self._write(noisy)
-        if self.placement is Placement.CENTRAL:
-            self._list(noisy)
-        self._end()
-        self._torn = False
+        with self._turns.whole():
+            self._opened = None
+            if self.placement is Placement.CENTRAL:
+                self._releases.append(noisy.release)
+            else:  # a reply that was refused, or has no verdict yet, was seen all the same, by itself
+                odd = self._odd or bool(self._unsettled)
+                self._attendance[-1] = (len(opened.cohort), min(len(opened.cohort), 1) if odd else present)
+            if summed := present - len(self._answered):  # in the sum, and never seen one by one
+                self._counts[Verdict.ACCEPTED] += summed
+            # Recorded in memory and on disk before anything of it can be seen.
+            self._write(noisy)
+            if self.placement is Placement.CENTRAL:
+                self._list(noisy)
+            self._end()
         if noisy.release.noise_multiplier:
             self._between.released()
         report = self._report(opened, released=True)
@@ -483,15 +476,14 @@ class Server:
         opened = self._opened
         if opened is None:
             raise PlanViolation("a round must be open, got none. Call open() first")
-        self._torn = True
-        self._opened = None
-        if self.placement is Placement.CENTRAL:
-            self._releases.append(self._release_of(self.spent))
-        self._write(None)
-        if self.placement is Placement.CENTRAL:
-            self._list(None)
-        self._end()
-        self._torn = False
+        with self._turns.whole():
+            self._opened = None
+            if self.placement is Placement.CENTRAL:
+                self._releases.append(self._release_of(self.spent))
+            self._write(None)
+            if self.placement is Placement.CENTRAL:
+                self._list(None)
+            self._end()
         return self._report(opened, released=False)
 
     @_alone
@@ -546,23 +538,8 @@ class Server:
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run
         )
 
-    @contextmanager
-    def _turn(self) -> Generator[None]:
-        self._check_process()
-        with self._turns:
-            if self._busy:
-                raise PlanViolation(
-                    "a call of a server must end before the next begins, got one in the midst of another: by a signal "
-                    "handler, or a hook. Call from a thread, which waits"
-                )
-            try:
-                self._busy = True
-                yield
-            finally:
-                self._busy = False
-
     def _check_whole(self) -> None:
-        if self._torn:
+        if self._turns.broken:
             raise PlanViolation(
                 "a call must have ended before the next, got one that broke off in its midst. "
                 + (
@@ -570,13 +547,6 @@ class Server:
                     if self._opened is not None
                     else "Stop the server, and start it again from its journal"
                 )
-            )
-
-    def _check_process(self) -> None:
-        if os.getpid() != self._owner:
-            raise PlanViolation(
-                "a federated run must go on in the process that began it, got a call in a forked one. Both would "
-                "release their sums with the same noise: begin runs after the fork"
             )
 
     def _check_store_here(self) -> None:
@@ -712,64 +682,10 @@ class Server:
             factor = target / norm
             if norm > c:
                 verdict, reason = Verdict.RECLIPPED, f"norm {norm:.4g} shortened to {c:.4g}"
-        self._torn = True
-        total.add(tensors, factor)
-        self._answered.add(client)
-        self._torn = False
+        with self._turns.whole():
+            total.add(tensors, factor)
+            self._answered.add(client)
         return Received(verdict, reason)
-
-    def _read(self, reply: Reply) -> dict[str, Tensor] | Received:
-        """Copies of what a client sent, or why it is refused whatever round is open."""
-        tensors: Any = reply.tensors
-        if isinstance(tensors, Mapping):
-            tensors = dict(cast("Mapping[Any, Any]", tensors))
-        return self._malformed(tensors) or _own(tensors)
-
-    def _copied(self, total: object) -> dict[str, Tensor]:
-        """Copies of a sum: dense real numbers, by the names of the parameters.
-
-        Raises:
-            InvalidValue: it is anything else.
-        """
-        found = dict(cast("Mapping[Any, Any]", total)) if isinstance(total, Mapping) else {}
-        if set(found) != set(self._shapes) or not all(
-            isinstance(value, Tensor)
-            and value.layout == torch.strided
-            and not (value.is_meta or value.is_nested)
-            and value.is_floating_point()
-            and value.shape == self._shapes[name]
-            for name, value in found.items()
-        ):
-            raise InvalidValue(
-                "total must have the model's trainable parameters, each once, in their shapes, as dense real tensors"
-            )
-        return _own(found)
-
-    def _malformed(self, tensors: object) -> Received | None:
-        if not isinstance(tensors, Mapping) or set(tensors) != set(self._shapes):
-            return Received(Verdict.NAMES, "a reply must name the model's trainable parameters, each once")
-        for name, parameter in self._parameters.items():
-            tensor = tensors[name]
-            wide = torch.float64 if self.placement.shows_replies else accumulator(parameter.dtype)
-            if (
-                type(tensor) not in (Tensor, nn.Parameter)  # of another class any number may come out
-                or tensor.layout != torch.strided
-                or tensor.is_meta
-                or tensor.is_nested
-                or tensor.dtype not in (wide, torch.float64)
-            ):
-                kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-                return Received(Verdict.TYPES, f"{name} must be a dense tensor of {wide}, got {kind}")
-            if tensor.shape != self._shapes[name]:
-                return Received(
-                    Verdict.SHAPES, f"{name} must be {tuple(self._shapes[name])}, got {tuple(tensor.shape)}"
-                )
-        return None
-
-
-def _own(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that nobody else can write to."""
-    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 @contextmanager
