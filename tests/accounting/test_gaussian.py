@@ -75,3 +75,12 @@ def test_sampled_releases_are_refused_by_name() -> None:
 
 def test_shapes_broadcast() -> None:
     assert log_delta(np.ones((3, 1)), np.ones(2)).shape == (3, 2)
+
+
+@given(log_mu=st.floats(-12, 1.5), log_epsilon=st.floats(-12, 3))
+def test_one_value_has_the_bits_that_it_has_among_others(log_mu: float, log_epsilon: float) -> None:
+    """One value is worked out in another way, at all of its points at once."""
+    epsilon, mu = 10**log_epsilon, 10**log_mu
+    alone, among = log_delta(epsilon, mu), log_delta(np.array([epsilon, epsilon]), np.array([mu, mu]))
+    assert alone.shape == ()
+    assert alone.tobytes() == among[1:].tobytes()

@@ -56,30 +56,43 @@ def log_delta(
     >>> float(log_delta(3e-12, 1e-12))  # Eq. (1) as printed cancels here
     -35.500...
     """
-    e, m = np.broadcast_arrays(np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64))
+    e, m = np.asarray(epsilon, dtype=np.float64), np.asarray(mu, dtype=np.float64)
+    if e.ndim == m.ndim == 0:
+        e, m = e.reshape(1), m.reshape(1)
+        x = e / m - m / 2
+        law = _far_below if x[0] < -1 else _wide if m[0] >= 0.5 else _narrow
+        return law(x, m).reshape(())
+    e, m = np.broadcast_arrays(e, m)
     x = e / m - m / 2
     result = np.empty(e.shape)
-    negative = x < -1
-    if negative.any():
-        # Phi(-x) is at least 0.84 and mu at least 2: the printed form is the stable one here.
-        xs, ms = x[negative], m[negative]
-        second = np.exp(-(xs**2) / 2) / math.sqrt(2 * math.pi) * mills(xs + ms)
-        result[negative] = np.log(ndtr(-xs) - second)
-    wide = ~negative & (m >= 0.5)
-    if wide.any():
-        integral = mills(x[wide]) - mills(x[wide] + m[wide])
-        result[wide] = -(x[wide] ** 2) / 2 - _HALF_LOG_TWO_PI + np.log(integral)
-    narrow = ~negative & ~wide
-    if narrow.any():
-        xs, ms = x[narrow], m[narrow]
-        integral = np.zeros_like(xs)
-        # 16 points are needed near mu = 1/2; below 1/8 six are already exact to the last bit.
-        nodes, weights = _MANY if ms.max() > 0.125 else _FEW
-        for node, weight in zip(nodes, weights, strict=True):
-            y = xs + ms * (node + 1) / 2
-            integral += weight / 2 * _one_minus_y_mills(y)
-        result[narrow] = -(xs**2) / 2 - _HALF_LOG_TWO_PI + np.log(ms) + np.log(integral)
+    below = x < -1
+    wide = ~below & (m >= 0.5)
+    for where, law in ((below, _far_below), (wide, _wide), (~below & ~wide, _narrow)):
+        if where.any():
+            result[where] = law(x[where], m[where])
     return result
+
+
+def _far_below(x: Float[np.ndarray, "..."], mu: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """x < -1: Phi(-x) is at least 0.84 and mu at least 2, so that the printed form is the stable one."""
+    second = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * mills(x + mu)
+    return np.log(ndtr(-x) - second)
+
+
+def _wide(x: Float[np.ndarray, "..."], mu: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    return -(x**2) / 2 - _HALF_LOG_TWO_PI + np.log(mills(x) - mills(x + mu))
+
+
+def _narrow(x: Float[np.ndarray, "..."], mu: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    # 16 points are needed near mu = 1/2; below 1/8 six are already exact to the last bit.
+    nodes, weights = _MANY if mu.max() > 0.125 else _FEW
+    if x.size == 1:  # all points at once, and added up in the same order: the same bits
+        integral = np.cumsum(weights / 2 * _one_minus_y_mills(x + mu * (nodes + 1) / 2))[-1:]
+    else:
+        integral = np.zeros_like(x)
+        for node, weight in zip(nodes, weights, strict=True):
+            integral += weight / 2 * _one_minus_y_mills(x + mu * (node + 1) / 2)
+    return -(x**2) / 2 - _HALF_LOG_TWO_PI + np.log(mu) + np.log(integral)
 
 
 def delta_of(epsilon: float, mu: float) -> float:

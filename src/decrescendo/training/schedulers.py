@@ -100,8 +100,8 @@ class Schedulers:
 
     def _found(self) -> list[LRScheduler]:
         """Nothing of an optimiser leads to its schedulers."""
-        everything = [one for one in gc.get_objects() if issubclass(type(one), LRScheduler)]
-        known = [one for one in everything if _is_torchs(type(one)) and self._is_held_by(one)]
+        kinds = set(filter(_is_torchs, _below(LRScheduler)))
+        known = [one for one in gc.get_objects() if type(one) in kinds and self._is_held_by(one)]
         inside = {id(part) for one in known for part in _parts(one)}
         return [one for one in known if id(one) not in inside]
 
@@ -109,6 +109,11 @@ class Schedulers:
         """Either may have it in a wrapper."""
         held = vars(scheduler).get("optimizer")
         return isinstance(held, torch.optim.Optimizer) and inner(held) is inner(self._optimizer)
+
+
+def _below(kind: type) -> set[type]:
+    """The class and all that inherit from it."""
+    return {kind}.union(*map(_below, type.__subclasses__(kind)))
 
 
 def _is_torchs(kind: type) -> bool:

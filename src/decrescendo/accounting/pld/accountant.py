@@ -413,6 +413,7 @@ def _total_variation(ledger: Ledger, group: int) -> float:
     return float((1 + 1e-12) * group * np.sum(ledger.count * ledger.sample_rate * variation))
 
 
+@functools.lru_cache(maxsize=4)  # what a search has settled on is certified next
 def _pilot_epsilon(ledger: Ledger, delta: float, group: int) -> float:
     """Epsilon within a few percent: the upper end of a coarse bracket; never below a thousandth of its scale."""
     return _near(_Steps.of(ledger, delta, _PILOT, group), delta)

@@ -24,7 +24,8 @@ Longer than most files: its three errors and their bounds are one proof.
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Complex, Float
@@ -158,6 +159,10 @@ def choose_grid(
     return Grid(c, smoother, 2 * math.pi / window * np.arange(count), window, tuple(tilts))
 
 
+# Numbers at each frequency, how far each may be off, and its size.
+Terms: TypeAlias = tuple[Complex[np.ndarray, " f"], Float[np.ndarray, " f"], Float[np.ndarray, " f"]]
+
+
 @dataclass(frozen=True, slots=True)
 class Law:
     """A composed law on a grid: its transform, log M(c), and (a, log M(a)) for Chernoff bounds."""
@@ -165,6 +170,7 @@ class Law:
     transform: Transform
     log_mgf: float
     chernoff: Sequence[tuple[float, float]]
+    _terms: dict[tuple[bool, float], Terms] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, parts: Sequence[Part], direction: Direction, grid: Grid) -> "Law":
@@ -172,6 +178,34 @@ class Law:
         at_c, *logs = log_mgf(parts, direction, (grid.c, *grid.tilts)).tolist()
         chernoff = [(0.0, 0.0), *zip(grid.tilts, logs, strict=True)]
         return cls(transform(parts, direction, grid.c, grid.v), at_c, chernoff)
+
+    def terms(self, *, less_1: bool, gap: float) -> Terms:
+        """M/M(c), or (M - 1)/M(c), less ``gap`` times M's gap; how far it may be off, but for rounding; and |it|.
+
+        The same at every epsilon: a search for one asks some ten times.
+        """
+        key = less_1, gap
+        if key not in self._terms:
+            self._terms[key] = self._found(less_1=less_1, gap=gap)
+        return self._terms[key]
+
+    def _found(self, *, less_1: bool, gap: float) -> Terms:
+        lost = np.isinf(self.transform.relative)
+        logs = np.where(lost, 0.0, self.transform.log_value)
+        value = np.exp(logs - self.log_mgf)
+        bound = np.exp(np.minimum(self.transform.log_magnitude - self.log_mgf, 1.0))
+        relative = np.expm1(np.where(lost, 0.0, self.transform.relative))
+        widest = gap * (np.abs(self.transform.gap) + self.transform.gap_error)
+        off = np.where(lost, bound * (1 + widest), np.abs(value) * relative * (1 + widest))
+        off += np.where(lost, 0.0, np.abs(value) * gap * self.transform.gap_error)
+        value = np.where(lost, 0.0, value)
+        less = gap * self.transform.gap * value
+        if less_1:
+            value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(
+                -self.log_mgf
+            )
+        value = value - less
+        return value, off, np.abs(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,24 +314,10 @@ class Inversion:
         half = np.ones(kernel.size)
         half[0] = 0.5
         size = np.abs(kernel) * half
-        lost = np.isinf(law.transform.relative)
-        logs = np.where(lost, 0.0, law.transform.log_value)
-        value = np.exp(logs - law.log_mgf)
-        bound = np.exp(np.minimum(law.transform.log_magnitude - law.log_mgf, 1.0))
-        relative = np.expm1(np.where(lost, 0.0, law.transform.relative))
-        widest = gap * (np.abs(law.transform.gap) + law.transform.gap_error)
-        off = np.where(lost, bound * (1 + widest), np.abs(value) * relative * (1 + widest))
-        off += np.where(lost, 0.0, np.abs(value) * gap * law.transform.gap_error)
-        value = np.where(lost, 0.0, value)
-        less = gap * law.transform.gap * value
-        if less_1:
-            value = np.where(lost, -1.0, np.asarray(expm1(logs), dtype=np.complex128)) * math.exp(
-                -law.log_mgf
-            )
-        value = value - less
+        value, off, magnitude = law.terms(less_1=less_1, gap=gap)
         # Phases v epsilon, exponents, and the pairwise sum are off by a few units.
         rounding = UNIT * (100 + 8 * self.grid.v * (epsilon + self.grid.m) + 8 * abs(law.log_mgf))
-        error = step * float(np.sum(size * (off + np.abs(value) * rounding)))
+        error = step * float(np.sum(size * (off + magnitude * rounding)))
         return step * float(np.sum(np.real(value * kernel) * half)), error
 
     def _cut(self) -> float:
