@@ -5,7 +5,9 @@ is set)."""
 import os
 import random
 from collections import defaultdict
+from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ if not os.environ.get("DECRESCENDO_CHECK_EVERY_CALL"):
 # Of one test with many like cases so many run every time, spread evenly, and all in `make test-slow`: where each case
 # says the same of another layer, law, budget or program. Not in the corpus, where each is a way past the proof, nor
 # where cases are files, pages and names.
-CASES = 4
+CASES = 3
 ALIKE = (
     "accounting",
     "audit",
@@ -35,23 +37,41 @@ ALIKE = (
 ELSE = ("slow", "paper", "gpu", "browser")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
+    """Where slow tests are left out they are not made either: there are twice as many as run, and each process makes
+    all (ten seconds of two cores)."""
+    yield
+    calls = metafunc._calls
+    if len(calls) > 1 and "not slow" in metafunc.config.getoption("markexpr"):
+        definition = metafunc.definition
+        apart = any(map(definition.get_closest_marker, ELSE))
+        quick = [] if apart else [one for one in calls if not {mark.name for mark in one.marks} & {*ELSE}]
+        metafunc._calls = (_spread(quick) if _are_alike(definition.path) else quick) or calls[:1]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The cases beyond `CASES` are slow tests."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        place = item.path.parent.name
-        if (
-            place in ALIKE
-            and item.path.name != "test_corpus.py"
-            and not any(map(item.get_closest_marker, ELSE))
-        ):
+        if _are_alike(item.path) and not any(map(item.get_closest_marker, ELSE)):
             cases[item.path, item.nodeid.partition("[")[0]].append(item)
     for alike in cases.values():
-        kept = {at * len(alike) // CASES for at in range(CASES)}
-        for at, item in enumerate(alike):
-            if len(alike) > CASES and at not in kept:
+        kept = _spread(alike)
+        for item in alike:
+            if item not in kept:
                 item.add_marker(pytest.mark.slow)
+
+
+def _are_alike(path: Path) -> bool:
+    return path.parent.name in ALIKE and path.name != "test_corpus.py"
+
+
+def _spread(cases: list[Any]) -> list[Any]:
+    """`CASES` of them, or all where there are no more."""
+    number = min(CASES, len(cases))
+    return [cases[at * len(cases) // number] for at in range(number)]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

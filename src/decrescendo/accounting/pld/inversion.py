@@ -160,7 +160,7 @@ def choose_grid(
 
 
 # Numbers at each frequency, how far each may be off, and its size.
-Terms: TypeAlias = tuple[Complex[np.ndarray, " f"], Float[np.ndarray, " f"], Float[np.ndarray, " f"]]
+Summands: TypeAlias = tuple[Complex[np.ndarray, " f"], Float[np.ndarray, " f"], Float[np.ndarray, " f"]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Law:
     transform: Transform
     log_mgf: float
     chernoff: Sequence[tuple[float, float]]
-    _terms: dict[tuple[bool, float], Terms] = field(default_factory=dict, repr=False, compare=False)
+    _terms: dict[tuple[bool, float], Summands] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, parts: Sequence[Part], direction: Direction, grid: Grid) -> "Law":
@@ -179,7 +179,7 @@ class Law:
         chernoff = [(0.0, 0.0), *zip(grid.tilts, logs, strict=True)]
         return cls(transform(parts, direction, grid.c, grid.v), at_c, chernoff)
 
-    def terms(self, *, less_1: bool, gap: float) -> Terms:
+    def terms(self, *, less_1: bool, gap: float) -> Summands:
         """M/M(c), or (M - 1)/M(c), less ``gap`` times M's gap; how far it may be off, but for rounding; and |it|.
 
         The same at every epsilon: a search for one asks some ten times.
@@ -189,7 +189,7 @@ class Law:
             self._terms[key] = self._found(less_1=less_1, gap=gap)
         return self._terms[key]
 
-    def _found(self, *, less_1: bool, gap: float) -> Terms:
+    def _found(self, *, less_1: bool, gap: float) -> Summands:
         lost = np.isinf(self.transform.relative)
         logs = np.where(lost, 0.0, self.transform.log_value)
         value = np.exp(logs - self.log_mgf)
