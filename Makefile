@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_STAMP := $(VENV)/.installed-docs
+# Of `make test-slow`.
+PART ?= 1/1
 # Of 18,000 modules that come along a few thousand are ever imported: these are compiled when they are, and kept,
 # whatever the surroundings say (a minute and a half of an installation).
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
@@ -48,8 +50,8 @@ unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and 
 	$(BIN)/python -W ignore -c "import scipy.stats, datasets, peft, transformers.trainer, flwr.server, hypothesis, decrescendo.clipping"
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
-test-slow: $(STAMP)  ## the slow tests too (long comparisons with other libraries), with types checked in every call
-	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu" --hypothesis-profile thorough
+test-slow: $(STAMP)  ## the slow tests too, with types checked in every call (ten hours of a core; a twentieth: PART=3/20)
+	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu" --hypothesis-profile thorough --part $(PART)
 
 test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on other processors, threads, locales, users (an hour)
 	$(BIN)/python tests/support/machines.py $(LEGS)

@@ -4,6 +4,7 @@ is set)."""
 
 import os
 import random
+import zlib
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
@@ -37,6 +38,13 @@ ALIKE = (
 ELSE = ("slow", "paper", "gpu", "browser")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part", metavar="K/N", default="1/1", help="the K-th of N parts of the tests, spread evenly: a whole of "
+        "`make test-slow` takes ten hours of one core"
+    )  # fmt: skip
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     """Where slow tests are left out they are not made either: there are twice as many as run, and each process makes
@@ -51,8 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The cases beyond `CASES` are slow tests."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The cases beyond `CASES` are slow tests, and those of other parts than ``--part`` are none."""
     cases: dict[tuple[Path, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         if _are_alike(item.path) and not any(map(item.get_closest_marker, ELSE)):
@@ -62,6 +70,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in alike:
             if item not in kept:
                 item.add_marker(pytest.mark.slow)
+    part, parts = map(int, config.getoption("part").split("/"))
+    others = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts != part - 1]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
 
 
 def _are_alike(path: Path) -> bool:
