@@ -597,7 +597,7 @@ def test_tensors_that_are_turned_and_what_nobody_uses() -> None:
     calls = [
         step
         for part in (engine._captures._captured.values())
-        for step, _ in inspect.getclosurevars(part.capture._first).nonlocals["calls"]
+        for step, _ in inspect.getclosurevars(inspect.unwrap(part.capture._first)).nonlocals["calls"]
     ]
     assert not any("exp" in str(step.function) and step.pure for step in calls)
 
@@ -637,7 +637,7 @@ def test_nothing_of_a_pass_outlives_its_sums(name: str) -> None:
         gc.enable()
     for captured in engine._captures._captured.values():
         for done_again in (captured.capture._first, captured.capture._last):
-            calls = inspect.getclosurevars(done_again).nonlocals["calls"]
+            calls = inspect.getclosurevars(inspect.unwrap(done_again)).nonlocals["calls"]
             assert not any(isinstance(leaf, Tensor) for step, _ in calls for leaf in tree_leaves(step.values))
 
 

@@ -4,12 +4,14 @@ A case makes a thunk (preparing files where it needs them); then the world is lo
 world is looked at again: an error must leave no file, no changed weight, no gradient and no release behind.
 """
 
+import copy
 import json
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +125,11 @@ def noising(**change: Any) -> Callable[[], object]:
         "clipped": clipped, "noise_multiplier": 1.0, "sampling": SAMPLING, "stream": torch.Generator(),
     }  # fmt: skip
     return lambda: privatise(**{**arguments, **change})
+
+
+@torch.inference_mode()
+def _in_inference_mode() -> nn.Module:
+    return nn.Linear(3, 2)
 
 
 def _skipping(world: World) -> Callable[[], object]:
@@ -396,9 +403,23 @@ CASES: dict[str, Case] = {
         "InvalidValue", "must promise what its releases spend",
         lambda w: w.training(plan=Plan(BUDGET, SAMPLING, SCHEDULE, LIE)),
     ),
-    "train: a clip curve that falls below float32": (
-        "InvalidValue", "clip_norm must be >= 1e-12",
-        lambda w: w.training(plan=Plan(BUDGET, SAMPLING, Schedule([3.0, 2.5, 2.0], [1.0, 1e-6, 1e-13]), GUARANTEE)),
+    "calibrate: a clip curve that falls below float32": (
+        "InvalidValue", r"at least 1e-12 at every step, got clip_norm\[2\]",
+        lambda _: calibrating(clip=[1.0, 1e-6, 1e-13]),
+    ),
+    "train: data without values": (
+        "InvalidValue", "must have values", lambda w: w.training(data=tuple(part.to("meta") for part in w.data)),
+    ),
+    "train: nested data": (
+        "InvalidValue", "must be dense",
+        lambda w: w.training(data=(torch.nested.nested_tensor([*w.data[0]]), w.data[1])),
+    ),
+    "train: a model made in inference mode": (
+        "InvalidValue", "outside of torch.inference_mode()", lambda w: w.training(model=_in_inference_mode()),
+    ),
+    "trainer: a copy": ("PlanViolation", "must stay one", lambda w: partial(copy.copy, w.made_trainer())),
+    "engine: a copy": (
+        "UnsupportedModel", "must stay with its model", lambda w: partial(copy.deepcopy, Engine(w.model, row_loss)),
     ),
     "step: nothing drawn": ("PlanViolation", "without a draw", _undrawn),
     "step: a row left out": (

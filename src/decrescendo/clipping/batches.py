@@ -147,10 +147,15 @@ def count_rows(batch: Batch) -> int:
     sizes: list[int] = []
 
     def look(rows: Tensor) -> Tensor:
-        if rows.layout is not torch.strided:
+        if rows.is_meta:
             raise InvalidValue(
-                f"every tensor in a batch must be dense, got layout={rows.layout}. Give rows.to_dense(), or indices "
-                "and values padded to one length"
+                "every tensor in a batch must have values, got one on the meta device. Load or make the data first"
+            )
+        if rows.layout is not torch.strided or rows.is_nested:
+            kind = "a nested one" if rows.layout is torch.strided else f"layout={rows.layout}"
+            raise InvalidValue(
+                f"every tensor in a batch must be dense, got {kind}. Give rows.to_dense(), or indices and values "
+                "padded to one length"
             )
         if rows.dim() == 0:
             raise InvalidValue(

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from decrescendo.base.limits import SMALLEST_CLIP_NORM
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_real
 
@@ -18,8 +19,6 @@ Batch: TypeAlias = Any
 # One loss an example: loss(model, batch) has shape (batch,), and row i of it depends on row i of the batch
 # only.
 Loss: TypeAlias = Callable[[nn.Module, Batch], Tensor]
-
-SMALLEST_CLIP_NORM = 1e-12
 
 
 @final
@@ -210,6 +209,11 @@ def trainable_of(held: Inventory) -> dict[str, nn.Parameter]:
             "Unfreeze what is to be trained"
         )
     for name, parameter in found.items():
+        if parameter.is_inference():
+            raise InvalidValue(
+                f"trainable parameters must be made outside of torch.inference_mode(), got {name} made within. Make or "
+                "load the model outside of it"
+            )
         if isinstance(parameter, nn.UninitializedParameter):
             raise InvalidValue(
                 f"trainable parameters must have their shapes, got {name} of a lazy module. Call the model once, on "

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -121,6 +121,11 @@ class Engine:
         self._seeds = _no_seed if seeds is None else seeds
         self._keep = keep
         self._peak: Peak | None = None
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise UnsupportedModel(
+            "an engine must stay with its model, got a copy asked for. Make one of the model's copy"
+        )
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""

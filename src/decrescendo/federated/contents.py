@@ -56,6 +56,7 @@ class Contents:
             and value.layout == torch.strided
             and not (value.is_meta or value.is_nested)
             and value.is_floating_point()
+            and torch.finfo(value.dtype).bits >= 16
             and value.shape == self.shapes[name]
             for name, value in found.items()
         ):

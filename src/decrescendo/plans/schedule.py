@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.base.arrays import read_only
+from decrescendo.base.limits import SMALLEST_CLIP_NORM
 from decrescendo.errors import InvalidValue, check_array, check_integer, uninherited
 
 # More would be hours of calibration and gigabytes.
@@ -46,7 +47,7 @@ class Schedule:
 
     Args:
         noise_multiplier: z_t >= 0, finite, one value a step. Zero means no noise, and no privacy.
-        clip_norm: C_t > 0, the same length; infinite (no clipping) only where there is no noise either.
+        clip_norm: C_t >= 1e-12, the same length; infinite (no clipping) only where there is no noise either.
 
     Raises:
         InvalidValue: a value outside its range (named by its index), or lengths that differ, or no step at all.
@@ -104,7 +105,13 @@ def _clip_norms(value: object, noise: Float[np.ndarray, " steps"]) -> Float[np.n
     if given.dtype.kind != "f" or given.shape != noise.shape:
         return check_array("clip_norm", value, above=0, hint=hint)
     free = (noise == 0) & (given == np.inf)
-    return np.where(free, np.inf, check_array("clip_norm", np.where(free, 1.0, given), above=0, hint=hint))
+    clip = check_array("clip_norm", np.where(free, 1.0, given), above=0, hint=hint)
+    if clip.size and clip.min() < SMALLEST_CLIP_NORM:
+        raise InvalidValue(
+            f"clip_norm must be at least {SMALLEST_CLIP_NORM:g} at every step, got clip_norm[{clip.argmin()}]="
+            f"{clip.min():g}. Scale the loss: squares of float32 vanish below"
+        )
+    return np.where(free, np.inf, clip)
 
 
 def _bounded(clip: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
 from itertools import count
-from typing import final
+from typing import NoReturn, final
 
 import torch
 from torch import nn
@@ -272,6 +272,11 @@ class Trainer:
         self._data: object = None
         self._settings: Settings | None = None
         self.spent = self._source.spent
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise PlanViolation(
+            "a training must stay one, got a copy asked for. Both would release their sums with the same noise"
+        )
 
     def _check_listed(self, store: Store) -> None:
         """That the store has what was released by lives before: each release is written down here first, then there."""

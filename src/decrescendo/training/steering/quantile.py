@@ -6,7 +6,8 @@ from typing import final
 
 import torch
 
-from decrescendo.clipping.clipped import SMALLEST_CLIP_NORM, ClippedSum
+from decrescendo.base.limits import SMALLEST_CLIP_NORM
+from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.errors import InvalidValue, check_instance, check_real
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.plans.plan import Plan
