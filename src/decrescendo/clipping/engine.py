@@ -123,9 +123,7 @@ class Engine:
         self._peak: Peak | None = None
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise UnsupportedModel(
-            "an engine must stay with its model, got a copy asked for. Make one of the model's copy"
-        )
+        raise UnsupportedModel("an engine must stay with its model, got a copy asked for. Make another")
 
     def clipped_sum(self, batch: Batch | None, clip_norm: float) -> ClippedSum:
         """The clipped sum over ``batch``; see the class."""
