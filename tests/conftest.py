@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import runtime_types
 import torch
+from _pytest.mark.expression import Expression
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
 if not os.environ.get("DECRESCENDO_CHECK_EVERY_CALL"):
@@ -50,8 +51,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
     """Where slow tests are left out they are not made either: there are twice as many as run, and each process makes
     all (ten seconds of two cores)."""
     yield
-    calls = metafunc._calls
-    if len(calls) > 1 and "not slow" in metafunc.config.getoption("markexpr"):
+    calls, asked = metafunc._calls, metafunc.config.getoption("markexpr")
+    if len(calls) > 1 and asked and not Expression.compile(asked).evaluate(_is_slow):
         definition = metafunc.definition
         apart = any(map(definition.get_closest_marker, ELSE))
         quick = [] if apart else [one for one in calls if not {mark.name for mark in one.marks} & {*ELSE}]
@@ -75,6 +76,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
+
+
+def _is_slow(name: str, /, **_: Any) -> bool:
+    """What a slow test's only marker is."""
+    return name == "slow"
 
 
 def _are_alike(path: Path) -> bool:

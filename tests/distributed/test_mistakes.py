@@ -50,7 +50,10 @@ MISTAKES = {
     "an end of its own": "PlanViolation .*same steps, got rank 0 drawing a batch, rank 1 comparing what they have",
     "an end of its own, in parts": "PlanViolation .*same steps, got rank 0 gathering parts, rank 1 comparing",
     "an end of its own loop": "PlanViolation .*same steps",
+    "trainings in another order": "PlanViolation .*at the same training, got rank 0 training .*, rank 1 training ",
     "weights changed by hand": "PlanViolation .*same weights",
+    "another code of the loss": "PlanViolation .*same code of the loss",
+    "trainings in another order, when finished": "PlanViolation .*at the same training",
 }
 # Ranks that are gone can say nothing, and the group with them: each in processes of its own.
 GONE = {

@@ -48,13 +48,15 @@ def test_noise_that_is_three_percent_off_would_be_seen(scale: float, shard: str)
             ({"what": "rows"}, (ROWS_CHANGED,)),
             ({"what": "nothing"}, ()),
             ({"what": "nothing", "shard": "all"}, ()),
+            ({"what": "column"}, (RANKS_PASS,)),
             ({"what": "weights", "shard": "all"}, (WRITTEN,)),
             ({"what": "weights"}, (WRITTEN,)),
+            ({"what": "teacher"}, (RANKS_PASS,)),
             ({"what": "nothing", "items": True}, (RANKS_ALIKE,)),
             ({"what": "rank"}, (RANKS_PASS,)),
             ({"what": "attribute"}, (RANKS_PASS,)),
         ],
-        2,
+        3,
     ),
     ids=str,
 )
@@ -62,8 +64,8 @@ def test_what_one_rank_supposes_the_runs_of_all_say(
     options: dict[str, object], found: tuple[str, ...]
 ) -> None:
     """Rank 1's share was changed between steps, or a model's part: rank 0, whose run is kept, said that it was proven.
-    So it did where ranks had compared eight of their rows, and where a loss goes by its rank: one record less gives all
-    that follow another one, 41 C."""
+    So it did where ranks had compared eight of their rows, and where a loss goes by its rank, reads another column
+    there, or holds another long tensor: one record less gives all that follow another one, 41 C."""
     outcomes, _ = run_ranks("supposed", 2, who=1, **options)
     assert [(outcome.error, outcome.message) for outcome in outcomes] == [("", "")] * 2
     assert [outcome.value for outcome in outcomes] == [found] * 2

@@ -255,6 +255,12 @@ def supposed(what: str, who: int, shard: str = "", items: bool = False) -> tuple
     used = loss
     if what == "rank":
         used = lambda model, batch: loss(model, batch) * (1.0 + torch.distributed.get_rank())  # noqa: E731
+    if what == "column":
+        rows = (*data, data[1].flip(0))
+        used = lambda model, batch: loss(model, (batch[0], batch[1 + torch.distributed.get_rank()]))  # noqa: E731
+    if what == "teacher":
+        teacher = torch.full((1500,), 1.0 + world.rank)
+        used = lambda model, batch: loss(model, batch) * teacher.mean()  # noqa: E731
     if what == "attribute":
         cast("Any", model).rank = world.rank
     trainer = Trainer(model, used, plan_of("dynamic"), optimizer, seed=3, world=world)
@@ -629,6 +635,20 @@ def mistaken(mistake: str) -> dict[str, Any]:
                 batch = batch[0][1:], batch[1][1:]
             trainer.step(batch)
         return facts(trainer.finish())
+    if mistake.startswith("trainings in another order"):
+        other, _, _ = subject("CNN")
+        pair = [
+            Trainer(one, loss, plan, torch.optim.SGD(one.parameters(), lr=lr), seed=3, world=world)
+            for one in (model, other)
+        ]
+        drawn = [next(trainer.batches(data)) for trainer in pair]
+        for at in (1, 0) if odd and not mistake.endswith("finished") else (0, 1):
+            pair[at].step(drawn[at])
+        return facts(pair[int(odd)].finish())
+    if mistake == "another code of the loss":
+        reads = (lambda model, batch: loss(model, (batch[0], batch[-1])),
+                 lambda model, batch: loss(model, (batch[0], batch[1])))[odd]  # fmt: skip
+        return facts(train(model, reads, data, plan, optimizer, world=world, seed=3))
     if mistake == "a disk that fails":
         data = Fails()
     return facts(train(model, failing, data, plan, optimizer, world=given, callback=after, **options))

@@ -209,15 +209,15 @@ def trainable_of(held: Inventory) -> dict[str, nn.Parameter]:
             "Unfreeze what is to be trained"
         )
     for name, parameter in found.items():
-        if parameter.is_inference():
-            raise InvalidValue(
-                f"trainable parameters must be made outside of torch.inference_mode(), got {name} made within. Make or "
-                "load the model outside of it"
-            )
         if isinstance(parameter, nn.UninitializedParameter):
             raise InvalidValue(
                 f"trainable parameters must have their shapes, got {name} of a lazy module. Call the model once, on "
                 "rows that are made up, and make the optimiser after it"
+            )
+        if parameter.is_inference():
+            raise InvalidValue(
+                f"trainable parameters must be made outside of torch.inference_mode(), got {name} made within. Make or "
+                "load the model outside of it"
             )
         if not parameter.is_floating_point():
             raise InvalidValue(

@@ -332,7 +332,10 @@ class Prover:
             self._accept(scripts[0], scripts[1:])
             if self.told is not None:
                 one = next(script for script in scripts if script.count == max(_SMALL))
-                self.told.add(f"{self._shape} {one.digest()}")
+                places = sorted(_places(self._held).items(), reverse=True)  # the first of several names stays
+                # (Of what is gathered of parameters in parts the content comes and goes, on each rank when it does.)
+                names = self.memory.contents() | {key: name for name, key in places}
+                self.told.add(f"{self._shape} {one.digest(names)}")
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
 

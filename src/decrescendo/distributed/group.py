@@ -13,13 +13,14 @@ import json
 import math
 import os
 import struct
+import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import astuple
 from enum import IntEnum
-from typing import Any, NoReturn, cast, final
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast, final
 
 import numpy as np
 import torch
@@ -45,6 +46,9 @@ from decrescendo.optim.noise import NoisyMean
 from decrescendo.training.bits import is_part
 from decrescendo.training.world import OF_PART, Noised, Parts, Tree, Whole, check_unwrapped
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
 
 class _At(IntEnum):
     AGREE, DRAW, SUM, PUBLISH, FAIL, PARTS = range(6)
@@ -62,9 +66,10 @@ _WORDS = {
 
 # Where a rank says in the store why it leaves, and how many know; seconds that it waits for them.
 _LEFT, _HEARD, _LISTENING = "decrescendo/left", "decrescendo/heard", 3.0
-# What a rank says at a meeting: where it is, whether it failed, how long its message is, and how that begins.
-_HEAD = 232
-_MET = struct.Struct(f"<3q{_HEAD}s")
+# What a rank says at a meeting: which training it is at, and where in it, whether it failed,
+# how long its message is, and how that begins.
+_HEAD = 224
+_MET = struct.Struct(f"<4q{_HEAD}s")
 _SEEN = struct.Struct("<3q2d")
 
 
@@ -100,6 +105,8 @@ class Group:
         self._every = every
         self._store = _default_store()
         self._owner, self._error, self._in_parts = os.getpid(), None, False
+        # Of which training the operation under way is; threads may train several.
+        self._number, self._turns = 0, threading.RLock()
         self.rank, self.size = dist.get_rank(control), dist.get_world_size(control)
 
     _error: Exception | None
@@ -108,6 +115,20 @@ class Group:
     def goes_on(self) -> bool:
         """Whether the processes that joined are joined still, without an error."""
         return self._error is None and dist.is_initialized() and self._store is _default_store()
+
+    def training(self, number: int) -> "_OneTraining":
+        """These ranks, for one training."""
+        return _OneTraining(self, number)
+
+    @contextmanager
+    def of(self, number: int) -> Generator[None]:
+        """Inside, an operation of one training; another thread's, of another, waits."""
+        with self._turns:
+            before, self._number = self._number, number
+            try:
+                yield
+            finally:
+                self._number = before
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """Refuse facts in which a rank differs from rank 0; above step 0 at each ``every``-th only.
@@ -194,7 +215,8 @@ class Group:
             yield
         except BaseException as error:
             if self._error is None and isinstance(error, Exception) and not self._in_parts:
-                with suppress(Exception):  # the others may be gone; this error is the one to tell
+                # (The others may be gone; this error is the one to tell.)
+                with suppress(Exception), self._turns:
                     self._begin(_At.FAIL, raising(error))
             elif self._error is None:  # whoever is interrupted may be in the middle of a meeting
                 self._leave(error)
@@ -330,12 +352,13 @@ class Group:
         if self._error is not None:  # of a meeting in between
             raise self._error
         third = len(content) if number is None or error is not None else number
-        row = _MET.pack(at, error is not None, third, content[:_HEAD])
+        row = _MET.pack(self._number, at, error is not None, third, content[:_HEAD])
         with self._talking():
             own = torch.frombuffer(bytearray(row), dtype=torch.uint8)
             met = own.new_empty(self.size, len(own))
             dist.all_gather(list(met), own, group=self._control)
-        places, failed, lengths, heads = map(list, zip(*_MET.iter_unpack(met.numpy().tobytes()), strict=True))
+        met_at = zip(*_MET.iter_unpack(met.numpy().tobytes()), strict=True)
+        trainings, places, failed, lengths, heads = map(list, met_at)
         if any(failed):
             # Only those that failed have something to say.
             said = [length if bad else 0 for length, bad in zip(lengths, failed, strict=True)]
@@ -348,6 +371,14 @@ class Group:
                 PlanViolation(
                     f"all ranks must take the same steps, got {told}. Run the same loop on every rank, "
                     "with the same end"
+                )
+            )
+        if len(set(trainings)) > 1:
+            told = ", ".join(f"rank {rank} training {number}" for rank, number in enumerate(trainings))
+            self._over(
+                PlanViolation(
+                    f"all ranks must be at the same training, got {told}: their sums would be of both. Step and finish "
+                    "trainings in the same order on every rank, and keep them in a list, not in a set"
                 )
             )
         return content, lengths, heads
@@ -400,6 +431,45 @@ class Group:
         if dist.is_initialized():
             dist.destroy_process_group()
         del self._control, self._gradients
+
+
+@final
+class _OneTraining:
+    """The ranks of a group, for one training: each meeting says which it is of."""
+
+    def __init__(self, group: Group, number: int) -> None:
+        self._group, self._number = group, number
+        self.rank, self.size = group.rank, group.size
+
+    def _asked(self, ask: Callable[_P, _R], *args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with self._group.of(self._number):
+            return ask(*args, **kwargs)
+
+    def training(self, number: int) -> "_OneTraining":
+        return self._group.training(number)
+
+    def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
+        self._asked(self._group.agree, facts, step)
+
+    def together(self, sentences: tuple[str, ...]) -> tuple[str, ...]:
+        return self._asked(self._group.together, sentences)
+
+    def draw(self, make: Callable[[], Tree]) -> Tree:
+        return self._asked(self._group.draw, make)
+
+    def share(self, indices: Int[np.ndarray, " batch"]) -> Int[np.ndarray, " share"]:
+        return self._group.share(indices)
+
+    def hold(self, model: nn.Module) -> Parts:
+        return self._group.hold(model)
+
+    def release(
+        self, clip: Callable[[], ClippedSum], noise: Noised, record: Callable[[Release, bytes], None]
+    ) -> tuple[NoisyMean, Diagnostics]:
+        return self._asked(self._group.release, clip, noise, record)
+
+    def watched(self) -> AbstractContextManager[object]:
+        return self._group.watched()
 
 
 def _default_store() -> Store:

@@ -351,7 +351,9 @@ def _certify(
         if previous is not None and abs(math.log(scale / previous[0])) > 1e-5:
             slope = _bounded(math.log(epsilon / previous[1]) / math.log(scale / previous[0]))
         previous = (scale, epsilon)
-        scale *= min(max((aim / epsilon) ** (1 / slope), 0.5), 2.0)
+        ratio = aim / epsilon
+        # (No power of it where it is huge: a float has no room for it, and twice as much is the most.)
+        scale *= 2.0 if ratio > 2.0**20 else min(max(ratio ** (1 / slope), 0.5), 2.0)
     if best is None and refusal is not None:
         raise refusal
     if best is None:

@@ -40,6 +40,7 @@ from decrescendo.training.between import BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
+from decrescendo.training.codes import code_of
 from decrescendo.training.data import Rows, assumption_of, held_by, table_of
 from decrescendo.training.distinct import check_distinct
 from decrescendo.training.drawing import Drawing, RunStreams
@@ -66,7 +67,7 @@ from decrescendo.training.world import (
 )
 
 # Of the trainings that rank 0 has begun.
-_NUMBERS = count()
+_NUMBERS = count(1)
 
 SAME_ORDER = (
     "data that were given anew in the midst of an epoch had each record in the row that it had before: else it may "
@@ -175,6 +176,8 @@ class Trainer:
     ) -> None:
         self._world = world_of(world)
         with self._world.watched():
+            number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
+            self._world = self._world.training(int(number))
             self._begin(model, loss, plan, optimizer, seed, settings, store, checkpoints)
 
     def _begin(
@@ -238,6 +241,7 @@ class Trainer:
                 optimizer,
                 agreed.sha256,
                 {
+                    "code of the loss": code_of(loss),
                     "settings of the engine": settings,
                     "kind of seed": type(seed).__name__,
                     "use of a store": store is not None,
@@ -247,7 +251,6 @@ class Trainer:
                 },
             )
         )
-        self._number: int = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
         if self._keeper is not None:
             self._keeper.resume(model, optimizer, self._source.tracker)
             if self._life.taken:
@@ -398,11 +401,6 @@ class Trainer:
             self._compare_weights(self._life.taken)
         settings = self._parts.gathered(self._following)
         decided = self._world.draw(lambda: self._decide(settings))
-        if decided["training"] != self._number:
-            raise PlanViolation(
-                "all ranks must take the steps of several trainings in one order, got a step of another training on "
-                f"rank {self._world.rank} than on rank 0. Keep trainers in a list, not in a set"
-            )
         self._between.begin()
         granted = decided["settings"]
         self._settings = None if granted is None else Settings(*granted)
@@ -424,11 +422,10 @@ class Trainer:
     def _decide(self, settings: Settings | None) -> Tree:
         """On rank 0: what the ranks are told of the next step, with a seed of their masks."""
         if settings is None:
-            return {"training": self._number, "settings": None, "stopped": self._source.stopped}
+            return {"settings": None, "stopped": self._source.stopped}
         noise = stream_state(self._streams.noise) if self._parts.trained else None
         masks = self._streams.masks() if self._world.size > 1 else None
-        told = {"training": self._number, "settings": list(astuple(settings)), "stopped": ""}
-        return {**told, "masks": masks, "noise": noise}
+        return {"settings": list(astuple(settings)), "stopped": "", "masks": masks, "noise": noise}
 
     def _compare_weights(self, step: int = 0) -> None:
         self._world.agree(lambda: weight_facts(self._model, trained=True), step)
@@ -634,6 +631,11 @@ class Trainer:
                 found = (*found, RANKS_PASS)
         else:
             found = (f"{type(self._engine).__name__}, which clipped, proves nothing about examples",)
+        if (kind := type(self._world)).__module__.split(".")[0] != "decrescendo":
+            found = (
+                *found,
+                f"{kind.__name__}, which summed and released, added the plan's noise to one clipped sum",
+            )
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def _keep(self) -> None:

@@ -98,6 +98,10 @@ class World(Protocol):
         """How many ranks there are, >= 1."""
         ...
 
+    def training(self, number: int) -> "World":
+        """The same ranks, for one training: what one rank asks of it and another of another training is refused."""
+        ...
+
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """Refuse, on every rank, facts in which the ranks differ; at some of the steps above 0 only."""
         ...
@@ -142,6 +146,10 @@ class Alone:
     """
 
     rank, size = 0, 1
+
+    def training(self, number: int) -> World:  # noqa: ARG002 - trainings of one process are told apart by it
+        """Itself."""
+        return self
 
     def agree(self, facts: Callable[[], Mapping[str, str]], step: int = 0) -> None:
         """There is nobody to differ from."""

@@ -29,7 +29,7 @@ from decrescendo.clipping.proof.labels import (
     is_fixed,
 )
 from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
-from decrescendo.clipping.proof.script import PACKED, Number, Script
+from decrescendo.clipping.proof.script import EVENT, PACKED, Number, Script
 from decrescendo.clipping.proof.storage import (
     FUNCTIONS_OFF,
     content_of,
@@ -58,8 +58,6 @@ _SOME = replace(_PARTS, counted=True)
 _ASKED = 32
 # Constants of one number that are known by their memory, at most.
 _HELD = 10_000
-# Storages that one operation writes, at most, so that each has a number of its own.
-_MANY = 2**20
 _STORAGE = cast("Any", torch.UntypedStorage)
 # Weak references to storages that passes have made from data: an address that has one is not given to another storage.
 _STALE: set[int] = set()
@@ -97,6 +95,18 @@ class Memory:
         else:
             cast("Any", tensor.untyped_storage())._weak_ref()
             self._held.add(key)
+
+    def contents(self) -> dict[int, str]:
+        """Of the constants that passes have met, what lies in their memory, as any process tells it."""
+        found: dict[int, str] = {}
+        for key in self._held:
+            storage = _STORAGE._new_with_weak_ptr(key)
+            if storage is not None:
+                with paused(), FUNCTIONS_OFF():
+                    # (Of a copy: what NumPy was given counts as shared.)
+                    flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage).clone()
+                    found[key] = hashlib.sha256(flat.cpu().numpy().tobytes()).hexdigest()
+        return found
 
     def let_go(self) -> bool:
         """Whether many constants were held, of which those that are gone may have their keys given to others now."""
@@ -485,7 +495,7 @@ class Labels:
             else:
                 cast("Any", tensor.untyped_storage())._weak_ref()
             self.views.pop(key, None)  # of another storage that was there before
-        birth = max(self._next, at * _MANY)
+        birth = max(self._next, at * EVENT)
         self.marks[key] = (mark, birth)
         self._next = birth + 1
         if key < 0:
@@ -589,7 +599,7 @@ class Labels:
             mark = self.marks.get(key, (None, 0))[0]
             if type(mark) is Span and not mark.constant:
                 continue
-            noted, number = True, max(self._next, at * _MANY)
+            noted, number = True, max(self._next, at * EVENT)
             self._next = number + 1
             try:
                 place = (tensor.shape, tensor.stride(), tensor.storage_offset(), kind_of(tensor))

@@ -3,9 +3,11 @@
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -15,6 +17,12 @@ from decrescendo.clipping.proof.labels import Label
 # The numbers of an operation whose result reaches no loss, where they do not matter.
 NOTHING: tuple[object, ...] = ("reaches no loss",)
 
+
+# As torch's `fully_shard` names what it keeps with a model.
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+# Storages that one operation writes, at most, so that each has a number of its own.
+EVENT = 2**20
 
 # The form of packed data of one row, or of none.
 PACKED: tuple[object, ...] = ("packed",)
@@ -172,14 +180,23 @@ class Script:
         events = [event._replace(wires=tuple(map(moved, event.wires))) for event in self.events]
         return replace(self, events=events)
 
-    def digest(self) -> str:
-        """Of what it does, as any process tells it: constants and memory are told by the order in which they come.
+    def digest(self, names: Mapping[int, str] = MappingProxyType({})) -> str:
+        """Of what it does, as any process tells it: columns of the batch by their place in it, constants and memory by
+        ``names``, and those without by the order in which they come.
 
-        >>> one, two = Script(3, [Event("mul", (2.0,), (7, 94))]), Script(3, [Event("mul", (2.0,), (7, 31))])
-        >>> one.digest() == two.digest(), one.digest() == Script(3, [Event("mul", (2.5,), (7, 94))]).digest()
+        >>> one, two = (Script(3, [Event("mul", (2.0,), (7, key))]) for key in (94 * EVENT, 31 * EVENT))
+        >>> one.digest() == two.digest(), one.digest() == Script(3, [Event("mul", (2.5,), (7, 94 * EVENT))]).digest()
         (True, False)
+        >>> one.digest() == Script(3, [Event("mul", (2.0,), (8, 94 * EVENT))]).digest()
+        False
+        >>> one.digest({94 * EVENT: "weight"}) == two.digest({31 * EVENT: "bias"})
+        False
         """
         known: dict[object, int] = {}
+
+        def key(wire: int) -> object:
+            # What was made before the first operation is a column, the same in every process.
+            return names.get(wire, wire if 0 <= wire < EVENT else ("", known.setdefault(wire, len(known))))
 
         def told(wire: object) -> object:
             if isinstance(wire, Number):
@@ -187,8 +204,8 @@ class Script:
             if isinstance(wire, frozenset):
                 return [told(number) for number in sorted(cast("frozenset[int]", wire))]
             if isinstance(wire, tuple) and wire and isinstance(wire[0], int):
-                return known.setdefault(wire[0], len(known)), _plain(cast("tuple[object, ...]", wire)[1:])
-            return known.setdefault(wire, len(known)) if isinstance(wire, int) else _plain(wire)
+                return key(wire[0]), _plain(cast("tuple[object, ...]", wire)[1:])
+            return key(wire) if isinstance(wire, int) else _plain(wire)
 
         events = [(str(e.func), _plain(e.numbers), [told(wire) for wire in e.wires]) for e in self.events]
         return hashlib.sha256(repr(events).encode()).hexdigest()
@@ -217,14 +234,14 @@ class Script:
 
 
 def comparable(kept: Mapping[str, object]) -> list[str]:
-    """Of what Python keeps, what another process can compare: no hash, and no address, of this one.
+    """Of what Python keeps, what another process can compare: no hash, no address and no random name of this one.
 
-    >>> comparable({"n": 2, "x ": 12345, "name ": "a"})
-    ['n=2', "name ='a'"]
+    >>> comparable({"n": 2, "x ": 12345, "name ": "a", "key_810312ef-f1d2-46a0-8f38-6561be600fb0": 1})
+    ['key_=1', 'n=2', "name ='a'"]
     """
     kinds = (int, float, complex, str, tuple)
     return sorted(
-        f"{name}={value!r}"
+        _UUID.sub("", f"{name}={value!r}")
         for name, value in kept.items()
         if isinstance(value, kinds) and not (name.endswith(" ") and isinstance(value, int))
     )
