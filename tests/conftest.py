@@ -48,15 +48,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Generator[None]:
-    """Where slow tests are left out they are not made either: there are twice as many as run, and each process makes
-    all (ten seconds of two cores)."""
+    """Cases that ``-m`` leaves out are not made either: there are twice as many slow ones as run, and each process
+    makes all (ten seconds of two cores)."""
     yield
     calls, asked = metafunc._calls, metafunc.config.getoption("markexpr")
-    if len(calls) > 1 and asked and not Expression.compile(asked).evaluate(_is_slow):
-        definition = metafunc.definition
-        apart = any(map(definition.get_closest_marker, ELSE))
-        quick = [] if apart else [one for one in calls if not {mark.name for mark in one.marks} & {*ELSE}]
-        metafunc._calls = (_spread(quick) if _are_alike(definition.path) else quick) or calls[:1]
+    if len(calls) > 1 and asked:
+        definition, wanted = metafunc.definition, Expression.compile(asked)
+        marks = [{mark.name for mark in (*definition.iter_markers(), *one.marks)} for one in calls]
+        if _are_alike(definition.path):
+            quick = [of for of in marks if not of & {*ELSE}]
+            kept = {id(of) for of in _spread(quick)}
+            for of in quick:
+                of |= set() if id(of) in kept else {"slow"}
+        metafunc._calls = [
+            one
+            for one, of in zip(calls, marks, strict=True)
+            if wanted.evaluate(lambda name, of=of, **_: name in of)
+        ] or calls[:1]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -76,11 +84,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if others:
         config.hook.pytest_deselected(items=others)
         items[:] = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part - 1]
-
-
-def _is_slow(name: str, /, **_: Any) -> bool:
-    """What a slow test's only marker is."""
-    return name == "slow"
 
 
 def _are_alike(path: Path) -> bool:
