@@ -39,7 +39,7 @@ lint: $(STAMP)  ## ruff: style and errors
 	$(BIN)/ruff format --check .
 
 types: $(STAMP)  ## strict types on src and papers/src
-	$(BIN)/basedpyright --project pyproject.toml
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 
 layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports

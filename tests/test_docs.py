@@ -156,7 +156,7 @@ def commands(text: str) -> list[str]:
 def understood(line: str) -> str | None:
     """Why the command line would refuse these words, without running the command."""
     _, name, *arguments = shlex.split(line)
-    command = typer.main.get_command(app).commands[name]  # pyright: ignore
+    command = typer.main.get_command(app).commands[name]
     try:
         command.make_context(name, arguments)
     except Exception as error:  # any refusal is one

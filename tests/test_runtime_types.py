@@ -15,12 +15,12 @@ GEOMETRY = Geometry(kernel=(2,), stride=(1,), dilation=(1,), pad=(0, 0), groups=
 @pytest.mark.parametrize("wrong", [torch.ones(3), torch.ones(1, 1, 3, dtype=torch.int64), "images"])
 def test_a_wrong_shape_is_seen(wrong: object) -> None:
     with pytest.raises(jaxtyping.TypeCheckError):
-        unfold(wrong, GEOMETRY)  # pyright: ignore[reportArgumentType]
+        unfold(wrong, GEOMETRY)
 
 
 def test_the_fields_of_a_dataclass_are_looked_at() -> None:
     with pytest.raises(jaxtyping.TypeCheckError):
-        Geometry(kernel=2, stride=(1,), dilation=(1,), pad=(0, 0), groups=1)  # pyright: ignore[reportArgumentType]
+        Geometry(kernel=2, stride=(1,), dilation=(1,), pad=(0, 0), groups=1)
 
 
 def test_the_first_call_in_a_test_is_checked_and_no_other() -> None:

@@ -203,7 +203,7 @@ def uninherited(why: str) -> Callable[[_Kind], _Kind]:
                 f"{kind.__name__} must be used as it is, got a class of its own, {other.__name__}. {why}"
             )
 
-        kind.__init_subclass__ = classmethod(refuse)  # pyright: ignore[reportAttributeAccessIssue]
+        kind.__init_subclass__ = classmethod(refuse)  # pyrefly: ignore[method-assign, bad-assignment]
         return kind
 
     return seal

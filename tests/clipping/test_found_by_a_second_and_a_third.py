@@ -313,7 +313,7 @@ def test_what_a_program_reaches_is_looked_at_without_its_code() -> None:
             return super().__getattribute__(name)
 
     kept = {"trap": Trap(n=3), "long": [0.0] * 20_000, "loop": []}
-    kept["loop"].append(kept)  # pyright: ignore[reportUnknownMemberType, reportAttributeAccessIssue]
+    kept["loop"].append(kept)
     found = numbers_of(nn.Linear(1, 1), lambda m, x: m(x) * len(kept))
     assert found["loss.kept.trap.n"] == 3
     assert found["len(loss.kept.long)"] == 20_000

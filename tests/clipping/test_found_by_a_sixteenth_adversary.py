@@ -1024,7 +1024,7 @@ class TestANineteenth:
             "words": (lambda: told.__doc__ != "0", lambda: setattr(told, "__doc__", "1")),
             "gradient": (lambda: parameter.grad is not None, lambda: setattr(parameter, "grad", torch.ones(1))),
             "hooks": (lambda: bool(hooked._backward_hooks), lambda: hooked.register_hook(print)),
-            "weak": (lambda: weak().kept, lambda: setattr(weak(), "kept", 1.0)),  # pyright: ignore[reportOptionalMemberAccess]
+            "weak": (lambda: weak().kept, lambda: setattr(weak(), "kept", 1.0)),
         }  # fmt: skip
         try:
             for name, (get, put) in ways.items():
@@ -1064,8 +1064,8 @@ class TestANineteenth:
         count = [0]
 
         def loss(model: nn.Module, x: Tensor) -> Tensor:
-            hidden = model[0](x).relu()  # pyright: ignore[reportIndexIssue]
-            losses = model[1](hidden).sum(1)  # pyright: ignore[reportIndexIssue]
+            hidden = model[0](x).relu()
+            losses = model[1](hidden).sum(1)
 
             def scale(*kept: Tensor) -> None:
                 count[0] += 1

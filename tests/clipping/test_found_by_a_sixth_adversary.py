@@ -84,7 +84,7 @@ class Keeps(nn.Module):
         self.whole, self.many, self.part = np.int64(0), np.zeros(2), fractions.Fraction(0)
         self.slot, self.text, self.more = Slot(), "", bytearray()
         self.pair: dict[tuple[str, int], int] = {("rows", 0): 0}
-        self.named = collections.namedtuple("named", "rows")(0)  # pyright: ignore[reportUntypedNamedTuple]
+        self.named = collections.namedtuple("named", "rows")(0)
         self.running = _running()
         next(self.running)
 

@@ -304,4 +304,4 @@ def test_an_audit_of_its_own_plan_is_held_against_what_the_statement_promises() 
         with pytest.raises(DecrescendoError, match="an audit's lower end"):
             page(own | {"lower": odd})
     with pytest.raises(DecrescendoError, match="audit"):
-        state(plan, plan.ledger, plan.guarantee, provenance=None, audit=5)  # pyright: ignore[reportArgumentType]
+        state(plan, plan.ledger, plan.guarantee, provenance=None, audit=5)

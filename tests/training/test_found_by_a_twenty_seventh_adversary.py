@@ -449,7 +449,7 @@ class TestATwentyEighth:
         pandas = pytest.importorskip("pandas")
         for categories, held in (([1.0, 2.0], True), ([1.0, object()], False)):
             column = pandas.Categorical([1.0] * ROWS, categories=categories)
-            assert (table_of(frame(column)).held is not None) is held  # pyright: ignore[reportAttributeAccessIssue]
+            assert (table_of(frame(column)).held is not None) is held
 
     def test_a_score_cannot_write_to_what_is_released(self) -> None:
         def writing(model: nn.Module) -> dict[str, float]:

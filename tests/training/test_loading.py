@@ -239,7 +239,7 @@ def test_views_of_an_example_are_averaged_before_clipping(data: Pair) -> None:
 
     from decrescendo.clipping import Engine, Reference
 
-    batch = table_of(TensorDataset(*data), views).take(Draw(np.arange(6), 7))  # pyright: ignore[reportArgumentType]
+    batch = table_of(TensorDataset(*data), views).take(Draw(np.arange(6), 7))
     assert batch[0].shape == (6, 4, 3)
     model = make_model()
     engine, slow = Engine(model, mean), Reference(model, mean)
@@ -346,7 +346,7 @@ def test_wrong_data_are_one_clear_sentence(
 
 def test_a_ragged_batch_may_be_transformed(data: Pair) -> None:
     texts = [torch.arange(2.0), torch.arange(3.0)] * 20
-    batch = table_of(texts, lambda items: items[0][None]).take(Draw(np.arange(4)))  # pyright: ignore[reportArgumentType]
+    batch = table_of(texts, lambda items: items[0][None]).take(Draw(np.arange(4)))
     assert isinstance(batch, Ragged)
     doubled = map_rows(lambda part: part * 2, batch)
     assert [part.tolist() for part in doubled.parts] == [[[0, 2]] * 2, [[0, 2, 4]] * 2]

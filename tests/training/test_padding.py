@@ -81,7 +81,7 @@ def test_a_collator_pads_each_example_by_itself(multiple: int) -> None:
     """torch calls it with a whole batch, and then one long row pads all others."""
     together, alone = table_of(Texts(), padded_to(multiple)), Texts()
     for key, chosen in enumerate([(0, 1), (0, 3), (0, 1, 2, 3, 4, 5, 6, 7)]):
-        batch = together.take(Draw(np.array(chosen), key))  # pyright: ignore[reportArgumentType]
+        batch = together.take(Draw(np.array(chosen), key))
         parts = batch.parts if isinstance(batch, Ragged) else (batch,)
         found = [row for part in parts for row in part["ids"]]
         widths = sorted(len(row) for row in found)
@@ -94,8 +94,8 @@ def test_a_collator_pads_each_example_by_itself(multiple: int) -> None:
 def test_the_clipped_sum_of_a_ragged_batch_is_that_of_its_examples(multiple: int) -> None:
     """Whatever they are padded to, as this model has a mask: against autograd on one unpadded example at a time."""
     model = Reader()
-    plain = table_of(Texts(), padded_to(1)).take(Draw(np.arange(8)))  # pyright: ignore[reportArgumentType]
-    batch = table_of(Texts(), padded_to(multiple)).take(Draw(np.arange(8)))  # pyright: ignore[reportArgumentType]
+    plain = table_of(Texts(), padded_to(1)).take(Draw(np.arange(8)))
+    batch = table_of(Texts(), padded_to(multiple)).take(Draw(np.arange(8)))
     engine = Engine(model, loss)
     for clip_norm in (0.3, 5.0):
         found, slow = (

@@ -494,7 +494,7 @@ class TestInALedger:
             with pytest.raises(InvalidType, match=name):
                 search_privately(asked(), Secure(), **given)
         with pytest.raises(InvalidType, match="asked"):
-            search_privately(None, 1)  # pyright: ignore[reportArgumentType]
+            search_privately(None, 1)
 
     def test_a_seed_is_refused(self, tmp_path: Path) -> None:
         """Two searches with one seed had one noise: their winners gave the clipped sum of all rows."""

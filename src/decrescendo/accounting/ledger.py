@@ -119,7 +119,7 @@ class Ledger:
         Ledger(2 releases, sample_rate 0.01..0.02, noise_multiplier 0.9..1)
         """
         noise = check_array("noise_multipliers", noise_multipliers, at_least=0)
-        if isinstance(sample_rate, np.ndarray | Sequence):
+        if isinstance(sample_rate, (np.ndarray, Sequence)):
             rates = check_array("sample_rate", sample_rate, above=0, length=noise.size)
             if rates.size:
                 check_real("sample_rate", float(rates.max()), above=0, at_most=1)

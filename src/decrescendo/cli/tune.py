@@ -171,7 +171,7 @@ def _changed(space: "Space", vary: list[str], fix: list[str], only: bool) -> "Sp
         raise InvalidValue("--only must be given with --vary, got none: there would be nothing to search")
     if only:
         space = Space(moving, {name: value for name, value in space.fixed.items() if name not in moving})
-        moving = {}
+        return space.changed({}, fixed)
     return space.changed(moving, fixed)
 
 

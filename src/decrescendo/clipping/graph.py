@@ -45,7 +45,7 @@ def shape_of(tensor: Tensor, names: Mapping[int, str]) -> tuple[object, ...]:
     >>> shape_of(one * 1.0 + two, {id(one): "one"}) == shape_of(two + one * 1.0, {id(one): "one"})
     False
     """
-    nodes = [] if tensor.grad_fn is None else [node for node, _ in walk([tensor.grad_fn])]
+    nodes = [node for node, _ in walk([] if tensor.grad_fn is None else [tensor.grad_fn])]
     places = {node: at for at, node in enumerate(nodes)}
     return tuple(
         (

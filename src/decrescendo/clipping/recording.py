@@ -55,8 +55,8 @@ CHECKS: dict[Callable[..., Any], tuple[tuple[str, ...], Callable[[Mapping[str, A
     functional.embedding: (embedding.RULES[functional.embedding].names, embedding.check_embedding),
 }
 _SHAPE = cast("Callable[..., Any]", cast("Any", torch)._shape_as_tensor)
-_PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)  # pyright: ignore
-_PAD = cast("Callable[..., Any]", torch._VF._pad_packed_sequence)  # pyright: ignore
+_PACK = cast("Callable[..., Any]", torch._VF._pack_padded_sequence)
+_PAD = cast("Callable[..., Any]", torch._VF._pad_packed_sequence)
 # Views of one tensor with the same entries: norms do not change under them, nor under a choice of entries
 # (`lookup.selects`).
 ISOMETRIES = frozenset({
@@ -437,7 +437,7 @@ class Recorder(TorchFunctionMode):
             output = unaliased(output, args, kwargs)
         if not data:
             copies = name in EXPANSIONS and isinstance(output, Tensor)
-            if copies and (copied := self._copied(name, found[0].tensor, cast("Tensor", output))) is not None:
+            if copies and (copied := self._copied(name, found[0].tensor, output)) is not None:
                 output, layout, kernel = copied
                 self._add(name, output, tuple(found), layout, kernel, inner)
                 return output

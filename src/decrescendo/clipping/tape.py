@@ -72,9 +72,9 @@ class Tape(TorchDispatchMode):
         compiled.WATCHING.tape = self
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
         compiled.WATCHING.tape = None
-        super().__exit__(*error)
+        super().__exit__(exc_type, exc_val, exc_tb)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

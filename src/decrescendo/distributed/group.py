@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor, nn
-from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import Store
 
 from decrescendo.accounting.ledger import Release
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics, accumulator

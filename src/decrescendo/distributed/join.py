@@ -8,7 +8,7 @@ from typing import Literal, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, Store, rendezvous  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import PrefixStore, Store, rendezvous
 
 from decrescendo.distributed.group import Group
 from decrescendo.errors import InvalidValue, RankLost, check_instance, check_integer, check_real

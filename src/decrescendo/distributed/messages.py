@@ -66,7 +66,7 @@ def buckets(tensors: Mapping[str, Tensor]) -> Iterator[list[str]]:
         value = tensors[name]
         if names and (count + value.numel() > BUCKET or tensors[names[0]].dtype != value.dtype):
             yield names
-            names, count = [], 0
+            names, count = list[str](), 0
         names.append(name)
         count += value.numel()
     if names:

@@ -61,7 +61,7 @@ def _alone(method: "Callable[Concatenate[Server, _P], _R]") -> "Callable[Concate
 
     @functools.wraps(method)
     def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._turns.one():  # pyright: ignore[reportPrivateUsage]
+        with self._turns.one():
             return method(self, *args, **kwargs)
 
     return called
@@ -74,7 +74,7 @@ def _between_calls(
 
     @functools.wraps(method)
     def called(self: "Server", *args: _P.args, **kwargs: _P.kwargs) -> _R:
-        with self._turns.between():  # pyright: ignore[reportPrivateUsage]
+        with self._turns.between():
             return method(self, *args, **kwargs)
 
     return called

@@ -125,7 +125,7 @@ def tensorboard(
     1.0
     """
 
-    if not isinstance(writer, SummaryWriter):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(writer, SummaryWriter):
         raise InvalidType(
             f"writer must have add_scalar, got {_shown(writer)}. Give a SummaryWriter(folder) of TensorBoard"
         )
@@ -171,7 +171,7 @@ def wandb(
     >>> wandb(Run(), Plan.from_json(_EXAMPLE)).public(1)["public/noise_multiplier"]
     2.0
     """
-    if not isinstance(run, WandbRun):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(run, WandbRun):
         raise InvalidType(f"run must have log, got {_shown(run)}. Give what wandb.init() returned")
     return Log(
         plan, lambda values, step: run.log(dict(values), step=step), optimizer=optimizer, private=private

@@ -1,8 +1,5 @@
 """DP-AdamBC: Adam that takes the noise out of its second moment, also where the noise moves."""
 
-# torch documents its foreach functions, and names them with an underscore.
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any, final

@@ -1,8 +1,5 @@
 """Gradient descent along a moving average of the gradients that has no bias towards zero, as Hong et al. take it."""
 
-# torch documents its foreach functions, and names them with an underscore.
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false
-
 from collections.abc import Callable, Iterable
 from typing import Any, final
 

@@ -303,7 +303,7 @@ class Plan:
     def _said(self, guarantee: Guarantee | None) -> list[tuple[str, Guarantee]]:
         """Whose guarantee says what."""
         own = [("a plan", self.guarantee)]
-        return own if guarantee in (None, self.guarantee) else [*own, ("a run", guarantee)]
+        return own if guarantee is None or guarantee == self.guarantee else [*own, ("a run", guarantee)]
 
     def gap(self, ledger: Ledger) -> str:
         """Nothing was decided on the way."""

@@ -38,13 +38,13 @@ def _made(argument: Any) -> Any:
     if isinstance(argument, Call):
         return argument.curve()
     if isinstance(argument, tuple):
-        return [_made(part) for part in argument]  # pyright: ignore[reportUnknownVariableType]
+        return [_made(part) for part in argument]
     return argument
 
 
 def _written(argument: Any) -> str:
     if isinstance(argument, tuple):
-        return f"[{', '.join(_written(part) for part in argument)}]"  # pyright: ignore[reportUnknownVariableType]
+        return f"[{', '.join(_written(part) for part in argument)}]"
     return argument.code() if isinstance(argument, Call) else repr(argument)
 
 

@@ -174,7 +174,7 @@ class BetweenSteps:
 
     def hand_out(self, batch: Batch | None) -> None:
         """This is the batch drawn."""
-        tensors = [] if batch is None else leaves_of(batch)
+        tensors = () if batch is None else leaves_of(batch)
         self._handed = {id(tensor): (tensor, fingerprint(tensor)) for tensor in tensors}
 
     def take_back(self, batch: Batch | None) -> None:

@@ -129,7 +129,7 @@ def table_of(data: object, collate_fn: Collate | None = None) -> Rows | Examples
         if collate_fn is not None:
             raise InvalidType("Rows must come without collate_fn, got both. Rows make batches by themselves")
         return data
-    if collate_fn is not None and not callable(collate_fn):  # pyright: ignore[reportUnnecessaryComparison]
+    if collate_fn is not None and not callable(collate_fn):
         raise InvalidType(
             f"collate_fn must be a function from a list of examples to a batch, got {type(collate_fn).__name__}"
         )

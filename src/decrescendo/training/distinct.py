@@ -50,7 +50,7 @@ def check_distinct(data: object, *, columns: bool = False) -> str:
     """
     own = type(data) is list and not columns
     if own or isinstance(data, (Subset, ConcatDataset, StackDataset)) or _is_hugging_face(data):
-        _check_none(_repeated(_identities(data)), type(cast("object", data)).__name__)
+        _check_none(_repeated(_identities(data)), type(data).__name__)
         if own and _share_objects(cast("list[object]", data)):
             return SAME_OBJECT
         return OVERLAPPING if rows_overlap(data) else ""

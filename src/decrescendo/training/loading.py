@@ -27,23 +27,23 @@ class _Maker(TorchDataset[Any]):
     def __init__(self, table: Rows | Examples) -> None:
         self._table, self._looked = table, False
 
-    def __getitem__(self, draw: Draw) -> Batch | None:
-        if not len(draw.indices):
+    def __getitem__(self, index: Draw) -> Batch | None:
+        if not len(index.indices):
             return None
         if isinstance(self._table, Examples):
-            return self._table.take(draw)
-        if not self._looked and len(draw.indices) > 1:
-            check_apart(self._table, draw.indices)
+            return self._table.take(index)
+        if not self._looked and len(index.indices) > 1:
+            check_apart(self._table, index.indices)
             self._looked = True
-        return self._table.take(draw.indices)
+        return self._table.take(index.indices)
 
 
 class _Elsewhere(_Maker):
     """The same in another process."""
 
-    def __getitem__(self, draw: Draw) -> Batch | None:
+    def __getitem__(self, index: Draw) -> Batch | None:
         try:
-            return super().__getitem__(draw)
+            return super().__getitem__(index)
         except DecrescendoError as error:
             return _Failed(error)
 

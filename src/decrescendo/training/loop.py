@@ -81,7 +81,7 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
-    if callback is not None and not callable(callback):  # pyright: ignore[reportUnnecessaryComparison]
+    if callback is not None and not callable(callback):
         raise InvalidType(f"callback must be a function of a Progress, got {type(callback).__name__}")
     ranks = world_of(world)
     with ranks.watched():

@@ -7,8 +7,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import (
-    _global_optimizer_post_hooks,  # pyright: ignore[reportPrivateUsage]
-    _global_optimizer_pre_hooks,  # pyright: ignore[reportPrivateUsage]
+    _global_optimizer_post_hooks,
+    _global_optimizer_pre_hooks,
 )
 
 from decrescendo.clipping.proof.whose import is_librarys

@@ -285,7 +285,9 @@ def search_privately(
                 apart.check(settings.seed)
             own_plan = _with_clip_of(plan, settings, asked.task.count)
             tried = (
-                train_and_score(asked.task, settings, own_plan, data, seed if secure else None)
+                train_and_score(
+                    asked.task, settings, own_plan, data, seed if isinstance(seed, Secure) else None
+                )
                 if attempt is None
                 else attempt(settings, own_plan)
             )

@@ -75,7 +75,7 @@ class Progress:
 
 def shown_of(progress: Progress) -> Diagnostics:
     """The diagnostics, for code that shows them and decides nothing."""
-    return progress._diagnostics  # pyright: ignore[reportPrivateUsage]
+    return progress._diagnostics
 
 
 Callback = Callable[[Progress], "bool | None"]

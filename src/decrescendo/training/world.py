@@ -192,7 +192,7 @@ def world_of(world: World | None) -> World:
         InvalidType: something that is no world.
         InvalidValue: none, in a process that torch has joined with others.
     """
-    if world is not None and not isinstance(world, World):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if world is not None and not isinstance(world, World):
         raise InvalidType(
             f"world must be what decrescendo.distributed.join() returns, got {type(world).__name__}"
         )

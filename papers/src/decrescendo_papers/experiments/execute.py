@@ -170,7 +170,7 @@ class _State:
             for spec, _ in flying.values():
                 self._retry(spec)
         except BaseException:
-            for process in list(pool._processes.values()):  # pyright: ignore[reportPrivateUsage]
+            for process in list(pool._processes.values()):
                 process.terminate()
             raise
         finally:

@@ -46,7 +46,7 @@ def add_seed(path: Path, identity: Mapping[str, Any], measured: Measured, facts:
     try:
         others = [one for one in _rows(path, identity) if one["seed"] != measured.seed]
     except FileRefused:
-        others = []
+        others = list[dict[str, Any]]()
     seeds = sorted([*others, row], key=lambda one: one["seed"])
     content = {"format": FORMAT, "version": VERSION, **identity, "seeds": seeds}
     lines.keep(path, lines.key_of(identity, _BY), kept.seal(content), _BY)

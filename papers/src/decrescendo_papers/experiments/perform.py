@@ -295,6 +295,8 @@ class Trace:
     def __init__(self, spec: Spec, data: Dataset, model: nn.Module, examples: int = 1000) -> None:
         self.series: dict[str, list[float]] = {}
         self._data, self._model = data, model
+        self._steps, self._batch = set[int](), tuple[torch.Tensor, ...]()
+        self._engine: Engine | None = None
         if spec.trace:
             self.series = {"step": [], "gradient_norm": [], "test_accuracy": []}
             self._steps = {max(1, round(spec.steps * i / spec.trace)) for i in range(1, spec.trace + 1)}
@@ -306,7 +308,7 @@ class Trace:
             self._engine = Engine(model, cross_entropy, seeds=Seeds.of(spec.seed, "trace"))
 
     def __call__(self, step: int) -> None:
-        if not self.series or step not in self._steps:
+        if self._engine is None or step not in self._steps:
             return
         length = float(self._engine.per_example_norms(self._batch).mean())
         if math.isfinite(length):  # of a model that diverged there is nothing to draw

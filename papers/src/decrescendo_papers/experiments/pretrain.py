@@ -68,7 +68,7 @@ def pretrained(task: str, model: str, start: str, seed: int) -> Mapping[str, Ten
     known = find_task(task)
     network = known.build(model, seed)
     if known.images:  # as in `perform`: the same function, faster pooling
-        network = cast("nn.Module", network.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
+        network = cast("nn.Module", network.to(memory_format=torch.channels_last))  # pyrefly: ignore[no-matching-overload]
     data = _rows(task, start)
     optimizer = torch.optim.Adam(network.parameters(), lr=RATE)
     # A seed of its own, public whatever the run's is worth: derived by SHA-256, under a purpose that no run reads.

@@ -93,7 +93,7 @@ class Task:
         built = self.models[model](seed)
         if self.images:
             # Pooling with a stride of one takes a tenth of the time in this layout; the function is the same.
-            built = cast("nn.Module", built.to(memory_format=torch.channels_last))  # pyright: ignore[reportCallIssue]
+            built = cast("nn.Module", built.to(memory_format=torch.channels_last))  # pyrefly: ignore[no-matching-overload]
         return built
 
 

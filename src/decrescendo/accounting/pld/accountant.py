@@ -259,9 +259,12 @@ class Pld:
 
     @one_blas_thread()
     def bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
-        """(lower, upper): the true epsilon at ``delta`` lies between them."""
+        """(lower, upper): the true epsilon at ``delta`` lies between them. Kept: plans come again and again."""
         check_poisson(ledger, self.name)
-        check_delta(delta)
+        return self._bracket(ledger, check_delta(delta))
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - an accountant is a value
+    def _bracket(self, ledger: Ledger, delta: float) -> tuple[float, float]:
         noisy, exposed = _simplified(ledger, self.group)
         if exposed[1]:
             return (math.inf if delta < exposed[0] else self.bracket(noisy, delta)[0]), math.inf

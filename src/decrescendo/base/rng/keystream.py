@@ -40,7 +40,7 @@ class Keystream:
     __slots__ = ("_context", "_lock", "_position", "key")
 
     def __init__(self, key: bytes, position: int = 0) -> None:
-        if not isinstance(key, bytes) or len(key) != KEY:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(key, bytes) or len(key) != KEY:
             raise InvalidValue(f"key must be {KEY} bytes, got another value. Use SecureStream.fresh()")
         self.key, self._context, self._lock = key, _context(key, 0), Lock()
         self._seek(check_integer("position", position))

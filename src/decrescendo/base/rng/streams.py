@@ -74,6 +74,7 @@ class Streams:
         self.seed_of(purpose)
         return Keystream(hashlib.sha256(f"decrescendo:{self.seed}:{purpose}:key".encode()).digest())
 
+    # pyrefly: ignore[not-a-type]
     def torch(self, purpose: Purpose, device: "str | torch.device" = "cpu") -> "torch.Generator":
         """A fresh torch generator at the start of the stream, on ``device``.
 

@@ -549,7 +549,9 @@ def _nonzero(call: Call) -> Label:
         return call.mixed(SUMMED) if isinstance(label, Place) else _plain(label)
     column = found[:, label.dim]
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column], counted=True)
-    columns = [(found.storage_offset() + at * found.stride(1), found.stride(0)) for at in range(tensor.dim())]
+    columns = [
+        (int(found.storage_offset()) + at * found.stride(1), found.stride(0)) for at in range(tensor.dim())
+    ]
     numbers = call.mixed(_NUMBERS, own)
     return replace(
         numbers,

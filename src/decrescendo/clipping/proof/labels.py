@@ -149,7 +149,7 @@ class Call:
             and view_of(index.shape, index.stride(), index.storage_offset() * width, width, span[:3]).place
         )
         moved = span_of(found, own, span.units) if own else None
-        return replace(label, folded=moved and (times, storage_key(found), moved))
+        return replace(label, folded=(times, storage_key(found), moved) if moved else None)
 
     def _folded(self, place: Place, fixed: Sequence[Tensor], dims: int) -> Mixed:
         """Of each example's own data with a constant that is another one for each: as `Mixed.folded` says, where it was

@@ -168,7 +168,7 @@ class Looks:
     def draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A random number that Python reads (which layers are left out): the same one with any number of examples."""
         at = len(self.script.drawn)
-        replayed = [] if self.replays is None else self.replays.drawn
+        replayed = list[Any]() if self.replays is None else self.replays.drawn
         self.script.drawn.append(replayed[at] if at < len(replayed) else func(*args, **kwargs))
         self.script.events.append(Event(func, NOTHING, ()))
         return self.script.drawn[-1]

@@ -118,7 +118,9 @@ def numbers_of(
     the shape alone. No code of the program runs for that. ``visited``: gets what was looked at.
     """
     found: Numbers = {}
-    follows, visited = visited is not None, [] if visited is None else visited
+    follows = visited is not None
+    if visited is None:
+        visited = []
     seen: dict[int, tuple[str, object]] = {}
     again = Counter[str]()
     own = set(map(id, (*model.modules(), *model.parameters()))) if stale is not None else set[int]()

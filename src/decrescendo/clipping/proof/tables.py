@@ -86,7 +86,7 @@ def _dims(call: Call, names: Sequence[str], dims: int) -> set[int]:
     given = next((call.args[name] for name in names if call.args.get(name) is not None), None)
     if given is None or given == []:
         return set(range(dims))
-    listed = cast("list[int]", given if isinstance(given, list | tuple) else [given])
+    listed = cast("list[int]", given if isinstance(given, (list, tuple)) else [given])
     return {dim % max(dims, 1) for dim in listed}
 
 

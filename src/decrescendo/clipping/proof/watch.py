@@ -224,8 +224,8 @@ class Watch(Pausable):
         COLLECTOR.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        super().__exit__(exc_type, exc_val, exc_tb)
         COLLECTOR.__exit__()
 
     @contextmanager
@@ -475,7 +475,7 @@ class Watch(Pausable):
         for dim, size in enumerate(made.shape):
             for place in self.labels.known if dim < new or source.shape[dim - new] == 1 else ():
                 if cast("Owners", place.owners).counted and size == self.labels.units(place):
-                    along = place._replace(dim=dim, constant=True)
+                    along = place._replace(dim=dim, constant=Public.ANY)
                     self.labels.slices[
                         storage_key(made), made.shape, made.stride(), made.storage_offset()
                     ] = along
@@ -493,7 +493,7 @@ class Watch(Pausable):
         slots = [output] if isinstance(output, Tensor) else slots_of(output)
         every, looked = self._labels(op, args, kwargs, slots, tensors, known)
         made = [(slot, label) for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)]
-        found: list[Label | None] = [*self._compared(made)]
+        found = list[Label | None](self._compared(made))
         if op.name == "unique_consecutive" and type(found[0]) is Mixed:
             self.looks.merge(tensors_of((output,)))
         # (In a pass for comparison, in which Python sees the data anyway, there is none to tell constants by.)
@@ -685,7 +685,7 @@ class Watch(Pausable):
                 return self._each(op, bound, made), True
         if op.rule is not pointwise or op.overwritten:
             # In the order of the schema, with gaps where optional ones are missing.
-            tensors, given = [], len(args)
+            tensors, given = list[Tensor | None](), len(args)
             for at, name in op.tensors:
                 value = args[at] if at < given else kwargs.get(name)
                 several = isinstance(value, (list, tuple))

@@ -108,7 +108,7 @@ class _Scan(torch.autograd.Function):
     """The pass through time. The taps are zeros that stand for what each weight matrix contributes."""
 
     @staticmethod
-    def forward(
+    def forward(  # pyrefly: ignore[bad-override]
         ctx: Any,
         layer: Recurrence,
         gates: Tensor,
@@ -163,6 +163,7 @@ class _Tap(torch.autograd.Function):
     """Zeros in whose place the contribution of some parameters stands: their gradient edge, no more."""
 
     @staticmethod
+    # pyrefly: ignore[bad-override]
     def forward(ctx: Any, like: Tensor, width: int, *parameters: Tensor) -> Tensor:  # noqa: ARG004
         return like.new_zeros(()).expand(*like.shape[:-1], width)
 

@@ -38,6 +38,7 @@ class Move:
 
 class _Moved(torch.autograd.Function):
     @staticmethod
+    # pyrefly: ignore[bad-override]
     def forward(ctx: Any, move: Move, given: Tensor, make: Callable[[], Tensor]) -> Tensor:  # noqa: ARG004
         ctx.set_materialize_grads(False)
         ctx.move, made = move, make()

@@ -56,7 +56,8 @@ class SharedGrams:
     ) -> Float[Tensor, " batch"]:
         """`gram_norms` of ``a`` and of part ``number`` of ``d``, which ``rows`` takes out of it."""
         if self.d is None or (self.version, *_memory(self.d)) != (d._version, *_memory(d)):
-            self.d, self.version, self.known = d, d._version, {}
+            self.d, self.version = d, d._version
+            self.known.clear()
         if number not in self.known:
             part = d if rows is None else rows(d)
             self.known[number] = (products_of(part, part), lengths_of(part))

@@ -77,7 +77,7 @@ class Releases:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self._held():
                 if self._path.exists():
-                    self.name, self._digests, self._end = _name_in(self._path), [], 0
+                    self.name, self._digests, self._end = _name_in(self._path), list[str](), 0
                     self._catch_up()
                     if self._digests:
                         raise FileRefused(
@@ -87,7 +87,7 @@ class Releases:
                 self.name = secrets.token_hex(16)
                 write_whole(self._path, _head(self.name), mode=0o600)
                 sync_folder(self._folder)
-                self._digests, self._end = [], len(_head(self.name))
+                self._digests, self._end = list[str](), len(_head(self.name))
         except OSError as error:
             raise self._unwritten(error) from None
 
@@ -97,7 +97,7 @@ class Releases:
         Raises:
             FileRefused: no such file, one that is damaged or of another training, or that ends before the checkpoint.
         """
-        self.name, self._digests, self._end = name, [], 0
+        self.name, self._digests, self._end = name, list[str](), 0
         try:
             with self._held():
                 self._catch_up()

@@ -1,6 +1,5 @@
 """What a run cost, by the accountant that certifies."""
 
-import functools
 from contextlib import suppress
 
 from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Truncated
@@ -10,13 +9,10 @@ from decrescendo.errors import AccountingError
 _NEAR, _NARROWEST = 2e-3, 1e-5
 
 
-@functools.lru_cache(maxsize=64)
 def certify(ledger: Ledger, budget: Budget) -> Guarantee:
     """What `accounting.Pld` says of ``ledger`` at the budget's delta: its upper end, and the lower end beside it; where
     batches were cut, with what that costs (`accounting.Truncated`). A plan made with a narrower bracket than usual is
     judged by a narrower one, too.
-
-    Kept for as many ledgers as a table has cells: an audit trains a thousand times by one plan.
 
     >>> from decrescendo.accounting.ledger import Release
     >>> round(certify(Ledger([Release(1.0, 2.0)]), Budget(3.0, 1e-5)).epsilon, 2)

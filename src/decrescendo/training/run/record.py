@@ -351,7 +351,9 @@ def _guarantee_facts(guarantee: Guarantee) -> dict[str, Any]:
     facts = {**asdict(guarantee), "unit": str(guarantee.unit)}
     if guarantee.examples_per_person == 1:
         del facts["examples_per_person"]
-    return facts | {"epsilon": None, "epsilon_lower": None} if math.isinf(guarantee.epsilon) else facts
+    return (
+        facts | dict[str, Any](epsilon=None, epsilon_lower=None) if math.isinf(guarantee.epsilon) else facts
+    )
 
 
 def _guarantee(found: Mapping[str, Any]) -> Guarantee:

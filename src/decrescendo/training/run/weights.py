@@ -83,14 +83,14 @@ def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _held(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
     """Each tensor by each of its names, in the order of torch's own state dict."""
-    for name, parameter in module._parameters.items():  # pyright: ignore[reportPrivateUsage]
+    for name, parameter in module._parameters.items():
         if parameter is not None:
             yield prefix + name, parameter
-    passing = module._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
-    for name, buffer in module._buffers.items():  # pyright: ignore[reportPrivateUsage]
+    passing = module._non_persistent_buffers_set
+    for name, buffer in module._buffers.items():
         if buffer is not None and name not in passing:
             yield prefix + name, buffer
-    for name, child in module._modules.items():  # pyright: ignore[reportPrivateUsage]
+    for name, child in module._modules.items():
         if child is not None:
             yield from _held(child, f"{prefix}{name}.")
 

@@ -61,7 +61,7 @@ def check_beside(
     del facts["format"], facts["version"]
     try:
         own = dict(made(_declared(facts), facts["audit"]).facts) | {_LEFT: facts[_LEFT]}
-    except (KeyError, AttributeError, TypeError, ValueError, InvalidValue) as error:
+    except (KeyError, AttributeError, TypeError, ValueError) as error:
         raise FileRefused(
             f"{folder / JSON} must be a statement, got something else: {error}. {_AGAIN}"
         ) from None

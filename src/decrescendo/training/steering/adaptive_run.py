@@ -11,6 +11,7 @@ from decrescendo.errors import PlanViolation, check_instance, check_real
 from decrescendo.training.steering.adaptive import Adaptive
 from decrescendo.training.steering.context import PolicyContext, Settings
 from decrescendo.training.steering.policies import FromSchedule
+from decrescendo.training.steering.quantile import Tracker
 
 FILTERED = "{}, a filter of the program's own, grants no more than its budget pays for"
 DECIDED = "noise and clipping were decided by a policy that looked at released and public values alone"
@@ -48,7 +49,7 @@ class AdaptiveRun:
             "" if known else FILTERED.format(type(adaptive.filter).__name__),
         ]
         self.assumption = "; ".join(filter(None, supposed))
-        self.tracker = None
+        self.tracker: Tracker | None = None
 
     def following(self, taken: int) -> Settings | None:
         """Settings of the next step, granted and paid for; ``None`` when the training is over, now and for good."""

@@ -99,7 +99,7 @@ class ValidationDecay:
     def __call__(self, context: PolicyContext, /) -> Settings:
         """The same noise as before, or less after a check without progress."""
         if context.step == 0:
-            self._noise, self._scores = float(self.noise_multiplier), []
+            self._noise, self._scores = float(self.noise_multiplier), list[float]()
         if context.step % self.period == 0:
             self._scores.append(check_real("score", self.score(context.model)))
             if len(self._scores) > self.window:

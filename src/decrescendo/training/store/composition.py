@@ -1,12 +1,11 @@
 """How what several runs spend adds up: rules that stay true when a run is planned after looking at another's result."""
 
-import functools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
-from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Release, RenyiFilter, Truncated, rounded
+from decrescendo.accounting import Budget, Ledger, Pld, Release, RenyiFilter, Truncated, rounded
 from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.errors import InvalidValue
 from decrescendo.plans.agreement import Agreement
@@ -68,7 +67,7 @@ class Sum:
 
     def cost(self, agreed: Agreement) -> Cost:
         """(epsilon, delta) of the run; judged here again, whatever a plan says of itself."""
-        whole = _price(agreed)
+        whole = agreed.price(Pld())
         if whole.epsilon == float("inf"):
             raise InvalidValue("a run in a store must have noise, got a plan whose epsilon is infinite")
         return Fraction(whole.epsilon), Fraction(whole.delta)
@@ -81,7 +80,7 @@ class Sum:
         lower = agreed.guarantee.epsilon_lower
         if lower is not None and lower <= cost[0]:
             return True
-        whole = _price(agreed)
+        whole = agreed.price(Pld())
         return cost[0] >= (_NEAR * whole.epsilon if whole.epsilon_lower is None else whole.epsilon_lower)
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
@@ -211,23 +210,11 @@ class Declared:
                 "runs that are judged together must all draw Poisson batches, or all have each record once an epoch, "
                 'got both. Make the store with composition="sum"'
             )
-        return _epsilon(joint, self._budget) if len(joint) else 0.0
+        return Truncated().certify(joint, self._budget).epsilon if len(joint) else 0.0
 
 
 def _sum(runs: Sequence[Reserved], part: int) -> Fraction:
     return sum((run.cost[part] for run in runs), Fraction(0))
-
-
-@functools.lru_cache(maxsize=256)
-def _price(agreed: Agreement) -> Guarantee:
-    """Of the whole run, by `Pld`; plans come again and again, with other seeds."""
-    return agreed.price(Pld())
-
-
-@functools.lru_cache(maxsize=256)
-def _epsilon(ledger: Ledger, budget: Budget) -> float:
-    """Upper end, from `Pld`; plans come again and again, with other seeds."""
-    return Truncated().certify(ledger, budget).epsilon
 
 
 def composition(name: str, budget: Budget) -> Composition:

@@ -372,7 +372,7 @@ class Account:
             InvalidValue: another one than opened it.
             FileRefused: the file is not the one that was opened any more.
         """
-        self.store._reading()  # pyright: ignore[reportPrivateUsage]
+        self.store._reading()
 
     def record(self, position: int, release: Release, digest: bytes) -> bool:
         """Write down a release before anything of it is seen.
@@ -396,7 +396,7 @@ class Account:
                 f"a run must release what was reserved for it, got {release} at step {position + 1}. "
                 "Register a run with the plan that is meant"
             )
-        with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+        with self.store._writing() as connection:
             where = (self._number, position)
             state = self._state(connection)
             old = connection.execute(
@@ -450,14 +450,14 @@ class Account:
 
     def finish(self) -> None:
         """No more releases. What was reserved stays so, unless nothing was released."""
-        with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+        with self.store._writing() as connection:
             self._state(connection)
             connection.execute("UPDATE runs SET state = 'finished' WHERE number = ?", (self._number,))
 
     def give_back(self) -> bool:
         """`finish` a run that has released nothing: what it reserved is free again. Whether it had not; a run that has
         is left as it is."""
-        with self.store._writing() as connection:  # pyright: ignore[reportPrivateUsage]
+        with self.store._writing() as connection:
             self._state(connection)
             query = "SELECT count(*) FROM releases WHERE run = ?"
             if connection.execute(query, (self._number,)).fetchone()[0]:
