@@ -19,6 +19,7 @@ Every message is one sentence in three parts: what must hold, what was got, what
 """
 
 import math
+import os
 from collections.abc import Callable
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -130,6 +131,12 @@ def check_integer(name: str, value: object, *, at_least: int = 0) -> int:
     if number < at_least:
         raise InvalidValue(f"{name} must be >= {at_least}, got {name}={number}")
     return number
+
+
+def check_path(name: str, value: object) -> None:
+    """``value`` is a text or a path."""
+    if not isinstance(value, str):
+        check_instance(name, value, os.PathLike, "It is a path")
 
 
 def check_instance(name: str, value: object, kind: type, hint: str = "") -> None:

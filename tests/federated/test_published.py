@@ -10,7 +10,7 @@ from torch import nn
 from decrescendo.errors import UnsupportedModel
 from decrescendo.federated import Clients, Placement, Server, simulate
 from decrescendo.federated.server import REPLIES
-from decrescendo.training.between import WRITTEN
+from decrescendo.training.between import ENDED_EARLY, WRITTEN
 
 from .conftest import loss, make_model, make_plan, records
 
@@ -73,7 +73,7 @@ class TestBetweenRounds:
         if restart:
             server.stop()
             server = begun()[1]
-        assert server.finish().assumptions == (REPLIES, WRITTEN)
+        assert server.finish().assumptions == (REPLIES, ENDED_EARLY, WRITTEN)
         server.stop()
 
     def test_rounds_and_restarts_alone_are_nothing_to_say(self, tmp_path: Path) -> None:

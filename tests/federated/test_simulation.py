@@ -31,6 +31,7 @@ from decrescendo.federated.server import REPLIES
 from decrescendo.federated.simulation import DROPOUTS_APART, Dropouts
 from decrescendo.federated.verdict import Verdict
 from decrescendo.training import train
+from decrescendo.training.between import ENDED_EARLY
 from decrescendo.training.data import Rows
 from decrescendo.training.digits import digits_cnn
 
@@ -294,8 +295,9 @@ def test_a_server_cannot_prove_what_clients_compute() -> None:
     server = Server(
         model, make_plan(), torch.optim.SGD(model.parameters(), lr=0.5), seed=0, placement=Placement.CENTRAL
     )
+    assert server.assumptions == (REPLIES,)
     run = server.finish().to_run()
-    assert run.assumptions == (REPLIES,)
+    assert run.assumptions == (REPLIES, ENDED_EARLY)
     assert not run.proven
 
 

@@ -18,6 +18,7 @@ from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, 
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train
 from decrescendo.training.between import (
+    ENDED_EARLY,
     GRADIENTS_CHANGED,
     READ_AND_ENDED,
     READ_AND_SET,
@@ -256,12 +257,12 @@ class TestDiagnostics:
         assert run.proven
         assert len(seen) == run.steps
 
-    def test_who_decides_and_does_not_look_is_proven(self, data: Data) -> None:
+    def test_who_decides_is_supposed_to_have_looked_at_what_is_released(self, data: Data) -> None:
         model = make_model()
         run = train(
             model, loss, data, make_plan(), sgd(model), seed=0, callback=lambda progress: progress.step == 2
         )
-        assert (run.proven, run.steps) == (True, 2)
+        assert (run.assumptions, run.steps) == ((ENDED_EARLY,), 2)
 
 
 class TestPolicies:

@@ -2,7 +2,6 @@
 one another, code inside of a frame, a filter with a price of its own."""
 
 import copy
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -258,14 +257,15 @@ class TestTrialsThatGoOnFromOneAnother:
 
         with pytest.raises(InvalidValue, match="take the same on trust"):  # a run saw it
             self.search(lambda seed: nn.Linear(3, 2), moving, weighed)
-        late, calls = [0], count()
+        build = lambda seed: nn.Linear(3, 2)  # noqa: E731
+        late, start = [0], Task(model=build, loss=cross_entropy, data=(X, Y)).fresh(0).weight.detach()
 
-        def only_later(model: nn.Module) -> dict[str, float]:
-            late[0] += next(calls) >= 2
+        def only_later(model: Any) -> dict[str, float]:
+            late[0] += not torch.equal(model.weight, start)
             return {"accuracy": 0.5}
 
         with pytest.raises(InvalidValue, match="as it is from trial to trial"):
-            self.search(lambda seed: nn.Linear(3, 2), only_later)
+            self.search(build, only_later)
 
     def test_a_model_that_ignores_its_seed_follows_from_it_all_the_same(self) -> None:
         held: dict[str, Tensor] = {}

@@ -634,6 +634,13 @@ def _coincident(guesses: list[dict[Guess, int]], known: set[Guess]) -> dict[Gues
     return found
 
 
+def _drop_empty_hooks(parameters: Iterable[nn.Parameter]) -> None:
+    """torch calls none that are put beside hooks that are gone, once it has swapped the tensor (`swap_tensors`)."""
+    for parameter in parameters:
+        if not parameter._backward_hooks:
+            parameter._backward_hooks = None
+
+
 def _norms_and_errors(
     loss: Tensor, parameters: Mapping[str, nn.Parameter], done: Pass, row: int
 ) -> dict[str, tuple[float, float]]:
@@ -655,6 +662,7 @@ def _norms_and_errors(
         # What a backward pass keeps in the gradient's place, without memory of its own.
         return gradient if gradient.is_sparse else gradient.new_zeros(()).expand_as(gradient)
 
+    _drop_empty_hooks(parameters.values())
     handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
     try:
         with torch.enable_grad(), done.watch.stream.again():
@@ -662,6 +670,7 @@ def _norms_and_errors(
     finally:
         for handle in handles:
             handle.remove()
+        _drop_empty_hooks(parameters.values())
     for name in parameters.keys() - found.keys():  # the loss does not depend on it
         found[name] = 0.0, float(measured.scaled_sum(name, one).norm())
     return found

@@ -8,7 +8,7 @@ from jaxtyping import Int
 
 from decrescendo.clipping import Batch
 from decrescendo.clipping.batches import count_rows
-from decrescendo.errors import InvalidValue, check_integer
+from decrescendo.errors import InvalidValue, check_instance, check_integer
 from decrescendo.training.data import ROWS_APART, assumption_of, held_by, rows, table_of
 
 CLIENTS_APART = (
@@ -33,6 +33,7 @@ class Records:
     counts: Int[np.ndarray, " clients"]
 
     def __post_init__(self) -> None:
+        check_instance("counts", self.counts, np.ndarray)
         found = 0 if self.rows is None else count_rows(self.rows)
         if (len(self.counts) and int(self.counts.min()) < 0) or int(self.counts.sum()) != found:
             raise InvalidValue(
@@ -74,6 +75,7 @@ class Clients:
             InvalidValue: ``take`` gives more or fewer parts.
         """
         found = self.take(members)
+        check_instance("what take gives", found, Records)
         if len(found.counts) != len(members):
             raise InvalidValue(
                 f"take must say of each client how many records it has, got {len(found.counts)} counts for "
@@ -113,16 +115,25 @@ class Clients:
         array([0, 3])
         """
         table = _Table(data)
-        if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != table.count or (np.diff(offsets) < 0).any():
-            raise InvalidValue(f"offsets must ascend from 0 to {table.count}, the rows of the data")
+        check_instance(
+            "offsets", offsets, np.ndarray, "np.array([0, 2, 5]) is of two clients, of two and three rows"
+        )
+        bounds = offsets.copy()  # whoever writes to it later moves no record to another client
+        if (
+            bounds.ndim != 1 or bounds.dtype.kind not in "iu" or len(bounds) < 2 or bounds[0] != 0
+            or bounds[-1] != table.count or (bounds[1:] < bounds[:-1]).any()
+        ):  # fmt: skip
+            raise InvalidValue(
+                f"offsets must be whole numbers that ascend from 0 to {table.count}, the rows of the data"
+            )
 
         def take(clients: Int[np.ndarray, " clients"]) -> Records:
-            starts, counts = offsets[clients], offsets[clients + 1] - offsets[clients]
+            starts, counts = bounds[clients], bounds[clients + 1] - bounds[clients]
             within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
             indices = np.repeat(starts, counts) + within
             return Records(table.take(indices) if len(indices) else None, counts)
 
-        return table.of(cls(len(offsets) - 1, take, table.held))
+        return table.of(cls(len(bounds) - 1, take, table.held))
 
 
 class _Table:

@@ -36,7 +36,7 @@ from decrescendo.optim.noise import NoisedSum, NoisyMean, complete, privatise
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import poisson, uncut
 from decrescendo.training import FrozenStateGuard, check_promise
-from decrescendo.training.between import BetweenSteps
+from decrescendo.training.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
@@ -279,8 +279,11 @@ class Server:
     def assumptions(self) -> tuple[str, ...]:
         """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
         self._between.look()
-        ended = self._between.ended(early=self.spent < self.plan.steps, drawn=False)
+        ended = {*self._ended()} - {ENDED_EARLY}  # it goes on, as far as is known
         return tuple(sorted({*self._supposed, *self._between.supposed, *ended}))
+
+    def _ended(self) -> tuple[str, ...]:
+        return self._between.ended(early=self.spent < self.plan.steps, drawn=False)
 
     @_alone
     def open(self) -> Opened:
@@ -532,7 +535,7 @@ class Server:
             secure_sum=secure_sum,
             weights=self.weights(),
             reports=self.reports,
-            assumptions=self.assumptions,
+            assumptions=tuple(sorted({*self.assumptions, *self._ended()})),
             random=SECURE if isinstance(self._sampling, SecureStream) else SEEDED,
             account="" if self._account is None else f"{self._account.store.dataset}, run {self._account.id}",
             seconds=max(0.0, time.monotonic() - self._start),  # a broken clock must not lose a run

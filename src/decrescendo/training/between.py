@@ -1,9 +1,7 @@
 """What code of a user's does between the steps of a training, as far as it can be seen, and what is supposed of it."""
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any, NamedTuple, final
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +12,7 @@ from decrescendo.errors import UnsupportedModel
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.held import Held
 from decrescendo.training.moments import inner, remembered_by, supposed_of
+from decrescendo.training.moved import Moved
 from decrescendo.training.program import Program
 from decrescendo.training.schedulers import Schedulers, Settings, settings_of
 
@@ -57,10 +56,9 @@ BEGAN_TRAINED = (
     "the weights that it began from, which an earlier run of this process trained, are paid for there: on the same "
     "data both ledgers add up"
 )
-# Parameters that runs of this process have moved by what they released, and which of these did last, by id.
-_RELEASED: WeakValueDictionary[int, nn.Parameter] = WeakValueDictionary()
-_BY: dict[int, int] = {}
-_RUNS = count()
+ENDED_EARLY = (
+    "the run ended before its plan did, by code that took that from released and public values alone"
+)
 
 
 class _State(NamedTuple):
@@ -108,7 +106,7 @@ class BetweenSteps:
         self._program = Program(model, loss)
         self.supposed: set[str] = set()
         self._read = self._begun = False
-        self._run = next(_RUNS)
+        self._moved = Moved(model)
         # As the step before left them.
         self._weights: bytes | None = None
         self._remembered: object = None
@@ -131,20 +129,15 @@ class BetweenSteps:
                 # Schedulers are made, and moved on, after a resumption.
                 self._settings = settings_of(self._optimizer)
                 self.look()
-            for gone in _BY.keys() - set(_RELEASED):
-                del _BY[gone]
-            for key, parameter in ((id(value), value) for value in trainable(self._model).values()):
-                if _RELEASED.get(key) is parameter and _BY[key] != self._run:
-                    self.supposed.add(BEGAN_TRAINED)
+            if self._moved.by_others():
+                self.supposed.add(BEGAN_TRAINED)
             self._begun = True
             self._note()
             self._program.note()
 
     def released(self) -> None:
         """A release with noise moves the weights."""
-        found = {id(parameter): parameter for parameter in trainable(self._model).values()}
-        _RELEASED.update(found)
-        _BY.update(dict.fromkeys(found, self._run))
+        self._moved.mark()
 
     def resumed(self) -> None:
         """Weights, and what the optimiser remembers, are those of a life before, which saw private data."""
@@ -260,8 +253,8 @@ class BetweenSteps:
 
     def ended(self, *, early: bool, drawn: bool) -> tuple[str, ...]:
         """What is supposed of a run that ends here: before its plan, or on a batch that was drawn."""
-        read = [READ_AND_ENDED] if early and self._read else []
-        return (*read, *([ENDED_ON_A_BATCH] if drawn else []))
+        by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
+        return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
 
     def _recall(self) -> None:
         if self._weights is not None and self._remembered != remembered_by(self._optimizer):

@@ -119,7 +119,7 @@ def compare(
                 lr_decay=lr_decay, averaging=averaging, settings=public.engine, people=people,
                 collate_fn=public.collate_fn,
             )  # fmt: skip
-            score = float(next(iter(public.scores(model).values())))
+            score = public.first_score(model)
             if not math.isfinite(score):
                 raise InvalidValue(
                     f"a score must be finite, got {score} by the plan {name!r} and seed {seed}"

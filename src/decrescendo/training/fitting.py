@@ -121,7 +121,7 @@ def train_task(
     and not the run.
     """
     data = task.load()
-    model = task.fresh(secrets.randbits(63) if isinstance(seed, Secure) else seed, data)
+    model = task.fresh(secrets.randbits(32) if isinstance(seed, Secure) else seed, data)
     task.scores(model)
     run, tested = fit(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,

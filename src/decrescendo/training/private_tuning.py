@@ -261,12 +261,8 @@ def search_privately(
     secret = Streams(secrets.randbits(128) if isinstance(seed, Secure) else seed)
     plan, guarantee = asked.calibrated()
     apart = None if attempt is not None else TrialsApart(asked.task)
-    account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
     if announce is not None:
         announce(describe_promise(asked, plan, guarantee))
-    if account is not None:  # before the first trial: of what was begun nothing can be given back
-        noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
-        account.record(0, plan.sampling.at(0).release(noise), digest)
     # A number that were drawn, or changed, after a trial was seen would not be covered.
     number = asked.trials.draw(secret.numpy("selection"))
     drawn = [
@@ -275,6 +271,10 @@ def search_privately(
     trials = [settings.seeded(secret.child(index).seed) for index, settings in enumerate(drawn)]
     if apart is not None:
         apart.begin(settings.seed for settings in trials)
+    account = None if store is None else store.start(asked.agreed(guarantee), label="private search")
+    if account is not None:  # before the first trial: of what was begun nothing can be given back
+        noise, digest = float(plan.noise_multiplier.min()), hashlib.sha256(plan.sha256.encode()).digest()
+        account.record(0, plan.sampling.at(0).release(noise), digest)
     data = asked.task.load() if attempt is None else None  # once: who counts how often would know the number
     best: tuple[tuple[float, str], Settings, Tried] | None = None
     trusted: set[tuple[str, ...]] = set()
@@ -333,11 +333,12 @@ def train_and_score(
     if run.ledger != plan.ledger:
         raise InvalidValue("every trial must spend what was planned, got another ledger")
     weights = cpu_weights(tested)  # before the score, which might write to them what it knows of others
-    return Tried(next(iter(task.scores(tested).values())), weights, run.assumptions)
+    return Tried(task.first_score(tested), weights, run.assumptions)
 
 
 def save_winner(path: Path, winner: Winner) -> Path | None:
-    """Write what is released: ``path`` and, beside it, the weights; the path of those.
+    """Write what is released: ``path`` and, beside it, the weights; the path of those. A score that is no finite number
+    is written as null.
 
     The file is not a run's: a run states the guarantee of one training, and these weights come with the guarantee of
     the whole search.
@@ -359,7 +360,8 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
         },
         "space": asked.space.describe(),
         "settings": None if winner.settings is None else winner.settings.written(),
-        "score": winner.score,
+        # (JSON has no other numbers.)
+        "score": winner.score if winner.score is not None and math.isfinite(winner.score) else None,
         "weights_sha256": hashlib.sha256(content).hexdigest() if winner.weights else None,
         "machine": dict(winner.machine),
         "provenance": {
@@ -367,10 +369,10 @@ def save_winner(path: Path, winner: Winner) -> Path | None:
             "assumptions": list(winner.assumptions),
         },
     }  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(path, FORMAT, VERSION, facts)  # first: no weights lie there without what they cost
     if winner.weights:
-        weights.parent.mkdir(parents=True, exist_ok=True)
         weights.write_bytes(content)
-    write(path, FORMAT, VERSION, facts)
     return weights if winner.weights else None
 
 

@@ -17,12 +17,15 @@ from weakref import WeakSet
 
 from torch import nn
 
+from decrescendo.base import Streams
 from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
 from decrescendo.training.data import table_of
 from decrescendo.training.examples import Collate, own_numbers
 from decrescendo.training.held import check_model_apart
 
+# A model's seed is below: `numpy.random.seed` takes no larger ones.
+SEEDS = 2**32
 # Models that functions of tasks have returned.
 _MADE: WeakSet[nn.Module] = WeakSet()
 KNOWN = {"digits": "decrescendo.training.digits:task"}
@@ -33,8 +36,9 @@ class Task:
     """What is trained, and the settings it starts from: each can be changed on the command line.
 
     Args:
-        model: a module; or what builds a fresh one from a seed. What it draws from the global generators of torch (on
-            the CPU), NumPy and Python follows from the seed, too: they begin there, and are put back.
+        model: a module; or what builds a fresh one from a seed, a whole number below 2^32. What it draws from the
+            global generators of torch (on the CPU), NumPy and Python follows from the seed, too: they begin there, and
+            are put back.
         loss: from a model and a batch to one loss an example.
         data: the private rows, as `train` takes them; or a function without arguments that loads them.
         collate_fn: from a list of one example to a batch, as `train` takes it: for text that needs padding.
@@ -116,7 +120,8 @@ class Task:
         return self.people() if callable(self.people) else self.people
 
     def fresh(self, seed: int, data: object = None) -> nn.Module:
-        """A model of its own to train on ``data``; of a module that was given, a copy.
+        """A model of its own to train on ``data``; of a module that was given, a copy. A ``seed`` too large for a
+        model's is hashed to one.
 
         Raises:
             UnsupportedModel: a module that holds some of the data in their own memory.
@@ -124,6 +129,7 @@ class Task:
         if isinstance(self.model, nn.Module):
             check_model_apart(self.model, data)
             return copy.deepcopy(self.model)
+        seed = seed if seed < SEEDS else Streams(seed).seed_of("init") % SEEDS
         with own_numbers() as begin:
             begin(seed, 0)
             made = self.model(seed)
@@ -144,7 +150,35 @@ class Task:
             raise InvalidType(
                 f'a task\'s score must return scores by name, {{"accuracy": 0.9}}, got {found!r}'
             )
-        return {str(name): float(value) for name, value in cast("Mapping[Any, Any]", found).items()}
+        return {str(name): _score(name, value) for name, value in cast("Mapping[Any, Any]", found).items()}
+
+    def first_score(self, model: nn.Module) -> float:
+        """What a search compares, see `first_of`."""
+        return first_of(self.scores(model))
+
+
+def first_of(scores: Mapping[str, float]) -> float:
+    """The score that a search compares.
+
+    Raises:
+        InvalidValue: there is none.
+
+    >>> first_of({"accuracy": 0.9, "loss": 0.4})
+    0.9
+    """
+    if not scores:
+        raise InvalidValue(
+            'a task that is searched must have a score, {"accuracy": 0.9}, got none. Give it score=, from a model to '
+            "scores on public data"
+        )
+    return next(iter(scores.values()))
+
+
+def _score(name: object, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise InvalidType(f"a task's scores must be numbers, one each, got {name!r}: {value!r}") from None
 
 
 def find_task(name: str) -> Task:

@@ -9,10 +9,11 @@ from typing import final
 
 from torch import nn
 
+from decrescendo.clipping.proof.remembered import Numbers, moved, numbers_of
 from decrescendo.errors import InvalidValue
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.program import Program
-from decrescendo.training.task import Task
+from decrescendo.training.task import Task, first_of
 
 KEPT = (
     "nothing that the task's model, loss, score or collate_fn keeps of one trial reaches another (they keep something: "
@@ -22,6 +23,8 @@ _TEACH = (
     "Each trial must be a training of its own: build the model from its seed alone, and keep nothing of one trial (its "
     "weights, its score, a counter) in what model, loss, score or collate_fn reach"
 )
+
+_NO_MODEL = nn.Module()
 
 
 @final
@@ -50,15 +53,16 @@ class TrialsApart:
         model, same = task.fresh(0), task.fresh(0)
         start, first = _weights(model), task.scores(model)
         self._program = Program(task.model, (task.loss, task.score, task.collate_fn))
-        self._program.note()
+        self._note()
+        first_of(first)
         again = task.scores(same)
         alike = repr(first) == repr(again) and start == _weights(model) == _weights(same)
-        self.supposed = "" if alike and not self._program.changed() else KEPT
+        self.supposed = "" if alike and not self._changed() else KEPT
 
     def begin(self, seeds: Iterable[int]) -> None:
         """Where trials with initial weights of these seeds will start. Call it before the first."""
         self._starts = {seed: self._start(seed) for seed in seeds}
-        self._program.note()
+        self._note()
 
     def check(self, seed: int) -> None:
         """Nothing of the trials before is in the one that begins.
@@ -70,11 +74,23 @@ class TrialsApart:
             raise InvalidValue(
                 f"a trial's initial weights must follow from its seed, got others than before the first trial. {_TEACH}"
             )
-        if not self.supposed and self._program.changed():
+        if not self.supposed and self._changed():
             raise InvalidValue(
                 "what a task's functions keep must stay as it is from trial to trial, got something that an earlier "
                 f"trial changed. {_TEACH}"
             )
+
+    def _note(self) -> None:
+        self._program.note()
+        self._kept = self._now()
+
+    def _changed(self) -> bool:
+        return self._program.changed() or bool(moved(self._kept, self._now()))
+
+    def _now(self) -> Numbers:
+        """What the functions reach, as the engine looks at a loss's: classes, slots, sets and keys among it."""
+        made = () if isinstance(self._task.model, nn.Module) else (self._task.model,)
+        return numbers_of(_NO_MODEL, (*made, self._task.loss, self._task.score, self._task.collate_fn), ())
 
     def _start(self, seed: int) -> bytes:
         return _weights(self._task.fresh(seed))

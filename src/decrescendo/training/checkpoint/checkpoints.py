@@ -15,7 +15,7 @@ from torch import Tensor
 
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import read_whole, sync_folder, write_whole
-from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_path
 from decrescendo.training.checkpoint.tree import pack, unpack
 
 # Of version 1 were those without `Releases`, and with the state of torch's global generator.
@@ -80,8 +80,8 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "every", check_integer("every", self.every, at_least=1))
-        if not isinstance(self.folder, str):
-            check_instance("folder", self.folder, os.PathLike, "It is a path")
+        check_path("folder", self.folder)
+        check_instance("resume", self.resume, bool)
         check_instance(
             "also", self.also, Mapping, 'also={"scheduler": scheduler} names what else has a state'
         )

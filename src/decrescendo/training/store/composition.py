@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol, final, runtime_checkable
 
 from decrescendo.accounting import Budget, Ledger, Pld, Release, RenyiFilter, Truncated, rounded
 from decrescendo.accounting.rdp import round_down, round_up
-from decrescendo.errors import InvalidValue
+from decrescendo.errors import InvalidValue, check_instance
 from decrescendo.plans.agreement import Agreement
 
 _KINDS = 16  # of releases, to look at a cost
@@ -223,6 +223,7 @@ def composition(name: str, budget: Budget) -> Composition:
     >>> composition("renyi:16", Budget(1.0, 1e-5)).name
     'renyi:16'
     """
+    check_instance("composition", name, str)
     kind, _, order = name.partition(":")
     if kind == "renyi" and order.isdecimal():
         return RenyiSum(budget, int(order))

@@ -31,6 +31,7 @@ from decrescendo.errors import (
     PlanViolation,
     check_instance,
     check_integer,
+    check_path,
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.plans.sampling import drawn_by
@@ -98,8 +99,9 @@ class Store:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_path("path", path)
         self._path, self._place = Path(path), Path(path).absolute()
-        self._connection = connect(self._path)
+        self._connection, self._closed = connect(self._path), False
         self._file, self._owner, self._thread = identity(self._place), os.getpid(), threading.get_ident()
         try:
             facts = dict(self._connection.execute("SELECT name, value FROM facts"))
@@ -137,6 +139,7 @@ class Store:
         Raises:
             InvalidValue: the file exists, cannot be written, or the rule is unknown.
         """
+        check_path("path", path)
         check_budget(budget)
         facts = {
             "epsilon": repr(budget.epsilon),
@@ -276,7 +279,15 @@ class Store:
     def close(self) -> None:
         """Let go of the file."""
         self._check_owner()
+        self._closed = True
         self._connection.close()
+
+    def _check_open(self) -> None:
+        self._check_owner()
+        if self._closed:
+            raise InvalidValue(
+                f"a store must be open, got one after close(). Open it again: Store({str(self._path)!r})"
+            )
 
     def _check_owner(self) -> None:
         if os.getpid() != self._owner:
@@ -290,7 +301,7 @@ class Store:
             )
 
     def _reading(self) -> sqlite3.Connection:
-        self._check_owner()
+        self._check_open()
         if identity(self._place) != self._file:  # SQLite would go on with a file that nobody finds any more
             raise FileRefused(
                 f"{self._path} must stay the file that was opened, got another one, or none, in its place. Nothing was "
