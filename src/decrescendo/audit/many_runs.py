@@ -10,6 +10,7 @@ from decrescendo.audit.result import AuditResult
 from decrescendo.audit.threshold import choose_threshold, rates_at
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.errors import check_integer, check_real
+from decrescendo.training.run import certified_epsilon
 
 _TESTS = 2
 # To choose by: with the confidence asked for, few runs show nothing, and every threshold would be as good.
@@ -64,7 +65,7 @@ def many_runs(
     return AuditResult(
         method="many runs",
         attack=attack.name,
-        certified=attack.plan.guarantee.epsilon,
+        certified=certified_epsilon(attack.plan),
         delta=delta,
         confidence=confidence,
         runs=2 * each,

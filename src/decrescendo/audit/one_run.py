@@ -24,6 +24,7 @@ from decrescendo.errors import check_integer, check_real
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Trainer
 from decrescendo.training.progress import Callback
+from decrescendo.training.run import certified_epsilon
 from decrescendo.training.store import Store
 
 _TESTS = 3
@@ -118,7 +119,7 @@ def one_run(
     return AuditResult(
         method="one run",
         attack="canaries with a weight each",
-        certified=plan.guarantee.epsilon,
+        certified=certified_epsilon(plan),
         delta=delta,
         confidence=confidence,
         runs=1,

@@ -24,7 +24,8 @@ class AuditResult:
     Args:
         method: "one run" with many canaries, or "many runs" with and without one record.
         attack: which canaries, or which data set.
-        certified: epsilon of the plan, an upper bound by its accountant.
+        certified: epsilon of the plan, an upper bound by its accountant; of a plan that holds an estimate alone, what
+            `accounting.Pld` says of its ledger.
         delta: at which both ends are.
         confidence: in (0, 1): a training that does what its plan says is called broken with probability at most
             1 - confidence.
@@ -134,6 +135,8 @@ class AuditResult:
         """
         try:
             body = strict_json.loads(text)
+            if not isinstance(body, dict):
+                raise ValueError("no object")
             if body.pop("format") != FORMAT or body.pop("version") != VERSION:
                 raise ValueError("another format or version")
             said = body.pop("verdict"), tuple(body.pop("caught_by"))
@@ -151,4 +154,7 @@ class AuditResult:
         Raises:
             FileRefused: it cannot be read, or is something else.
         """
-        return cls.from_json(read_whole(Path(path)))
+        try:
+            return cls.from_json(read_whole(Path(path)))
+        except FileRefused as error:
+            raise FileRefused(f"{os.fspath(path)}: {error}") from None

@@ -18,9 +18,14 @@ def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
         mode: who may read it, less what the umask takes away.
 
     Raises:
+        FileRefused: ``path`` is there and no file (a device, a folder): it would be replaced by one.
         OSError: the disk is full, read-only or failing, or the folder is not there. Nothing is left beside the file.
         ValueError: a name that no file can have.
     """
+    if path.exists() and not path.is_file():
+        raise FileRefused(
+            f"{path} must be a file or not there, got something else, as devices and folders are"
+        )
     raw = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:

@@ -22,7 +22,7 @@ def ledger_command(
         bool, typer.Option("--create", help="Make it; with the budget for everything.")
     ] = False,
     epsilon: options.Epsilon = None,
-    delta: options.Delta = None,
+    delta: Annotated[float | None, typer.Option(help="With --create: delta in (0, 1).")] = None,
     rows: Annotated[
         int | None, typer.Option(help="With --create: number of records, or clients; public.")
     ] = None,
@@ -90,15 +90,18 @@ def _give_back(opened: "Store", begins: str) -> None:
 def _show(opened: "Store", as_json: bool) -> None:
     from rich.table import Table
 
+    from decrescendo.accounting import rounded
+
     if as_json:
         typer.echo(opened.to_json(), nl=False)
         return
-    table = Table("run", "label", "who", "started (UTC)", "promised", "steps released", "state")
+    table = Table("run", "label", "who", "started (UTC)", "asked for", "steps released", "state")
     for entry in opened.entries():
-        budget = entry.agreed.budget
+        budget, kind = entry.agreed.budget, entry.agreed.guarantee.kind
+        asked = f"({rounded(budget.epsilon, 'up', 6)}, {rounded(budget.delta, 'up', 6)})"
         table.add_row(
             entry.id[:8], entry.label, entry.who, entry.started[:16].replace("T", " "),
-            f"({budget.epsilon:g}, {budget.delta:g})", f"{entry.released.steps} of {entry.agreed.steps}",
+            asked + " by an estimate" * (kind == "estimate"), f"{entry.released.steps} of {entry.agreed.steps}",
             "given back" if entry.given_back else entry.state,
         )  # fmt: skip
     say(f"{opened.dataset}: {opened.rows} rows, one {opened.budget.protected} protected")

@@ -1,6 +1,8 @@
 """The command that writes a training to start from."""
 
 import keyword
+import sys
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +34,11 @@ def new_command(name: Annotated[str, typer.Argument(help="Of the script: NAME.py
     path = Path(f"{module}.py")
     if not module.isidentifier() or keyword.iskeyword(module):
         raise InvalidValue(f"NAME must be a Python name, as of a module, got {name!r}. Try my_training")
+    if module in {"decrescendo", *sys.stdlib_module_names} or module in packages_distributions():
+        raise InvalidValue(
+            f"NAME must be of no module that there is, got {name!r}: the script, and others in this folder, would get "
+            "this file in its place. Try my_training"
+        )
     if path.exists():
         raise InvalidValue(
             f"NAME must be of a new file, got {str(path)!r}, which exists. Choose another name"

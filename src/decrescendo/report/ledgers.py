@@ -97,6 +97,8 @@ def _from_csv(path: object, text: str, sample_rate: float | None) -> Ledger:
     lines = [row for row in csv.reader(io.StringIO(text)) if any(cell.strip() for cell in row)]
     if not lines:
         raise FileRefused(f"{path} must hold noise multipliers, got an empty file")
+    if ";" in "".join(lines[0]):
+        raise FileRefused(f"{path} must have commas between values, and points in numbers, got semicolons")
     names = [cell.strip() for cell in lines[0]]
     if names[0] in COLUMNS:
         unknown = sorted(set(names) - set(COLUMNS))

@@ -38,7 +38,7 @@ class Moved:
             own = [id(value) for value in module.parameters(recurse=False) if id(value) in trained]
             if own:
                 if _MODULES.get(id(module)) is not module:  # its place was another's, which is gone
-                    _MODULES[id(module)], _BY[id(module)] = module, {}
+                    _MODULES[id(module)], _BY[id(module)] = module, dict[int, int]()
                 _BY[id(module)].update(dict.fromkeys(own, self._run))
         self._marked = trained
 

@@ -1,9 +1,19 @@
 """Runs: what was planned, what happened, what it cost, and the weights; in memory and as a folder."""
 
-from decrescendo.training.run.certify import certify
+from decrescendo.training.run.certify import certified_epsilon, certify
 from decrescendo.training.run.history import History
 from decrescendo.training.run.record import PLAN, Run, check_free
 from decrescendo.training.run.versions import versions
 from decrescendo.training.run.weights import check_published, cpu_weights
 
-__all__ = ["PLAN", "History", "Run", "check_free", "check_published", "cpu_weights", "certify", "versions"]
+__all__ = [
+    "PLAN",
+    "History",
+    "Run",
+    "check_free",
+    "check_published",
+    "cpu_weights",
+    "certified_epsilon",
+    "certify",
+    "versions",
+]

@@ -4,9 +4,27 @@ from contextlib import suppress
 
 from decrescendo.accounting import Budget, Guarantee, Ledger, Pld, Truncated
 from decrescendo.errors import AccountingError
+from decrescendo.plans import Plan
 
 # So far beyond the promise that a bracket of `Pld`'s own width leaves it open, and the narrowest there is.
 _NEAR, _NARROWEST = 2e-3, 1e-5
+
+
+def certified_epsilon(plan: Plan) -> float:
+    """What a plan promises, and of one that holds an estimate alone, what `accounting.Pld` says of its ledger.
+
+    >>> from decrescendo import calibrate, curves
+    >>> from decrescendo.accounting import GdpClt
+    >>> from decrescendo.plans import PoissonSampling
+    >>> one = curves.constant(1.0)
+    >>> sampling = PoissonSampling(1_000, 100)
+    >>> plan = calibrate(Budget(2.0, 1e-5), sampling, steps=9, privacy=one, clip=one, accountant=GdpClt())
+    >>> plan.guarantee.epsilon < 2.001 < certified_epsilon(plan)
+    True
+    """
+    if plan.guarantee.kind != "estimate":
+        return plan.guarantee.epsilon
+    return certify(plan.ledger, plan.budget).epsilon
 
 
 def certify(ledger: Ledger, budget: Budget) -> Guarantee:

@@ -153,9 +153,12 @@ class Run:
         """A few lines: what was promised, what happened, the scores."""
         budget = self.plan.budget
         asked = f"epsilon {rounded(budget.epsilon, 'up', 6)} at delta {rounded(budget.delta, 'up', 6)}"
+        planned = self.plan.guarantee
         lines = [
             str(self.guarantee),
-            f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
+            f"estimated: {asked} by {planned.accountant}, which promises nothing"
+            if planned.kind == "estimate"
+            else f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
             f"steps: {self.steps}{self.plan.taken(self.steps)}",
             *(f"not proven, but supposed: {assumption}" for assumption in self.assumptions),
             *([f"stopped: {self.stopped}"] if self.stopped else []),

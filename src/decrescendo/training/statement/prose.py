@@ -80,9 +80,7 @@ def _promise(promise: Mapping[str, Any]) -> str:
     lines = [
         f"Protected: {'nobody' if promise['epsilon'] is None else 'one ' + _whom(promise)}; {promise['neighbours']}.",
         f"It covers {promise['output']}.",
-        "Promised before the start: nothing."
-        if promise["asked_epsilon"] is None
-        else f"Promised before the start: epsilon {promise['asked_epsilon']:g}.",
+        _asked(promise),
         f"delta times the number of {_counted(promise)}: {promise['delta_times_units']:.3g} (should be well below 1).",
     ]
     if promise["epsilon_lower"] is not None:
@@ -90,6 +88,18 @@ def _promise(promise: Mapping[str, Any]) -> str:
             1, f"The true epsilon at this delta is at least {rounded(promise['epsilon_lower'], 'down')}."
         )
     return "\n".join(f"- {line}" for line in lines)
+
+
+def _asked(promise: Mapping[str, Any]) -> str:
+    epsilon = promise["asked_epsilon"]
+    if epsilon is None:
+        return "Promised before the start: nothing."
+    by = promise.get("estimated_by")
+    if by is not None:
+        return (
+            f"Promised before the start: nothing. Epsilon {rounded(epsilon, 'up', 6)} was estimated, by {by}."
+        )
+    return f"Promised before the start: epsilon {rounded(epsilon, 'up', 6)}."
 
 
 def _reading(reading: Mapping[str, Any]) -> str:

@@ -223,6 +223,7 @@ def _promise(agreed: Agreement, guarantee: Guarantee) -> dict[str, Any]:
         "kind": guarantee.kind,
         "accountant": guarantee.accountant,
         "asked_epsilon": _plain(agreed.budget.epsilon),
+        **({"estimated_by": agreed.guarantee.accountant} if agreed.guarantee.kind == "estimate" else {}),
         "delta_times_units": guarantee.delta * agreed.sampling.dataset_size,
         "output": "all models released on the way and the last one, and whatever is computed from them",
     }
