@@ -19,12 +19,13 @@ help:  ## what can be made
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(wildcard src/decrescendo/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# The lock file names everything, so nothing has to be looked for: its odd lines, its even lines and our own code
-	@# at once, as pip uses one core. Where that is not all (another system, another Python), pip looks for the rest.
-	sed -n 'p;n' constraints.txt | $(PIP) --no-deps -r /dev/stdin & odd=$$!; \
-	sed -n 'n;p' constraints.txt | $(PIP) --no-deps -r /dev/stdin & even=$$!; \
+	@# The lock file names everything, so nothing has to be looked for: from t on (torch is half of all), up to there and
+	@# our own code at once, as pip uses one core. Where that is not all (another system, another Python), pip looks for
+	@# the rest.
+	grep -i '^[t-z]' constraints.txt | $(PIP) --no-deps -r /dev/stdin & late=$$!; \
+	grep -iv '^[t-z]' constraints.txt | $(PIP) --no-deps -r /dev/stdin & early=$$!; \
 	$(PIP) --no-deps -e . -e ./papers & own=$$!; \
-	wait $$odd && wait $$even && wait $$own && $(BIN)/python -m pip check || \
+	wait $$late && wait $$early && wait $$own && $(BIN)/python -m pip check || \
 	{ wait; $(PIP) -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers; }
 	touch $(STAMP)
 
@@ -45,9 +46,10 @@ layers: $(STAMP)  ## who may import whom (pyproject.toml, import-linter)
 	$(BIN)/lint-imports
 
 # Three at once on two cores (four take longer): tests of several processes wait a quarter of their time.
-# What they all import is compiled once before.
+# What they all import is compiled once before, by two processes.
 unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and pages
-	$(BIN)/python -W ignore -c "import scipy.stats, datasets, peft, transformers.trainer, flwr.server, hypothesis, decrescendo.clipping"
+	$(BIN)/python -W ignore -c "import decrescendo.clipping, peft, transformers.trainer" & with=$$!; \
+	$(BIN)/python -W ignore -c "import scipy.stats, pandas, datasets, flwr.server, hypothesis, sklearn, matplotlib" && wait $$with
 	$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 test-slow: $(STAMP)  ## the slow tests too, with types checked in every call (ten hours of a core; a twentieth: PART=3/20)
