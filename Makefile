@@ -19,12 +19,12 @@ help:  ## what can be made
 
 $(STAMP): pyproject.toml papers/pyproject.toml constraints.txt hatch_build.py $(wildcard src/decrescendo/*/*/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@# The lock file names everything, so nothing has to be looked for: each fourth line of it, and our own code, at once,
-	@# as pip uses one core and waits. Where that is not all (another system, another Python), pip looks for the rest.
-	for part in 0 1 2 3; do \
-	awk "NR % 4 == $$part" constraints.txt | $(PIP) --no-deps -r /dev/stdin & parts="$$parts $$!"; done; \
-	$(PIP) --no-deps -e . -e ./papers; whole=$$?; for part in $$parts; do wait $$part || whole=1; done; \
-	test $$whole = 0 && $(BIN)/python -m pip check || \
+	@# The lock file names everything, so nothing has to be looked for: its odd lines, its even lines and our own code
+	@# at once, as pip uses one core. Where that is not all (another system, another Python), pip looks for the rest.
+	sed -n 'p;n' constraints.txt | $(PIP) --no-deps -r /dev/stdin & odd=$$!; \
+	sed -n 'n;p' constraints.txt | $(PIP) --no-deps -r /dev/stdin & even=$$!; \
+	$(PIP) --no-deps -e . -e ./papers & own=$$!; \
+	wait $$odd && wait $$even && wait $$own && $(BIN)/python -m pip check || \
 	{ wait; $(PIP) -c constraints.txt -e '.[plots,federated,studio,dev]' -e ./papers; }
 	touch $(STAMP)
 
