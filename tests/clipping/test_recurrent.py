@@ -16,6 +16,7 @@ from untouched import portrait
 
 from decrescendo.base.rng import seeded
 from decrescendo.clipping import Engine, EngineSettings, Reference
+from decrescendo.clipping.recurrent.scan import Mode, Steps, Weights, forward
 from decrescendo.errors import UnsupportedModel
 
 # torch says that it has no fast kernel for projections; it is what is tested.
@@ -364,6 +365,58 @@ def test_outputs_changed_in_place_are_what_they_were() -> None:
     torch.testing.assert_close(found, Reference(outside, loss).per_example_norms(batch), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["lstm", "gru", "tanh", "relu"])
+def test_what_is_written_meanwhile_does_not_get_into_the_way_back(mode: Mode) -> None:
+    """Neither outputs nor states, the first ones and the last, which a program may fill with other examples."""
+    width, cell = (
+        {"lstm": 4, "gru": 3}.get(mode, 1) * STATE,
+        torch.randn(5, STATE) if mode == "lstm" else None,
+    )
+    gates, state, weights = (
+        torch.randn(5, 6, width),
+        torch.randn(5, STATE),
+        Weights(torch.randn(width, STATE)),
+    )
+    given = torch.randn(5, 6, STATE)
+
+    def gradients(*, late: bool) -> list[Tensor]:
+        mine = [tensor.clone() for tensor in (gates, state, cell) if tensor is not None]
+        trace = forward(
+            mode, mine[0], mine[1], mine[2] if cell is not None else None, weights, Steps(), reverse=False
+        )
+        if late:
+            for tensor in (*mine, trace.outputs, trace.before):
+                tensor.fill_(torch.nan)
+        found = trace.gradients(given, None, None)
+        return [value for value in (found.gates, found.hidden, found.state, found.cell) if value is not None]
+
+    for one, two in zip(gradients(late=False), gradients(late=True), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("kind", ["lstm with projection", "gru", "tanh"])
+def test_weights_written_after_the_layer_are_refused(kind: str) -> None:
+    """The way back would multiply by what was written."""
+    names = {"lstm with projection": torch.lstm, "gru": torch.gru, "tanh": torch.rnn_tanh}
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        made = [weight * 1 for weight in m.layer.all_weights[0]]
+        width = 2 if "projection" in kind else STATE
+        states = [x.new_zeros(1, len(x), size) for size in ((width, STATE) if "lstm" in kind else (width,))]
+        hx = states if "lstm" in kind else states[0]
+        outputs = names[kind](x, hx, made, True, 1, 0.0, False, False, True)[0]
+        with torch.no_grad():
+            made[1].mul_(1 + m.late)
+        return m.out(outputs).mean(1)
+
+    torch.manual_seed(0)
+    layer = KINDS[kind](WIDTH, STATE, batch_first=True)
+    model = Made(run, layer=layer, out=nn.Linear(2 if "projection" in kind else STATE, 3))
+    model.late = 0.5
+    with pytest.raises((UnsupportedModel, RuntimeError), match=r"written in place|inplace operation"):
+        Engine(model, loss).check(rows(6, 5, torch.float32))
+
+
 def test_inputs_changed_after_the_layer_are_refused() -> None:
     def run(m: Any, x: Tensor) -> Tensor:
         inner = x * 1
@@ -425,8 +478,8 @@ def test_a_pass_back_that_is_wrong_by_a_percent_is_found(monkeypatch: pytest.Mon
     Engine(model, loss).check(batch)
     true = recurrent.Trace.gradients
 
-    def off(*args: Any) -> Any:
-        found = true(*args)
+    def off(*args: Any, **kwargs: Any) -> Any:
+        found = true(*args, **kwargs)
         return replace(found, **{part: 1.01 * getattr(found, part)})
 
     monkeypatch.setattr(recurrent.Trace, "gradients", off)

@@ -122,13 +122,11 @@ class _Scan(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         place, ranks = layer.found(((gates, layer.place), (state, layer.ranks), (cell, layer.ranks)))
         with paused(), FUNCTIONS_OFF():
-            needs = cast("tuple[bool, ...]", ctx.needs_input_grad)
             layer.trace = trace = forward(
-                layer.mode, gates, state, cell, layer.weights, layer.steps,
-                reverse=layer.reverse, first=needs[5] or needs[6],
-            )  # fmt: skip
-            # (Last states may be written to, and autograd's graph inside has them too.)
-            ends = [end.detach().clone() for end in (trace.last, trace.last_cell) if end is not None]
+                layer.mode, gates, state, cell, layer.weights, layer.steps, reverse=layer.reverse
+            )
+            # (Outputs and last states may be written to, and the way back reads them.)
+            ends = [end.clone() for end in (trace.last, trace.last_cell) if end is not None]
             outputs = trace.outputs.detach()
         made = [(tensor, place) for tensor in (outputs, trace.before, trace.unprojected)]
         for tensor, label in (*made, *((end, ranks) for end in ends)):
@@ -147,7 +145,7 @@ class _Scan(torch.autograd.Function):
         assert layer.trace is not None
         place, ranks = layer.found(((outputs, layer.place), (last, layer.ranks), (last_cell, layer.ranks)))
         with _full_precision(layer.trace.outputs), paused(), FUNCTIONS_OFF():
-            found = layer.trace.gradients(outputs, last, last_cell)
+            found = layer.trace.gradients(outputs, last, last_cell, first=needs[5] or needs[6])
         own = ((found.gates, place), (found.hidden, place), (found.projected, place))
         for tensor, label in (*own, (found.state, ranks), (found.cell, ranks)):
             if tensor is not None:

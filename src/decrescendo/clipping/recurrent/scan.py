@@ -1,17 +1,21 @@
-"""Recurrences, one layer in one direction: the pass through time, and autograd's way back through it.
+"""Recurrences, one layer in one direction: the pass through time, and the way back.
 
 What the rules need afterwards (states before each step, gradients of all gates) comes in one piece. A step works on
 the first ``size`` sequences only: sequences of different lengths come longest first, as
-`torch.nn.utils.rnn.PackedSequence` holds them, and nothing is computed for padding.
+`torch.nn.utils.rnn.PackedSequence` holds them, and nothing is computed for padding. The way back is written out:
+autograd's copies the gradient of each gate twice, and took a third of the whole step of an LSTM on a CPU.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
+from decrescendo.errors import UnsupportedModel
+
+_BACK = cast("Any", torch.ops.aten)
 Mode = Literal["lstm", "gru", "tanh", "relu"]
 
 
@@ -43,6 +47,10 @@ class Weights:
     bias: Tensor | None = None
     projection: Tensor | None = None
 
+    def versions(self) -> tuple[int, ...]:
+        """How often torch has written to those that the way back reads, in their memory."""
+        return tuple(weight._version for weight in (self.hidden, self.projection) if weight is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
@@ -61,63 +69,126 @@ class Trace:
     """What a pass through time leaves, in the form of the buffer of gates where it has a time.
 
     Args:
+        order: of the steps.
         outputs: what the layer returns.
         before: the output state before each step.
         unprojected: of LSTM with a projection only: the output before it.
         last, last_cell: states after the last step.
-        given: gates and first states, from which autograd's graph starts.
-        hidden: of GRU only: what the hidden state contributes at each step.
-        projected: outputs of the projection at each step.
+        kept: at each step what its way back reads.
+        versions: of the weights, as the pass through time read them.
     """
 
+    mode: Mode
+    weights: Weights
     steps: Steps
+    order: Sequence[int]
     outputs: Tensor
     before: Tensor
     unprojected: Tensor | None
     last: Tensor
     last_cell: Tensor | None
-    given: tuple[Tensor, Tensor, Tensor | None]
-    hidden: Sequence[Tensor]
-    projected: Sequence[Tensor]
+    kept: Sequence[tuple[Tensor, ...]]
+    versions: tuple[int, ...]
 
-    def gradients(self, outputs: Tensor | None, last: Tensor | None, last_cell: Tensor | None) -> Gradients:
-        """From gradients of the outputs and of the last states."""
-        pairs = ((self.outputs, outputs), (self.last, last), (self.last_cell, last_cell))
-        ends = [(end, gradient) for end, gradient in pairs if end is not None and gradient is not None]
-        starts = [tensor for tensor in self.given if tensor is not None and tensor.requires_grad]
-        found = torch.autograd.grad(
-            [end for end, _ in ends], [*starts, *self.hidden, *self.projected], [g for _, g in ends],
-            retain_graph=True, materialize_grads=True,
-        )  # fmt: skip
-        known = dict(zip(map(id, starts), found, strict=False))
-        rest = found[len(starts) :]
-        hidden, projected = rest[: len(self.hidden)], rest[len(self.hidden) :]
-        gates, state, cell = (known.get(id(tensor)) for tensor in self.given)
-        assert gates is not None
-        return Gradients(
-            gates,
-            self.steps.joined(hidden) if hidden else gates,
-            self.steps.joined(projected) if projected else None,
-            state,
-            cell,
-        )
+    @torch.no_grad()
+    def gradients(
+        self, outputs: Tensor | None, last: Tensor | None, last_cell: Tensor | None, *, first: bool = True
+    ) -> Gradients:
+        """From gradients of the outputs and of the last states. ``first``: whether the first states want theirs.
+
+        Errors:
+            UnsupportedModel: the weights are not what they were.
+        """
+        if self.weights.versions() != self.versions:
+            raise UnsupportedModel(
+                "the weights of a recurrent layer must be in the backward pass what they were in the forward pass, got "
+                "some that were written in place between. Write to a copy of them"
+            )
+        back, projection = self.weights.hidden, self.weights.projection
+        gates = self.outputs.new_empty((*self.outputs.shape[:-1], back.shape[0]))
+        hidden = torch.empty_like(gates) if self.mode == "gru" else gates
+        projected = None if projection is None else torch.empty_like(self.outputs)
+        each, own, fed_back = (self.steps.of(buffer) for buffer in (self.outputs, gates, hidden))
+        given = None if outputs is None else self.steps.of(outputs)
+        through = None if projected is None else self.steps.of(projected)
+        state = torch.zeros_like(self.last) if last is None else last
+        cell = None
+        if self.last_cell is not None:
+            cell = torch.zeros_like(self.last_cell) if last_cell is None else last_cell
+        for t in reversed(self.order):
+            size = len(each[t])
+            live = state[:size] if given is None else state[:size] + given[t]
+            if projection is not None and through is not None:
+                through[t].copy_(live)
+                live = torch.mm(live, projection)
+            straight: Tensor | None = None
+            if cell is not None:
+                cell = _over(_lstm_back(live, cell[:size], self.kept[t], own[t]), cell)
+            elif self.mode == "gru":
+                straight = _gru_back(live, self.kept[t], own[t], fed_back[t])
+            elif self.mode == "tanh":
+                _BACK.tanh_backward(live, *self.kept[t], grad_input=own[t])
+            else:
+                _BACK.threshold_backward(live, *self.kept[t], 0, grad_input=own[t])
+            if first or t != self.order[0]:
+                moved = torch.mm(fed_back[t], back)
+                state = _over(moved if straight is None else moved.add_(straight), state)
+        return Gradients(gates, hidden, projected, state if first else None, cell if first else None)
 
 
-def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-    """Output and cell, from what all gates get and the cell before."""
+def _over(live: Tensor, state: Tensor) -> Tensor:
+    """The first rows of a state replaced."""
+    return live if len(live) == len(state) else torch.cat([live, state[len(live) :]])
+
+
+def _lstm(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Output and cell, from what all gates get, which becomes what they are, and the cell before."""
     enter, keep, new, leave = gates.chunk(4, 1)
-    cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
-    return leave.sigmoid() * cell.tanh(), cell
+    gates[:, : 2 * cell.shape[1]].sigmoid_()
+    leave.sigmoid_()
+    new.copy_(new.contiguous().tanh_())  # (torch takes three times as long for tanh of a view, on a CPU)
+    moved = torch.addcmul(keep * cell, enter, new)
+    squashed = moved.tanh()
+    return leave * squashed, moved, (gates, cell, squashed)
 
 
-def gru_step(gates: Tensor, fed_back: Tensor, state: Tensor) -> Tensor:
+def _lstm_back(live: Tensor, moved: Tensor, kept: tuple[Tensor, ...], found: Tensor) -> Tensor:
+    """The gradient of the cell before; that of the gates goes to ``found``."""
+    gates, cell, squashed = kept
+    (enter, keep, new, leave), parts = gates.chunk(4, 1), found.chunk(4, 1)
+    _BACK.sigmoid_backward(live * squashed, leave, grad_input=parts[3])
+    moved = moved + _BACK.tanh_backward(live * leave, squashed)
+    _BACK.sigmoid_backward(moved * new, enter, grad_input=parts[0])
+    _BACK.sigmoid_backward(moved * cell, keep, grad_input=parts[1])
+    _BACK.tanh_backward(moved * enter, new, grad_input=parts[2])
+    return moved * keep
+
+
+def _gru(given: Tensor, fed_back: Tensor, state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The output in the form of torch's layers, from what inputs and state give to the gates, and the state."""
-    (reset, update, new), (own, other, candidate) = gates.chunk(3, 1), fed_back.chunk(3, 1)
-    new = (new + (reset + own).sigmoid() * candidate).tanh()
-    return (state - new) * (update + other).sigmoid() + new
+    width = state.shape[1]
+    both = (given[:, : 2 * width] + fed_back[:, : 2 * width]).sigmoid_()
+    reset, update = both.chunk(2, 1)
+    candidate = fed_back[:, 2 * width :]
+    new = torch.addcmul(given[:, 2 * width :], reset, candidate).tanh_()
+    return torch.addcmul(new, state - new, update), (reset, update, new, candidate, state)
 
 
-@torch.enable_grad()
+def _gru_back(live: Tensor, kept: tuple[Tensor, ...], found: Tensor, fed_back: Tensor) -> Tensor:
+    """The gradient of the state but for what it feeds back, whose gradient goes to ``fed_back``, the inputs' to
+    ``found``."""
+    reset, update, new, candidate, state = kept
+    parts, straight = found.chunk(3, 1), live * update
+    own = _BACK.tanh_backward(live - straight, new, grad_input=parts[2])
+    _BACK.sigmoid_backward(live * (state - new), update, grad_input=parts[1])
+    _BACK.sigmoid_backward(own * candidate, reset, grad_input=parts[0])
+    width = state.shape[1]
+    fed_back[:, : 2 * width].copy_(found[:, : 2 * width])
+    torch.mul(own, reset, out=fed_back[:, 2 * width :])
+    return straight
+
+
+@torch.no_grad()
 def forward(
     mode: Mode,
     gates: Tensor,
@@ -127,45 +198,46 @@ def forward(
     steps: Steps,
     *,
     reverse: bool,
-    first: bool = True,
 ) -> Trace:
     """The pass through time. ``gates`` holds what the inputs and biases contribute.
 
-    ``first``: whether the first states want a gradient. Last states are (sequences, width), in the order of the buffer.
+    Last states are (sequences, width), in the order of the buffer.
     """
-    gates, state = gates.detach().requires_grad_(), state.detach().requires_grad_(first)
-    cell = None if cell is None else cell.detach().requires_grad_(first)
-    given = (gates, state, cell)
+    # (What the way back reads is ours alone: nothing that a program writes meanwhile may get there.)
+    state, cell = state.clone(), None if cell is None else cell.clone()
     parts = steps.of(gates)
-    before, outputs, unprojected, hidden = ([gates] * len(parts) for _ in range(4))
+    order = range(len(parts) - 1, -1, -1) if reverse else range(len(parts))
+    before, outputs, unprojected = ([gates] * len(parts) for _ in range(3))
+    kept: list[tuple[Tensor, ...]] = [()] * len(parts)
     back = weights.hidden.t()
-    for t in range(len(parts) - 1, -1, -1) if reverse else range(len(parts)):
+    for t in order:
         size = len(parts[t])
         live = before[t] = state[:size]
         if cell is not None:
-            live, moved = lstm_step(torch.addmm(parts[t], live, back), cell[:size])
-            unprojected[t] = live
-            cell = moved if size == len(cell) else torch.cat([moved, cell[size:]])
+            live, moved, kept[t] = _lstm(torch.addmm(parts[t], live, back), cell[:size])
+            unprojected[t], cell = live, _over(moved, cell)
             if weights.projection is not None:
                 live = torch.mm(live, weights.projection.t())
         elif mode == "gru":
             fed_back = torch.mm(live, back)
-            hidden[t] = (fed_back if weights.bias is None else fed_back + weights.bias).requires_grad_()
-            live = gru_step(parts[t], hidden[t], live)
+            live, kept[t] = _gru(
+                parts[t], fed_back if weights.bias is None else fed_back.add_(weights.bias), live
+            )
         else:
             live = torch.addmm(parts[t], live, back)
-            live = live.tanh() if mode == "tanh" else live.relu()
-        outputs[t] = live
-        state = live if size == len(state) else torch.cat([live, state[size:]])
-    projected = weights.projection is not None
+            live = live.tanh_() if mode == "tanh" else live.relu_()
+            kept[t] = (live,)
+        outputs[t], state = live, _over(live, state)
     return Trace(
+        mode,
+        weights,
         steps,
+        order,
         steps.joined(outputs),
-        steps.joined(before).detach(),
-        steps.joined(unprojected).detach() if projected else None,
+        steps.joined(before),
+        None if weights.projection is None else steps.joined(unprojected),
         state,
         cell,
-        given,
-        hidden if mode == "gru" else (),
-        outputs if projected else (),
+        kept,
+        weights.versions(),
     )

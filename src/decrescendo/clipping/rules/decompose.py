@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from decrescendo.clipping.recurrent.scan import gru_step, lstm_step
-
 Given = Tensor | None
 
 
@@ -23,6 +21,20 @@ def cell(step: Callable[[Tensor, Tensor, Any], Any]) -> Callable[..., Any]:
         return step(functional.linear(input, w_ih, b_ih), functional.linear(state, w_hh, b_hh), hx)
 
     return run
+
+
+def lstm_step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """Output and cell, from what all gates get and the cell before."""
+    enter, keep, new, leave = gates.chunk(4, 1)
+    cell = keep.sigmoid() * cell + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * cell.tanh(), cell
+
+
+def gru_step(gates: Tensor, fed_back: Tensor, state: Tensor) -> Tensor:
+    """The output in the form of torch's layers, from what inputs and state give to the gates, and the state."""
+    (reset, update, new), (own, other, candidate) = gates.chunk(3, 1), fed_back.chunk(3, 1)
+    new = (new + (reset + own).sigmoid() * candidate).tanh()
+    return (state - new) * (update + other).sigmoid() + new
 
 
 def _affine(rows: Tensor, weight: Given, bias: Given) -> Tensor:
