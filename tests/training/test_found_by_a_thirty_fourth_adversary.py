@@ -1,6 +1,8 @@
 """What an adversary of checkpoints, stores, private searches and what comes after a run found."""
 
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -101,6 +103,29 @@ class TestAfterARun:
             other = nn.Linear(3, 2)
             other.weight = model[0].weight
         assert BEGAN_TRAINED in trained(other, seed=1).assumptions
+
+    def test_a_parameter_is_known_without_the_module_it_was_trained_in(self) -> None:
+        model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+        trained(model)
+        other.weight, gone = model.weight, weakref.ref(model)
+        del model
+        gc.collect()
+        assert gone() is None
+        assert BEGAN_TRAINED in trained(other, seed=1).assumptions
+
+    def test_a_parameter_that_is_frozen_since_counts(self) -> None:
+        base = nn.Linear(3, 2)
+        trained(base)
+        base.requires_grad_(requires_grad=False)
+        assert BEGAN_TRAINED in trained(nn.Sequential(base, nn.Linear(2, 2)), seed=1).assumptions
+
+    def test_memory_of_gone_parameters_is_nobodys(self) -> None:
+        """An address that was a trained parameter's says nothing of what comes to lie there."""
+        for seed in range(20):
+            model = nn.Linear(3, 2)
+            assert BEGAN_TRAINED not in trained(model, seed=seed).assumptions
+            del model
+            gc.collect()
 
     def test_a_new_parameter_is_not_one_that_a_run_moved(self) -> None:
         model = nn.Linear(3, 2)
@@ -218,14 +243,14 @@ class TestClients:
 def test_a_store_says_what_was_given_to_it_and_that_it_was_closed(tmp_path: Path) -> None:
     budget, path = dc.Budget(9.0, 1e-2), tmp_path / "s.db"
     create, about = unchecked(dc.Store.create), {"dataset": "d", "rows": 1}
+    store = dc.Store.create(path, budget, **about)  # (after it nothing that it calls is checked in this test)
+    store.close()
     with pytest.raises(InvalidType, match="path must be"):
         unchecked(dc.Store.__init__)(object.__new__(dc.Store), None)
     with pytest.raises(InvalidType, match="path must be"):
         create(dc.Store, None, budget, **about)
     with pytest.raises(InvalidType, match="composition must be"):
-        create(dc.Store, path, budget, **about, composition=None)
-    store = dc.Store.create(path, budget, **about)
-    store.close()
+        create(dc.Store, tmp_path / "other.db", budget, **about, composition=None)
     with pytest.raises(InvalidValue, match=r"after close\(\)"):
         store.describe()
     with pytest.raises(InvalidType, match="resume must be"):
