@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 import torch
 import transformers
@@ -43,12 +42,13 @@ def _without_a_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def settings(folder: Path, kind: Any = transformers.TrainingArguments, **change: Any) -> Any:
+def settings(folder: Path, kind: Any = None, **change: Any) -> Any:
     usual = {
         "output_dir": str(folder), "max_steps": PLAN.steps, "max_grad_norm": 0, "report_to": [], "use_cpu": True,
         "save_strategy": "no", "learning_rate": RATE, "lr_scheduler_type": "constant", "logging_steps": 1,
         "disable_tqdm": True, "bf16": False, "optim": "adamw_torch",
     }  # fmt: skip
+    kind = kind or transformers.TrainingArguments  # (slow to load, which is for the process that needs it)
     return kind(**{**usual, **change})
 
 
@@ -195,16 +195,15 @@ def test_a_vision_model_with_augmentation_and_two_workers_is_the_plain_trainers_
 # What stays the trainer's own
 
 
-class Steps(transformers.TrainerCallback):
-    def __init__(self) -> None:
-        self.rates: list[float] = []
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self.rates.append(rest["optimizer"].param_groups[0]["lr"])
-
-
 @pytest.mark.slow
 def test_scheduler_callbacks_and_saving_are_the_trainers_own_and_logs_are_public(tmp_path: Path) -> None:
+    class Steps(transformers.TrainerCallback):
+        def __init__(self) -> None:
+            self.rates: list[float] = []
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            self.rates.append(rest["optimizer"].param_groups[0]["lr"])
+
     seen = Steps()
     trainer = classifier(tmp_path, lr_scheduler_type="linear", save_strategy="steps", save_steps=2)
     trainer.add_callback(seen)
@@ -538,6 +537,8 @@ def test_data_that_a_trainer_cannot_train_on_are_one_sentence(tmp_path: Path) ->
     fails(InvalidType, "must be a mapping with labels, got input_ids", data=texts().remove_columns("label"))
     fails(UnsupportedModel, "must return one loss an example", loss=lambda m, b: dc.hf.loss(m, b).mean())
     fails(InvalidType, "CrossEntropyLoss, which takes outputs and targets", loss=nn.CrossEntropyLoss())
+    import datasets
+
     splits = datasets.DatasetDict(train=texts(), test=texts())
     fails(InvalidType, r"one data set, got 2 by name.*data\['train'\]", data=splits)
     flat = transformers.DataCollatorWithFlattening(return_flash_attn_kwargs=True)

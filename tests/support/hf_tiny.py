@@ -3,7 +3,6 @@
 import random
 from typing import Any
 
-import datasets
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -42,6 +41,8 @@ def texts() -> Any:
     found = [[draw.choice(WORDS) for _ in range(draw.randint(2, 18))] for _ in range(ROWS)]
     rows = {"text": [" ".join(words) for words in found], "label": [len(words) % 2 for words in found]}
     words = tokenizer()
+    import datasets  # slow, and for the process alone that needs it
+
     return datasets.Dataset.from_dict({**rows, **words(rows["text"])})
 
 

@@ -201,7 +201,7 @@ class TestTrialsThatGoOnFromOneAnother:
 
     def search(self, model: Any, score: Any = None, loss: Any = cross_entropy, trials: float = 4) -> Any:
         own = score or (lambda model: {"accuracy": accuracy(model, X[:20], Y[:20])})
-        task = Task(model=model, loss=loss, data=(X, Y), score=own, batch=20, epochs=1)
+        task = Task(model=model, loss=loss, data=(X, Y), score=own, batch=ROWS, epochs=2)
         space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant"})
         asked = PrivateSearch(
             task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(trials, float("inf"))
@@ -294,7 +294,7 @@ class TestTrialsThatGoOnFromOneAnother:
 
     def test_trials_of_a_program_of_the_users_are_supposed_to_be_apart(self) -> None:
         task = Task(
-            model=nn.Linear(3, 2), loss=cross_entropy, data=(X, Y), score=lambda model: {"a": 1.0}, batch=20
+            model=nn.Linear(3, 2), loss=cross_entropy, data=(X, Y), score=lambda model: {"a": 1.0}, batch=ROWS
         )
         space = Space({"learning_rate": Between(0.1, 1.0)}, {"schedule": "constant", "epochs": 1.0})
         asked = PrivateSearch(task=task, epsilon=2.0, delta=1e-5, space=space, trials=Trials(1, float("inf")))

@@ -465,8 +465,7 @@ class Server:
             if self.placement is Placement.CENTRAL:
                 self._list(noisy)
             self._end()
-        if noisy.release.noise_multiplier:
-            self._between.released()
+        self._between.released(noisy=noisy.release.noise_multiplier > 0)
         report = self._report(opened, released=True)
         apply(noisy, self._model, self._optimizer)
         self._between.stepped()

@@ -11,7 +11,7 @@ from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.held import Held
-from decrescendo.training.moments import inner, remembered_by, supposed_of
+from decrescendo.training.moments import inner, remembered_by, supposed_of, tensors_of
 from decrescendo.training.moved import Moved
 from decrescendo.training.program import Program
 from decrescendo.training.schedulers import Schedulers, Settings, settings_of
@@ -53,8 +53,12 @@ READ_AND_ENDED = (
 
 
 BEGAN_TRAINED = (
-    "the weights that it began from, which an earlier run of this process trained, are paid for there: on the same "
-    "data both ledgers add up"
+    "what it began from (weights, buffers, what the loss reaches), of which some is what an earlier run of this "
+    "process trained, or lies where that did, is paid for there: on the same data both ledgers add up"
+)
+BEGAN_WITHOUT_NOISE = (
+    "what it began from (weights, buffers, what the loss reaches), of which some is what an earlier run of this "
+    "process trained without noise, or lies where that did, comes from public data alone"
 )
 ENDED_EARLY = (
     "the run ended before its plan did, by code that took that from released and public values alone"
@@ -106,7 +110,7 @@ class BetweenSteps:
         self._program = Program(model, loss)
         self.supposed: set[str] = set()
         self._read = self._begun = False
-        self._moved = Moved(model)
+        self._moved = Moved()
         # As the step before left them.
         self._weights: bytes | None = None
         self._remembered: object = None
@@ -129,15 +133,17 @@ class BetweenSteps:
                 # Schedulers are made, and moved on, after a resumption.
                 self._settings = settings_of(self._optimizer)
                 self.look()
-            if self._moved.by_others():
-                self.supposed.add(BEGAN_TRAINED)
+            remembered = tensors_of(inner(self._optimizer))
+            held = [*self._model.parameters(), *self._model.buffers(), *self._program.tensors()]
+            before = self._moved.before([*held, *remembered])
+            self.supposed |= {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in before}
             self._begun = True
             self._note()
             self._program.note()
 
-    def released(self) -> None:
-        """A release with noise moves the weights."""
-        self._moved.mark()
+    def released(self, *, noisy: bool) -> None:
+        """A release, with noise or without, moves the weights."""
+        self._moved.mark(trainable(self._model).values(), noisy=noisy)
 
     def resumed(self) -> None:
         """Weights, and what the optimiser remembers, are those of a life before, which saw private data."""
@@ -253,6 +259,7 @@ class BetweenSteps:
 
     def ended(self, *, early: bool, drawn: bool) -> tuple[str, ...]:
         """What is supposed of a run that ends here: before its plan, or on a batch that was drawn."""
+        self._moved.left([*trainable(self._model).values(), *tensors_of(inner(self._optimizer))])
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
         return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
 

@@ -32,7 +32,7 @@ def fingerprint(*values: Tensor) -> bytes:
     found: list[bytes] = []
     summed: list[Tensor] = []
     for value in values:
-        flat = _local(value.detach()).resolve_conj().resolve_neg()
+        flat = local(value.detach()).resolve_conj().resolve_neg()
         if flat.device.type == _HASHED:
             content = _bytes_of(_in_line(flat).view(uint8))
             starts = range(0, max(len(content), 1), _CHUNK)
@@ -88,7 +88,8 @@ def is_part(value: Tensor) -> bool:
     return hasattr(value, "device_mesh")
 
 
-def _local(value: Tensor) -> Tensor:
+def local(value: Tensor) -> Tensor:
+    """This rank's part of a tensor, or the tensor."""
     return cast("Tensor", cast("Any", value).to_local()) if is_part(value) else value
 
 
@@ -98,7 +99,7 @@ def _in_line(value: Tensor) -> Tensor:
 
 
 def _content(value: Tensor) -> bytes:
-    return _bytes_of(_in_line(_local(value).detach().cpu()).view(uint8)).tobytes()
+    return _bytes_of(_in_line(local(value).detach().cpu()).view(uint8)).tobytes()
 
 
 def _bytes_of(value: Tensor) -> Any:

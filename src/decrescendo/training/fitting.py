@@ -18,6 +18,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints, Stateful
 from decrescendo.training.examples import Collate
 from decrescendo.training.loop import train
+from decrescendo.training.moved import note
 from decrescendo.training.progress import Callback, Progress
 from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.steering import QuantileClip
@@ -193,4 +194,7 @@ def fit(
         model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
         store=store, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
     )  # fmt: skip
-    return run, model if average is None else average.module
+    if average is None:
+        return run, model
+    note(average.module.parameters(), noisy=bool((run.ledger.noise_multiplier > 0).all()))
+    return run, average.module

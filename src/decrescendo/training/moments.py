@@ -57,6 +57,12 @@ def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     return inner(held) if isinstance(held, torch.optim.Optimizer) else optimizer
 
 
+def tensors_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Those that an optimiser keeps of its steps."""
+    kept = [list(entry.values()) for entry in optimizer.state.values() if isinstance(entry, dict)]
+    return [value for values in kept for value in values if isinstance(value, Tensor)]
+
+
 def remembered_by(optimizer: torch.optim.Optimizer) -> object:
     """All that an optimiser keeps of its steps: a fingerprint of tensors, and the rest as it is."""
     tensors: list[Tensor] = []

@@ -1,75 +1,89 @@
-"""Which parameters runs of this process have moved by what they released."""
+"""What runs of this process have trained: where it lies, and to which numbers they came."""
 
+from collections.abc import Container, Iterable
 from itertools import count
 from typing import Any, cast, final
-from weakref import WeakValueDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, float64, view_as_real
 
-from decrescendo.clipping.clipped import trainable
 from decrescendo.clipping.proof.storage import key_of
+from decrescendo.training.bits import fingerprint, local
 
 _STORAGE = cast("Any", torch.UntypedStorage)
-# Modules that have such parameters; and which run moved these last, by the ids of both. (Nothing refers weakly to the
-# parameters: torch would not swap them then, as it does to cast or load models in parts.)
-_MODULES: WeakValueDictionary[int, nn.Module] = WeakValueDictionary()
-_BY: dict[int, dict[int, int]] = {}
-# The same by the memory that they lie in, which a weak reference keeps from being another's.
-_IN: dict[int, int] = {}
+# Which run trained what last, and whether it drew noise: by memory, which a weak reference keeps from being another's
+# (nothing refers weakly to parameters: torch would not swap them then, as it does to cast or load models in parts);
+# and by how many numbers there are and a fingerprint of them, as copies have them, too.
+_IN: dict[int, tuple[int, bool]] = {}
+_ENDED: dict[int, dict[bytes, tuple[int, bool]]] = {}
 _RUNS = count()
 
 
 @final
 class Moved:
-    """A run, and the parameters of its model.
+    """A run, and what others of this process trained before it.
 
-    >>> model = nn.Linear(2, 1)
-    >>> one, other = Moved(model), Moved(model)
-    >>> one.mark()
-    >>> one.by_others(), other.by_others()
-    (False, True)
+    >>> model = torch.nn.Linear(2, 2)
+    >>> one, other = Moved(), Moved()
+    >>> one.mark(model.parameters(), noisy=True)
+    >>> one.before(model.parameters()), other.before(model.parameters())
+    (set(), {True})
+    >>> _ = model.weight.data.neg_()
+    >>> copied = model.weight.detach().clone()
+    >>> other.before([copied])
+    set()
+    >>> one.left([model.weight])
+    >>> other.before([copied])
+    {True}
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model, self._run, self._marked = model, next(_RUNS), set[tuple[int, int]]()
+    def __init__(self) -> None:
+        self._run, self._noisy, self._marked = next(_RUNS), True, set[int]()
+        # What it began from; without gradients and noise some does not move.
+        self._first: set[bytes] | None = None
 
-    def mark(self) -> None:
-        """A release of this run moves what is trained."""
-        values = trainable(self._model).values()
-        trained = {(id(value), key_of(value)) for value in values}
-        if trained == self._marked:
-            return
-        ids = {value for value, _ in trained}
-        for module in self._model.modules():
-            own = [id(value) for value in module.parameters(recurse=False) if id(value) in ids]
-            if own:
-                if _MODULES.get(id(module)) is not module:  # its place was another's, which is gone
-                    _MODULES[id(module)], _BY[id(module)] = module, dict[int, int]()
-                _BY[id(module)].update(dict.fromkeys(own, self._run))
-        for value in values:
+    def mark(self, trained: Iterable[Tensor], *, noisy: bool) -> None:
+        """A release of this run is about to move these, with noise or without."""
+        self._noisy, trained = self._noisy and noisy, list(trained)
+        if self._first is None:
+            self._first = {fingerprint(numbers) for numbers in map(_numbers, trained) if numbers is not None}
+        for value in trained:
             key = key_of(value)
-            if key > 0:
+            if key > 0 and key not in self._marked:
+                self._marked.add(key)
                 if key not in _IN:
                     cast("Any", value.untyped_storage())._weak_ref()
-                _IN[key] = self._run
-        self._marked = trained
+                _IN[key] = self._run, self._noisy
 
-    def by_others(self) -> bool:
-        """Whether another run moved some of the model's last, frozen ones too, in modules or in memory still there."""
-        for gone in _BY.keys() - set(_MODULES):
-            del _BY[gone]
+    def left(self, found: Iterable[Tensor]) -> None:
+        """The run came to these, if to anything."""
+        if self._first is not None:
+            note(found, noisy=self._noisy, run=self._run, but=self._first)
+
+    def before(self, found: Iterable[Tensor]) -> set[bool]:
+        """Whether other runs trained some of these, or the numbers that are in them: with noise, without."""
         for gone in [key for key in _IN if _STORAGE._expired(key)]:
             del _IN[gone]
             _STORAGE._free_weak_ref(gone)
-        last = {
-            id(value): _BY[key][id(value)]
-            for key, module in list(_MODULES.items())
-            for value in module.parameters(recurse=False)
-            if id(value) in _BY[key]
-        }
-        return any(
-            run not in (None, self._run)
-            for value in self._model.parameters()
-            for run in (last.get(id(value)), _IN.get(key_of(value)))
-        )
+        by: list[tuple[int, bool] | None] = []
+        for value in found if _IN or _ENDED else ():
+            by.append(_IN.get(key_of(value)))
+            if value.numel() in _ENDED and (numbers := _numbers(value)) is not None:
+                by.append(_ENDED.get(len(numbers), {}).get(fingerprint(numbers)))
+        return {noisy for run, noisy in filter(None, by) if run != self._run}
+
+
+def note(found: Iterable[Tensor], *, noisy: bool, run: int = -1, but: Container[bytes] = ()) -> None:
+    """What is made of a run's weights, such as their average, is a run's, too; but what has these fingerprints."""
+    for numbers in map(_numbers, found):
+        if numbers is not None and (code := fingerprint(numbers)) not in but:
+            _ENDED.setdefault(len(numbers), {})[code] = run, noisy
+
+
+def _numbers(value: Tensor) -> Tensor | None:
+    """Of this process's part of a tensor, in float64; of none, one, or many that are all the same nothing is told."""
+    own = local(value.detach())
+    if own.layout is not torch.strided or own.is_meta or own.numel() < 2:
+        return None
+    wide = (view_as_real(own.resolve_conj()) if own.is_complex() else own).to("cpu", float64).flatten()
+    return None if bool((wide == wide[0]).all()) else wide

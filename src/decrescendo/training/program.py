@@ -70,10 +70,18 @@ class Program:
         same = len(before[0]) == len(now[0]) and all(map(_same, before[0], now[0]))
         return not same or before[1] != now[1]
 
+    def tensors(self) -> list[Tensor]:
+        """Those that model and loss reach."""
+        return self._reached(set())[1]
+
     def _facts(self) -> Facts:
         model = self._model
         # (A teacher's in the loss can be trained, too: those are not the model's.)
         own = {id(value) for value in model.parameters()} if isinstance(model, nn.Module) else set[int]()
+        found, tensors = self._reached(own)
+        return found, _tensor_facts(tensors, own)
+
+    def _reached(self, own: set[int]) -> tuple[list[object], list[Tensor]]:
         found: list[object] = []
         tensors: list[Tensor] = []
         seen: set[int] = set()
@@ -96,7 +104,7 @@ class Program:
                         found.append(kind)
                     else:
                         left.append(item)
-        return found, _tensor_facts(tensors, own)
+        return found, tensors
 
 
 def _is_trained(value: Tensor, own: set[int]) -> bool:

@@ -476,8 +476,7 @@ class Trainer:
             self._drawn = None
         finally:
             self._stepping.release()
-        if noisy.release.noise_multiplier:
-            self._between.released()
+        self._between.released(noisy=noisy.release.noise_multiplier > 0)
         if diagnostics.examples and diagnostics.nonfinite == diagnostics.examples:
             self._warn(
                 "no example of a batch had a finite gradient, so noise alone was released: look for NaN in the data, "

@@ -18,7 +18,7 @@ from decrescendo.accounting.budget import check_unit
 from decrescendo.base import sealed
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping.proof.memory import Memory
-from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, check_integer
+from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, check_instance, check_integer
 from decrescendo.plans import Plan, PoissonSampling, calibrate
 from decrescendo.training.data import Rows, table_of
 from decrescendo.training.examples import Examples, Repeated
@@ -59,6 +59,7 @@ class Recipe:
         machine: what they were computed on.
         unit: whom the budget protects.
         examples_per_person: of `Unit.PERSON`, as in `Budget`.
+        accountant: whose noise the trials had; `train` takes what `Pld` asks for.
     """
 
     settings: Settings
@@ -71,6 +72,7 @@ class Recipe:
     machine: Mapping[str, str] = field(default_factory=dict[str, str])
     unit: Unit = Unit.EXAMPLE
     examples_per_person: int = 1
+    accountant: str = "Pld"
 
     @property
     def budget(self) -> Budget:
@@ -83,13 +85,14 @@ class Recipe:
 
     def describe(self) -> str:
         """A few lines for people."""
-        failed = sum(trial.score is None for trial in self.trials)
+        failed, other = sum(trial.score is None for trial in self.trials), self.accountant != "Pld"
         return "\n".join(
             (
                 f"score      {self.score:.4g} on {self.on}, the best of {len(self.trials)} trials ({failed} failed)",
                 f"settings   {self.settings.describe()}",
                 f"budget     epsilon {rounded(self.epsilon, 'up', 6)} at delta {rounded(self.delta, 'up')}, "
                 f"for one {self.budget.protected}; the search cost none of it",
+                *([f"noise      of the trials by {self.accountant}; a run has what Pld asks for"] * other),
             )
         )
 
@@ -102,6 +105,8 @@ class Recipe:
         }
         if self.unit is Unit.EXAMPLE:  # as versions wrote it that knew no other
             del facts["unit"], facts["examples_per_person"]
+        if self.accountant == "Pld":
+            del facts["accountant"]
         sealed.write(path, FORMAT, VERSION, facts)
 
     @classmethod
@@ -116,6 +121,7 @@ class Recipe:
             settings = Settings.read(content.pop("settings"))
             trials = tuple(Trial(**item) for item in content.pop("trials"))
             unit = check_unit(content.get("unit", Unit.EXAMPLE))
+            check_instance("accountant", content.get("accountant", "Pld"), str)
             budget = Budget(content["epsilon"], content["delta"], unit, content.get("examples_per_person", 1))
             known: dict[str, Any] = {**content, **asdict(budget)}
             return cls(settings=settings, trials=trials, **known)
@@ -189,7 +195,7 @@ def tune(
     return Recipe(
         settings=space.settings(task, best.values), epsilon=budget.epsilon, delta=budget.delta, score=best.score or 0.0,
         on=on, space=space.describe(), trials=tuple(done), machine=machine(), unit=budget.unit,
-        examples_per_person=budget.examples_per_person,
+        examples_per_person=budget.examples_per_person, accountant="Pld" if accountant is None else accountant.name,
     )  # fmt: skip
 
 

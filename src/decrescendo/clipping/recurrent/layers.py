@@ -306,7 +306,8 @@ class _Run:
         used = [
             {role: weights[role] for role in roles if role in weights and self.tape.is_tracked(weights[role])}
             for roles in groups
-        ]
+            if torch.is_grad_enabled()
+        ] or [dict[str, Tensor]()] * len(groups)
         width = gates.shape[-1]
         if self.mode == "gru":
             taps = [_tap(gates, width, used[0]), _tap(gates, width, used[1])]

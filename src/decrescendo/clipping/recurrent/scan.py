@@ -49,7 +49,8 @@ class Weights:
 
     def versions(self) -> tuple[int, ...]:
         """How often torch has written to those that the way back reads, in their memory."""
-        return tuple(weight._version for weight in (self.hidden, self.projection) if weight is not None)
+        read = [weight for weight in (self.hidden, self.projection) if weight is not None]
+        return tuple(0 if weight.is_inference() else weight._version for weight in read)
 
 
 @dataclass(frozen=True, slots=True)

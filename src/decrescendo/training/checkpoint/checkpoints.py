@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ STATE, TENSORS = "state.json", "tensors.safetensors"
 # The newest, and one more in case the disk loses it.
 _KEPT = 2
 _PREFIX = "step-"
+_NAME = re.compile(_PREFIX + "[0-9]{9}")
 
 
 @runtime_checkable
@@ -89,7 +91,13 @@ class Checkpoints:
             check_instance(f"also[{name!r}]", thing, Stateful, "It needs state_dict and load_state_dict")
         if Path(self.folder).exists() and not Path(self.folder).is_dir():
             raise InvalidValue(f"checkpoints must be in a folder, got a file, {os.fspath(self.folder)!r}")
-        if not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir()):
+        try:
+            used = not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir())
+        except OSError as error:
+            raise FileRefused(
+                f"{self.folder} must be a folder that can be read, got {error.strerror}"
+            ) from None
+        if used:
             raise InvalidValue(
                 f"checkpoints must have a new or empty folder, got {os.fspath(self.folder)!r}. To go on with the run "
                 "in it, pass resume=True"
@@ -128,8 +136,30 @@ class Checkpoints:
 
 
 def states_in(folder: Path) -> list[Path]:
-    """What `write_state` wrote, the oldest first."""
-    return sorted(folder.glob(_PREFIX + 9 * "[0-9]")) if folder.is_dir() else []
+    """What `write_state` wrote, the oldest first.
+
+    Raises:
+        FileRefused: a folder that this user may not look into.
+    """
+    try:
+        names = os.listdir(folder) if folder.is_dir() else []
+    except OSError as error:
+        raise FileRefused(f"{folder} must be a folder that can be read, got {error.strerror}") from None
+    return sorted(folder / name for name in names if _NAME.fullmatch(name))
+
+
+def _is_written(staging: Path) -> bool:
+    """Whether another process is writing there: its number is in the name."""
+    number = staging.name.rpartition(".")[2]
+    if os.name != "posix" or not number.isdecimal() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)  # asks, and sends nothing
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int) -> None:
@@ -142,14 +172,20 @@ def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int)
     content = save_tensors(tensors)
     body |= {"tensors_sha256": hashlib.sha256(content).hexdigest()}
     for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
-        shutil.rmtree(left, ignore_errors=True)
+        if not _is_written(left):
+            shutil.rmtree(left, ignore_errors=True)
     staging.mkdir(mode=0o700)
     try:
         write_whole(staging / TENSORS, content, mode=0o600)
         write_whole(staging / STATE, sealed.seal(body), mode=0o600)
         sync_folder(staging)
         shutil.rmtree(target, ignore_errors=True)
-        staging.rename(target)
+        try:
+            staging.rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+            shutil.rmtree(staging)  # another process, held to the same releases, wrote this state meanwhile
         sync_folder(folder)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)

@@ -302,7 +302,13 @@ def _check_claim(run: Run) -> None:
 def check_free(folder: Path) -> None:
     """``folder`` can be written as a new one, or an error; asked before a training too, so that none is
     lost."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    try:
+        used = folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))
+    except OSError as error:
+        raise InvalidValue(
+            f"folder must be one that can be read, got folder={str(folder)!r} ({error.strerror})"
+        ) from None
+    if used:
         raise InvalidValue(
             f"folder must be new or empty, got folder={str(folder)!r}. A run is never overwritten"
         )

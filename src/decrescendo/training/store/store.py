@@ -19,7 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, final
 
-from decrescendo.accounting.budget import Budget, check_budget, check_unit
+from decrescendo.accounting.budget import Budget, check_budget, check_unit, rounded
 from decrescendo.accounting.filters import Filter
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.whole_file import identity
@@ -195,9 +195,11 @@ class Store:
             reserved = _reserved(entries)
             if not self.composition.fits([*reserved, Reserved(cost, planned(agreed))]):
                 before = self.composition.describe(reserved)
+                # (Of an estimate, what is certified of it.)
+                asked = max(Fraction(agreed.budget.epsilon), cost[0] if len(cost) == 2 else Fraction(0))
                 raise ImpossibleBudget(
                     f"all runs together must stay within ({self.budget.epsilon:g}, {self.budget.delta:g}), got one "
-                    f"more of ({agreed.budget.epsilon:g}, {agreed.budget.delta:g}) with {before}. "
+                    f"more of ({rounded(float(asked), 'up', 6)}, {agreed.budget.delta:g}) with {before}. "
                     "Plan it for what is left"
                 )
             row = (
