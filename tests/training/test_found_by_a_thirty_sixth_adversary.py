@@ -126,6 +126,25 @@ class TestWhatARunTrainedIsKnown:
 
 
 class TestWhatNoRunTrained:
+    def test_a_run_that_goes_on_is_no_other(self, tmp_path: Path) -> None:
+        model = build()
+        settings: dict[str, Any] = {
+            "seed": 0,
+            "checkpoints": dc.Checkpoints(tmp_path / "kept", every=1, resume=True),
+        }
+
+        def stop(progress: Any) -> None:
+            if progress.step == 1:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            dc.train(model, cross_entropy, (X, Y), PLAN, torch.optim.SGD(model.parameters(), lr=0.1), callback=stop,
+                     **settings)  # fmt: skip
+        run = dc.train(
+            model, cross_entropy, (X, Y), PLAN, torch.optim.SGD(model.parameters(), lr=0.1), **settings
+        )
+        assert (run.provenance.resumed, run.assumptions) == ((1,), ())
+
     def test_is_not_taken_for_it(self) -> None:
         """New parameters in an old module were so in ten of twenty, by the address of those before."""
         model: Any = build()

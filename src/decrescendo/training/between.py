@@ -133,10 +133,11 @@ class BetweenSteps:
                 # Schedulers are made, and moved on, after a resumption.
                 self._settings = settings_of(self._optimizer)
                 self.look()
-            remembered = tensors_of(inner(self._optimizer))
-            held = [*self._model.parameters(), *self._model.buffers(), *self._program.tensors()]
-            before = self._moved.before([*held, *remembered])
-            self.supposed |= {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in before}
+            else:
+                remembered = tensors_of(inner(self._optimizer))
+                held = [*self._model.parameters(), *self._model.buffers(), *self._program.tensors()]
+                before = self._moved.before([*held, *remembered])
+                self.supposed |= {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in before}
             self._begun = True
             self._note()
             self._program.note()

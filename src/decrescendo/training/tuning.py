@@ -50,15 +50,13 @@ class Recipe:
 
     Args:
         settings: of the run, seed 0.
-        epsilon: budget of one run; the search spent none of it.
-        delta: likewise.
+        epsilon, delta: budget of one run; the search spent none of it.
         score: the winner's mean on the public data.
         on: those data, as they were named.
         space: what moved and what was fixed.
         trials: all of them.
         machine: what they were computed on.
-        unit: whom the budget protects.
-        examples_per_person: of `Unit.PERSON`, as in `Budget`.
+        unit, examples_per_person: whom the budget protects, as in `Budget`.
         accountant: whose noise the trials had; `train` takes what `Pld` asks for.
     """
 

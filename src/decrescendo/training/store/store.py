@@ -196,10 +196,10 @@ class Store:
             if not self.composition.fits([*reserved, Reserved(cost, planned(agreed))]):
                 before = self.composition.describe(reserved)
                 # (Of an estimate, what is certified of it.)
-                asked = max(Fraction(agreed.budget.epsilon), cost[0] if len(cost) == 2 else Fraction(0))
+                asked = max(agreed.budget.epsilon, float(cost[0]) if len(cost) == 2 else 0.0)
                 raise ImpossibleBudget(
                     f"all runs together must stay within ({self.budget.epsilon:g}, {self.budget.delta:g}), got one "
-                    f"more of ({rounded(float(asked), 'up', 6)}, {agreed.budget.delta:g}) with {before}. "
+                    f"more of ({rounded(asked, 'up', 6)}, {agreed.budget.delta:g}) with {before}. "
                     "Plan it for what is left"
                 )
             row = (
