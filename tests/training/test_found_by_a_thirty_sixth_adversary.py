@@ -134,7 +134,7 @@ class TestWhatNoRunTrained:
         }
 
         def stop(progress: Any) -> None:
-            if progress.step == 1:
+            if progress.step == 2:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
