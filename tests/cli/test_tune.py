@@ -157,7 +157,7 @@ def test_a_private_search_is_counted_in_the_ledger_of_the_data(invoke: Invoke, t
         0.001,
     )
     assert made.exit_code == 0, made.output
-    options = ["--trials", "geometric:1", "--fix", "steps=2", "--fix", "batch=100", "--store", "ledger.db"]
+    options = ["--trials", "geometric:1", "--fix", "steps=2", "--fix", "batch=1438", "--store", "ledger.db"]
     result = invoke(*PRIVATE, *options)
     assert result.exit_code == 0, result.output
     facts = json.loads((tmp_path / "found.json").read_text())

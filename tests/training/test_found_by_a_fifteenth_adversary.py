@@ -22,13 +22,13 @@ from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.integrations.loggers import Log
 from decrescendo.training import Trainer
 from decrescendo.training.between import (
-    BEGAN_TRAINED,
     PROGRAM,
     READ_AND_ENDED,
     READ_AND_SET,
     REMEMBERED,
     WRITTEN,
 )
+from decrescendo.training.moved import BEGAN_TRAINED
 from decrescendo.training.progress import Progress
 from decrescendo.training.steering import Adaptive, Settings
 

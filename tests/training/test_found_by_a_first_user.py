@@ -11,7 +11,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.training import Checkpoints, Run, Task, Trainer, train
-from decrescendo.training.between import BEGAN_TRAINED
+from decrescendo.training.moved import BEGAN_TRAINED
 
 from .conftest import ROWS, loss, make_model, make_plan, sgd
 

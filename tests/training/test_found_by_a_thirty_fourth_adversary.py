@@ -18,8 +18,8 @@ from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue
 from decrescendo.federated import Clients
 from decrescendo.federated.clients import Records
 from decrescendo.training import Between, Space, Task, cross_entropy
-from decrescendo.training.between import BEGAN_TRAINED, ENDED_EARLY
-from decrescendo.training.moved import Moved
+from decrescendo.training.between import ENDED_EARLY
+from decrescendo.training.moved import BEGAN_TRAINED, Moved
 from decrescendo.training.private_tuning import PrivateSearch, Winner, save_winner, search_privately
 
 X, Y = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2

@@ -4,6 +4,8 @@ import copy
 import gc
 import io
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ from torch import Tensor, nn
 
 import decrescendo as dc
 from decrescendo.accounting import GdpClt, Trials
+from decrescendo.accounting.budget import Unit
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue
+from decrescendo.federated import Clients, Placement, simulate
 from decrescendo.plans.plan import Plan
-from decrescendo.training import Among, Space, Task, cross_entropy, fit
-from decrescendo.training.between import BEGAN_TRAINED, BEGAN_WITHOUT_NOISE
-from decrescendo.training.checkpoint.checkpoints import write_state
+from decrescendo.training import Among, Space, Task, cross_entropy, fit, moved
+from decrescendo.training.checkpoint.checkpoints import read_state, states_in
+from decrescendo.training.moved import BEGAN_TRAINED, BEGAN_WITHOUT_NOISE
 from decrescendo.training.private_tuning import PrivateSearch, search_privately
 from decrescendo.training.tuning import Recipe, tune
 
@@ -123,6 +127,62 @@ class TestWhatARunTrainedIsKnown:
         model = build()
         trained(model, Plan.without_privacy(SAMPLING, steps=2))
         assert trained(model).assumptions == (BEGAN_WITHOUT_NOISE,)
+        assert trained(model).assumptions == (BEGAN_WITHOUT_NOISE,)  # a run in between does not mend it
+
+
+class TestOverACrash:
+    """What a life of a run knew of what it began from, the next must say."""
+
+    def test_before_the_second_checkpoint(self, tmp_path: Path) -> None:
+        model = build()
+        trained(model, Plan.without_privacy(SAMPLING, steps=2))
+        kept = dc.Checkpoints(tmp_path, every=100, resume=True)
+
+        def stop(progress: Any) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            resumed(model, kept, callback=stop)
+        forget()
+        assert BEGAN_WITHOUT_NOISE in resumed(build(), kept).assumptions
+
+    def test_a_teacher_that_is_trained_between_two_lives(self, tmp_path: Path) -> None:
+        teacher, kept = build(1), dc.Checkpoints(tmp_path, every=1, resume=True)
+
+        def distilled(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return (model(batch[0]) - teacher(batch[0]).detach()).square().sum(1)
+
+        model = build()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = dc.Trainer(model, distilled, PLAN, optimizer, seed=0, checkpoints=kept)
+        for batch in trainer.batches((X, Y)):  # the second is drawn, and not released
+            if trainer.ledger.steps:
+                break
+            trainer.step(batch)
+        trained(teacher, Plan.without_privacy(SAMPLING, steps=2))
+        assert BEGAN_WITHOUT_NOISE in resumed(build(), kept, loss=distilled).assumptions
+
+    def test_a_run_that_was_at_its_end(self, tmp_path: Path) -> None:
+        """The usual second start of a script with two phases."""
+        kept = dc.Checkpoints(tmp_path, every=1, resume=True)
+        resumed(build(), kept, plan=Plan.without_privacy(SAMPLING, steps=2))
+        forget()
+        model = build()
+        resumed(model, kept, plan=Plan.without_privacy(SAMPLING, steps=2))
+        assert trained(model).assumptions == (BEGAN_WITHOUT_NOISE,)
+
+
+def resumed(
+    model: nn.Module, kept: dc.Checkpoints, *, plan: Plan = PLAN, loss: Any = cross_entropy, **more: Any
+) -> dc.Run:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return dc.train(model, loss, (X, Y), plan, optimizer, seed=0, checkpoints=kept, **more)
+
+
+def forget() -> None:
+    """As another process would be."""
+    moved._IN.clear()
+    moved._ENDED.clear()
 
 
 class TestWhatNoRunTrained:
@@ -170,38 +230,58 @@ class TestWhatNoRunTrained:
         trained(partly(), plan, loss)
         assert trained(partly(), loss=loss).assumptions == ()
 
+    def test_a_frozen_base_that_they_share_is_nobodys(self) -> None:
+        """With averages of the weights trials of a private search were told apart by it, after they were paid for."""
+
+        def on_a_base(seed: int) -> nn.Module:
+            torch.manual_seed(0)
+            base = nn.Linear(3, 3).requires_grad_(requires_grad=False)
+            torch.manual_seed(seed)
+            return nn.Sequential(base, nn.Linear(3, 2))
+
+        settings: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "averaging": 0.9}
+        for seed in (1, 2):
+            run, _ = fit(on_a_base(seed), cross_entropy, (X, Y), PLAN, seed=0, **settings)
+            assert run.proven
+
+    def test_a_simulation_that_goes_on_is_no_other(self, tmp_path: Path) -> None:
+        model, clients = build(), Clients.equal((X, Y), records=2)
+        sampling, budget = dc.PoissonSampling(30, 30), dc.Budget(4.0, 1e-3, Unit.CLIENT)
+        plan = dc.calibrate(budget, sampling, steps=2, privacy=ONE, clip=ONE)
+
+        def killed(progress: Any) -> None:
+            raise KeyboardInterrupt
+
+        def begin(**more: Any) -> Any:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            kept: dict[str, Any] = {"placement": Placement.CENTRAL, "journal": tmp_path / "j"}
+            return simulate(model, cross_entropy, clients, plan, optimizer, seed=0, **kept, **more)
+
+        with pytest.raises(KeyboardInterrupt):
+            begin(callback=killed)
+        assert BEGAN_TRAINED not in begin().assumptions
+
     def test_fresh_models_of_one_seed_are_proven_each(self) -> None:
         for _ in range(3):
             assert trained(build()).proven
 
 
 class TestTwoProcessesInOneFolder:
-    def test_what_another_is_writing_is_left_to_it(self, tmp_path: Path) -> None:
-        """It was taken for what a killed one left, and removed; the other ended in a FileNotFoundError."""
-        living, gone = tmp_path / f".step-000000001.{os.getppid()}", tmp_path / ".step-000000001.999999999"
-        for staging in (living, gone):
-            staging.mkdir()
-        checkpoints = dc.Checkpoints(tmp_path, resume=True)
-        model = build()
-        dc.train(model, cross_entropy, (X, Y), PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=0,
-                 checkpoints=checkpoints)  # fmt: skip
-        assert living.exists()
-        assert not gone.exists()
-
-    def test_both_write_one_step(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The other puts its state there in between."""
-        rename = Path.rename
-
-        def late(self: Path, target: Path) -> Path:
-            if not target.exists():
-                target.mkdir()
-                (target / "state.json").write_text("the other's")
-            return rename(self, target)
-
-        monkeypatch.setattr(Path, "rename", late)
-        write_state(tmp_path, 1, {"x": torch.ones(2)}, kept=2)
-        assert [path.name for path in tmp_path.iterdir()] == ["step-000000001"]
-        assert (tmp_path / "step-000000001" / "state.json").read_text() == "the other's"
+    def test_write_one_after_the_other(self, tmp_path: Path) -> None:
+        """One took for what a killed one had left what the other was writing, which ended in a FileNotFoundError."""
+        code = """
+import sys
+from pathlib import Path
+import torch
+from decrescendo.training.checkpoint.checkpoints import write_state
+for step in range(150):
+    write_state(Path(sys.argv[1]), step % 3, {"x": torch.ones(9)}, kept=2)
+"""
+        lives = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(3)]
+        assert [life.wait(timeout=100) for life in lives] == [0, 0, 0]
+        assert len(states_in(tmp_path)) == 2
+        assert all(read_state(path).state["x"].sum() == 9 for path in states_in(tmp_path))
+        assert not list(tmp_path.glob(".*"))
 
     def test_a_folder_that_may_not_be_looked_into_is_refused(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -219,6 +299,9 @@ class TestTwoProcessesInOneFolder:
             dc.Checkpoints(tmp_path)
         with pytest.raises(InvalidValue, match="can be read, got folder"):
             run.save(tmp_path)
+        monkeypatch.setattr(Path, "exists", denied)
+        with pytest.raises(FileRefused, match="can be read, got Permission denied"):
+            dc.Checkpoints(tmp_path / "in" / "it")
 
 
 class TestRecurrentLayers:
@@ -280,5 +363,5 @@ class TestOfEstimates:
             recipe = tune(own, other, dc.Budget(2.0, 1e-3), space, trials=1, accountant=accountant)
             recipe.save(tmp_path / "r.json")
             again = Recipe.load(tmp_path / "r.json")
-            assert ("by GdpClt; a run has what Pld asks for" in again.describe()) is said
+            assert ("by GdpClt; a run's is by its own" in again.describe()) is said
             assert again == recipe

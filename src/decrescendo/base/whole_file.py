@@ -2,9 +2,16 @@
 
 import os
 import secrets
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from decrescendo.errors import FileRefused
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 
 def write_whole(path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
@@ -66,6 +73,23 @@ def sync_folder(folder: Path) -> None:
         return
     try:
         os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def alone_in(folder: Path) -> Generator[None]:
+    """Inside, no other process or thread is that asks for it. It leaves no file. (Not every system locks folders.)"""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield
+        return
+    try:
+        if fcntl is not None:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(handle)
 

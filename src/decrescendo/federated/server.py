@@ -40,6 +40,7 @@ from decrescendo.training.between import ENDED_EARLY, BetweenSteps
 from decrescendo.training.bits import digest
 from decrescendo.training.checkpoint.streams import stream_at, stream_state
 from decrescendo.training.checkpoint.tree import pack
+from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.run import certify, check_published, cpu_weights
 from decrescendo.training.statement import SECURE, SEEDED
 from decrescendo.training.store import Account, Store, new_id
@@ -225,7 +226,7 @@ class Server:
             # What else is published than what noise moves, and by whom that is moved.
             self._frozen, self._between = FrozenStateGuard(model), BetweenSteps(model, optimizer)
             if self.spent:
-                self._between.resumed()
+                self._between.resumed(noisy=plan.private and BEGAN_WITHOUT_NOISE not in self._supposed)
             if store is not None and self._account is None:
                 self._write(None)
                 self._account, _ = registered(store, plan, self._id, 0, name)
@@ -525,6 +526,7 @@ class Server:
             ]
             against = server_guarantee(self.plan, seen)
         local = self.placement is Placement.LOCAL
+        self._between.left()
         return Outcome(
             plan=self.plan,
             placement=self.placement,

@@ -128,6 +128,8 @@ def simulate(
         model, plan, optimizer, seed=seed, placement=placement, name=name, journal=journal, store=store
     )
     between = BetweenSteps(model, optimizer, loss=loss)
+    if server.spent:
+        between.resumed(noisy=plan.private)
     between.draw_from(Held(clients.held))
     between.begin()
     spent, start = EpsilonCurve(plan.ledger, plan.budget.delta), time.monotonic()

@@ -51,15 +51,6 @@ READ_AND_ENDED = (
     "of these"
 )
 
-
-BEGAN_TRAINED = (
-    "what it began from (weights, buffers, what the loss reaches), of which some is what an earlier run of this "
-    "process trained, or lies where that did, is paid for there: on the same data both ledgers add up"
-)
-BEGAN_WITHOUT_NOISE = (
-    "what it began from (weights, buffers, what the loss reaches), of which some is what an earlier run of this "
-    "process trained without noise, or lies where that did, comes from public data alone"
-)
 ENDED_EARLY = (
     "the run ended before its plan did, by code that took that from released and public values alone"
 )
@@ -109,15 +100,14 @@ class BetweenSteps:
         self._model, self._optimizer, self._settle = model, optimizer, settle
         self._program = Program(model, loss)
         self.supposed: set[str] = set()
-        self._read = self._begun = False
+        self._read = self._begun = self._restored = False
         self._moved = Moved()
         # As the step before left them.
         self._weights: bytes | None = None
         self._remembered: object = None
         self._settings: Settings = []
         self._schedulers = Schedulers(optimizer)
-        # Of the batch drawn: its tensors as they were handed out, by id.
-        self._handed: dict[int, tuple[Tensor, bytes]] = {}
+        self._handed: dict[int, tuple[Tensor, bytes]] = {}  # tensors of the batch drawn, as they were, by id
         # What batches are drawn from, and how it was.
         self._data = Held(None)
         self._rows, self._writes = self._data.look(), list[int]()
@@ -133,21 +123,33 @@ class BetweenSteps:
                 # Schedulers are made, and moved on, after a resumption.
                 self._settings = settings_of(self._optimizer)
                 self.look()
-            else:
-                remembered = tensors_of(inner(self._optimizer))
-                held = [*self._model.parameters(), *self._model.buffers(), *self._program.tensors()]
-                before = self._moved.before([*held, *remembered])
-                self.supposed |= {BEGAN_TRAINED if noisy else BEGAN_WITHOUT_NOISE for noisy in before}
+            self.look_back()
             self._begun = True
             self._note()
             self._program.note()
+
+    def look_back(self) -> None:
+        """Whether some of what is there now is another run's: of a run that goes on, what was not restored."""
+        held = [*self._model.parameters(), *self._model.buffers(), *self._program.tensors()]
+        if self._restored:
+            restored = set(map(id, self._model.state_dict(keep_vars=True).values()))
+            held = [value for value in held if id(value) not in restored]
+        else:
+            held += tensors_of(inner(self._optimizer))
+        self.supposed |= self._moved.before({id(value): value for value in held}.values())
+
+    def left(self) -> None:
+        """The run is at its end, or read as it is now."""
+        self._moved.left([*trainable(self._model).values(), *tensors_of(inner(self._optimizer))])
 
     def released(self, *, noisy: bool) -> None:
         """A release, with noise or without, moves the weights."""
         self._moved.mark(trainable(self._model).values(), noisy=noisy)
 
-    def resumed(self) -> None:
+    def resumed(self, *, noisy: bool) -> None:
         """Weights, and what the optimiser remembers, are those of a life before, which saw private data."""
+        self._restored = True
+        self._moved.resume(trainable(self._model).values(), noisy=noisy)
         self._weights, self._remembered = self._now(), remembered_by(self._optimizer)
 
     def draw_from(self, data: Held) -> None:
@@ -260,7 +262,6 @@ class BetweenSteps:
 
     def ended(self, *, early: bool, drawn: bool) -> tuple[str, ...]:
         """What is supposed of a run that ends here: before its plan, or on a batch that was drawn."""
-        self._moved.left([*trainable(self._model).values(), *tensors_of(inner(self._optimizer))])
         by = [READ_AND_ENDED if self._read else ENDED_EARLY] if early else []
         return (*by, *([ENDED_ON_A_BATCH] if drawn else []))
 

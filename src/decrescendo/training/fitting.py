@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping import Batch, EngineSettings, Loss
+from decrescendo.clipping.clipped import trainable
 from decrescendo.errors import InvalidValue, check_real
 from decrescendo.optim import AdamBC, MomentumBC, averaged
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints, Stateful
 from decrescendo.training.examples import Collate
 from decrescendo.training.loop import train
-from decrescendo.training.moved import note
+from decrescendo.training.moved import BEGAN_WITHOUT_NOISE, codes, note
 from decrescendo.training.progress import Callback, Progress
 from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.steering import QuantileClip
@@ -179,6 +180,7 @@ def fit(
     chosen = make_optimizer(model, optimizer, learning_rate, momentum)
     scheduler = decay_scheduler(chosen, lr_decay, plan.steps)
     average = averaged(model, decay=averaging) if averaging else None
+    first = codes(trainable(model).values()) if averaging else ()
     also: dict[str, Stateful] = {"scheduler": scheduler}
     if average is not None:
         also["average"] = average
@@ -196,5 +198,6 @@ def fit(
     )  # fmt: skip
     if average is None:
         return run, model
-    note(average.module.parameters(), noisy=bool((run.ledger.noise_multiplier > 0).all()))
+    noisy = bool((run.ledger.noise_multiplier > 0).all()) and BEGAN_WITHOUT_NOISE not in run.assumptions
+    note(trainable(average.module).values(), noisy=noisy, but=first)
     return run, average.module

@@ -48,6 +48,7 @@ from decrescendo.training.examples import Collate, Examples
 from decrescendo.training.frozen_state import FrozenStateGuard
 from decrescendo.training.held import Held, kept_by, memory_of
 from decrescendo.training.keeping import Keeper, Life
+from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
 from decrescendo.training.run import History, Run, check_published, cpu_weights
@@ -254,7 +255,10 @@ class Trainer:
         if self._keeper is not None:
             self._keeper.resume(model, optimizer, self._source.tracker)
             if self._life.taken:
-                self._between.resumed()
+                noisy = all(release.noise_multiplier for release in self._life.releases)
+                self._between.resumed(noisy=noisy and BEGAN_WITHOUT_NOISE not in self._life.supposed)
+            # The first checkpoint has what is found now; the next may be of a life that does not know of it.
+            self._between.look_back()
         self._moved_by = _described(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
@@ -582,6 +586,7 @@ class Trainer:
             self._between.look_at_rows()
             early = self._life.taken < self._source.steps and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._drawn is not None)
+            self._between.left()
             assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
             weights = cpu_weights(self._model)
         if self._account is not None:

@@ -57,7 +57,7 @@ class Recipe:
         trials: all of them.
         machine: what they were computed on.
         unit, examples_per_person: whom the budget protects, as in `Budget`.
-        accountant: whose noise the trials had; `train` takes what `Pld` asks for.
+        accountant: whose noise the trials had; `train` takes what its own asks for, `Pld` by default.
     """
 
     settings: Settings
@@ -83,16 +83,16 @@ class Recipe:
 
     def describe(self) -> str:
         """A few lines for people."""
-        failed, other = sum(trial.score is None for trial in self.trials), self.accountant != "Pld"
-        return "\n".join(
-            (
-                f"score      {self.score:.4g} on {self.on}, the best of {len(self.trials)} trials ({failed} failed)",
-                f"settings   {self.settings.describe()}",
-                f"budget     epsilon {rounded(self.epsilon, 'up', 6)} at delta {rounded(self.delta, 'up')}, "
-                f"for one {self.budget.protected}; the search cost none of it",
-                *([f"noise      of the trials by {self.accountant}; a run has what Pld asks for"] * other),
-            )
-        )
+        failed = sum(trial.score is None for trial in self.trials)
+        lines = [
+            f"score      {self.score:.4g} on {self.on}, the best of {len(self.trials)} trials ({failed} failed)",
+            f"settings   {self.settings.describe()}",
+            f"budget     epsilon {rounded(self.epsilon, 'up', 6)} at delta {rounded(self.delta, 'up')}, "
+            f"for one {self.budget.protected}; the search cost none of it",
+        ]
+        if self.accountant != "Pld":
+            lines.append(f"noise      of the trials by {self.accountant}; a run's is by its own, or by Pld")
+        return "\n".join(lines)
 
     def save(self, path: Path) -> None:
         """Write it as JSON, all or nothing."""

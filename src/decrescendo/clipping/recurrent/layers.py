@@ -303,11 +303,15 @@ class _Run:
         groups: list[tuple[str, ...]] = [("weight", "bias"), ("back weight", "back bias"), ("projection",)]
         if self.mode != "gru":
             groups = [("weight", "bias", "back bias"), ("back weight",), ("projection",)]
+        on = torch.is_grad_enabled()
         used = [
-            {role: weights[role] for role in roles if role in weights and self.tape.is_tracked(weights[role])}
+            {
+                role: weights[role]
+                for role in roles
+                if on and role in weights and self.tape.is_tracked(weights[role])
+            }
             for roles in groups
-            if torch.is_grad_enabled()
-        ] or [dict[str, Tensor]()] * len(groups)
+        ]
         width = gates.shape[-1]
         if self.mode == "gru":
             taps = [_tap(gates, width, used[0]), _tap(gates, width, used[1])]

@@ -15,7 +15,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from decrescendo.base import sealed
-from decrescendo.base.whole_file import read_whole, sync_folder, write_whole
+from decrescendo.base.whole_file import alone_in, read_whole, sync_folder, write_whole
 from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_path
 from decrescendo.training.checkpoint.tree import pack, unpack
 
@@ -89,14 +89,14 @@ class Checkpoints:
         )
         for name, thing in self.also.items():
             check_instance(f"also[{name!r}]", thing, Stateful, "It needs state_dict and load_state_dict")
-        if Path(self.folder).exists() and not Path(self.folder).is_dir():
-            raise InvalidValue(f"checkpoints must be in a folder, got a file, {os.fspath(self.folder)!r}")
+        folder = Path(self.folder)
         try:
-            used = not self.resume and Path(self.folder).exists() and any(Path(self.folder).iterdir())
+            is_file = folder.exists() and not folder.is_dir()
+            used = not is_file and not self.resume and folder.exists() and any(folder.iterdir())
         except OSError as error:
-            raise FileRefused(
-                f"{self.folder} must be a folder that can be read, got {error.strerror}"
-            ) from None
+            raise FileRefused(f"{folder} must be a folder that can be read, got {error.strerror}") from None
+        if is_file:
+            raise InvalidValue(f"checkpoints must be in a folder, got a file, {os.fspath(self.folder)!r}")
         if used:
             raise InvalidValue(
                 f"checkpoints must have a new or empty folder, got {os.fspath(self.folder)!r}. To go on with the run "
@@ -148,20 +148,6 @@ def states_in(folder: Path) -> list[Path]:
     return sorted(folder / name for name in names if _NAME.fullmatch(name))
 
 
-def _is_written(staging: Path) -> bool:
-    """Whether another process is writing there: its number is in the name."""
-    number = staging.name.rpartition(".")[2]
-    if os.name != "posix" or not number.isdecimal() or int(number) == os.getpid():
-        return False
-    try:
-        os.kill(int(number), 0)  # asks, and sends nothing
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int) -> None:
     """Write a state that is whole or absent, on the disk when this returns; all but the newest ``kept`` are removed."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -171,27 +157,22 @@ def write_state(folder: Path, step: int, state: Mapping[str, Any], *, kept: int)
     body = {"format": FORMAT, "version": VERSION, "step": step, "state": pack(state, tensors)}
     content = save_tensors(tensors)
     body |= {"tensors_sha256": hashlib.sha256(content).hexdigest()}
-    for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
-        if not _is_written(left):
+    with alone_in(folder):
+        for left in folder.glob(f".{_PREFIX}*"):  # by a life that was killed while it wrote
             shutil.rmtree(left, ignore_errors=True)
-    staging.mkdir(mode=0o700)
-    try:
-        write_whole(staging / TENSORS, content, mode=0o600)
-        write_whole(staging / STATE, sealed.seal(body), mode=0o600)
-        sync_folder(staging)
-        shutil.rmtree(target, ignore_errors=True)
+        staging.mkdir(mode=0o700)
         try:
+            write_whole(staging / TENSORS, content, mode=0o600)
+            write_whole(staging / STATE, sealed.seal(body), mode=0o600)
+            sync_folder(staging)
+            shutil.rmtree(target, ignore_errors=True)
             staging.rename(target)
-        except OSError:
-            if not target.is_dir():
-                raise
-            shutil.rmtree(staging)  # another process, held to the same releases, wrote this state meanwhile
-        sync_folder(folder)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    for old in states_in(folder)[:-kept]:
-        shutil.rmtree(old, ignore_errors=True)
+            sync_folder(folder)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+        for old in states_in(folder)[:-kept]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def read_state(path: Path) -> Checkpoint:
