@@ -274,7 +274,7 @@ import sys
 from pathlib import Path
 import torch
 from decrescendo.training.checkpoint.checkpoints import write_state
-for step in range(150):
+for step in range(60):
     write_state(Path(sys.argv[1]), step % 3, {"x": torch.ones(9)}, kept=2)
 """
         lives = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(3)]
