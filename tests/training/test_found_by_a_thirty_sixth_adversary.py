@@ -122,6 +122,14 @@ class TestWhatARunTrainedIsKnown:
         again.load_state_dict(adam.state_dict())
         assert BEGAN_TRAINED in trained(other, optimizer=again).assumptions
 
+    def test_of_a_run_that_nobody_called_to_its_end(self) -> None:
+        model = build()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trainer = dc.Trainer(model, cross_entropy, PLAN, optimizer, seed=0)
+        for batch in trainer.batches((X, Y)):
+            trainer.step(batch)
+        assert BEGAN_TRAINED in trained(copy.deepcopy(model)).assumptions
+
     def test_without_noise_it_is_another_sentence(self) -> None:
         """Eighty of eighty such runs told by their weights whether a row was among the data, at a stated 2."""
         model = build()

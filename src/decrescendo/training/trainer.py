@@ -441,6 +441,8 @@ class Trainer:
             self._between.leave()
         apply(noisy, self._model, self._optimizer)
         self._between.stepped()
+        if self._life.taken == self._source.steps:  # nobody has to call finish
+            self._between.left()
         return StepResult(self._life.taken, noisy.release, diagnostics, self._between.read)
 
     def fill_gradients(self, batch: Batch | None) -> StepResult:
