@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-c
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz gpu clean
+.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz gpu release clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -90,5 +90,18 @@ fuzz: $(STAMP)  ## fuzz everything that reads, with atheris (about twenty minute
 gpu: $(STAMP)  ## everything that needs a CUDA device, within 25 minutes (without one it says so); writes results/gpu
 	$(BIN)/python benchmarks/gpu.py
 
+RELEASE := .release/bin/python
+PLATFORMS := linux-x86_64 linux-aarch64 macos-arm64 windows-x86_64
+
+# The wheels are built from the unpacked sdist: what is not in it is in no wheel.
+release:  ## an sdist and a wheel a platform, with the compiled kernels inside, into dist/; inspected, and tried here (ten minutes)
+	rm -rf dist .release && $(PYTHON) -m venv .release
+	$(RELEASE) -m pip install --quiet --disable-pip-version-check build==1.6.1 hatchling==1.27.0 ziglang==0.15.2
+	$(RELEASE) -m build --no-isolation --sdist
+	mkdir .release/source && tar -xzf dist/*.tar.gz -C .release/source --strip-components 1
+	for platform in $(PLATFORMS); do \
+	  DECRESCENDO_TARGET=$$platform $(RELEASE) -m build --no-isolation --wheel --outdir dist .release/source || exit 1; done
+	$(PYTHON) tests/support/release.py dist
+
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .lock .audit site docs/reference/api docs/reference/command-line.md .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .lock .audit .release dist site docs/reference/api docs/reference/command-line.md .pytest_cache .ruff_cache .hypothesis

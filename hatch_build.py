@@ -1,6 +1,7 @@
 """Compiles what is faster compiled, if there is a compiler; without one the package is the same, and slower in places.
 
-``DECRESCENDO_COMPILED=0`` leaves it out: for a wheel that every machine can install.
+``DECRESCENDO_COMPILED=0`` leaves it out: for a wheel that every machine can install. ``DECRESCENDO_TARGET`` names the
+platform of a wheel that is cross-compiled with zig (`make release`).
 """
 
 import hashlib
@@ -25,6 +26,13 @@ SOURCES = (
     RULES / "segments.c",
 )
 FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-shared", "-ffp-contract=fast", "-Wno-psabi"]
+# Platforms of released wheels: zig's name of each, and the tag of the wheel.
+TARGETS = {
+    "linux-x86_64": ("x86_64-linux-gnu.2.17", "manylinux_2_17_x86_64.manylinux2014_x86_64"),
+    "linux-aarch64": ("aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64.manylinux2014_aarch64"),
+    "macos-arm64": ("aarch64-macos.11.0", "macosx_11_0_arm64"),
+    "windows-x86_64": ("x86_64-windows-gnu", "win_amd64"),
+}
 
 
 class Compile(BuildHookInterface[Any]):
@@ -33,6 +41,9 @@ class Compile(BuildHookInterface[Any]):
     PLUGIN_NAME = "custom"
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 (hatch's)
+        target = os.environ.get("DECRESCENDO_TARGET")
+        if target is not None and target not in TARGETS:
+            raise SystemExit(f"DECRESCENDO_TARGET must be one of {', '.join(TARGETS)}, got {target}")
         made: list[str] = []
         for source in SOURCES:
             library = library_of(source)
@@ -42,13 +53,16 @@ class Compile(BuildHookInterface[Any]):
                 done = str(error)
             if done is None:
                 made.append(library.as_posix())
+            elif target is not None:
+                raise SystemExit(f"{source.name} could not be compiled for {target}: {done}")
             else:
                 self.app.display_warning(f"what {source.name} does takes the form without C: {done}")
         if not made:
             return
         build_data["artifacts"] += made
         build_data["pure_python"] = False
-        build_data["tag"] = "py3-none-" + sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        here = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"] = "py3-none-" + (here if target is None else TARGETS[target][1])
 
 
 def library_of(source: Path) -> Path:
@@ -59,15 +73,20 @@ def library_of(source: Path) -> Path:
 def compile_to(source: Path, library: Path) -> str | None:
     """Compile, and put the library in its place at once; ``None``, or why there is none now."""
     library.unlink(missing_ok=True)
-    if os.environ.get("DECRESCENDO_COMPILED") == "0" or not sys.platform.startswith(("linux", "darwin")):
+    target = os.environ.get("DECRESCENDO_TARGET")
+    if target is not None:
+        compiler = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[target][0], "-g0"]
+    elif os.environ.get("DECRESCENDO_COMPILED") == "0" or not sys.platform.startswith(("linux", "darwin")):
         return "not asked for, or not on this system"
-    compiler = (
-        shlex.split(os.environ.get("CC", ""))
-        or [path for path in map(shutil.which, ("cc", "gcc", "clang")) if path][:1]
-    )
+    else:
+        compiler = (
+            shlex.split(os.environ.get("CC", ""))
+            or [path for path in map(shutil.which, ("cc", "gcc", "clang")) if path][:1]
+        )
     if not compiler:
         return "no C compiler found"
-    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+    headers = {*source.parent.glob("*.h"), *source.parents[2].glob("base/rng/*.h")}
+    texts = [path.read_bytes() for path in (source, *sorted(headers, key=lambda path: path.name))]
     digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]  # as base/native.py makes it
     name = f"-D{source.stem.upper()}=decrescendo_{source.stem}_{digest}"
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:

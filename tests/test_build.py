@@ -4,11 +4,13 @@ import importlib.util
 import os
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Generic, TypeVar
 
 import pytest
+import release
 
 from decrescendo.base.native import kernel
 
@@ -101,3 +103,53 @@ def test_what_was_built_can_be_left_aside(monkeypatch: pytest.MonkeyPatch) -> No
         assert None not in map(kernel, sources)
     monkeypatch.setenv("DECRESCENDO_COMPILED", "0")
     assert list(map(kernel, sources)) == [None] * 4
+
+
+def a_wheel(folder: Path, tag: str, library: bytes) -> Path:
+    """A wheel as hatch packs it, whose kernels are all ``library`` and the name that each must export."""
+    path = folder / f"decrescendo-0.1.0-py3-none-{tag}.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        tags = "".join(f"Tag: py3-none-{one}\n" for one in tag.split("."))
+        wheel.writestr("decrescendo-0.1.0.dist-info/WHEEL", f"Wheel-Version: 1.0\n{tags}")
+        for source in (ROOT / "src").rglob("*.[ch]"):
+            wheel.write(source, source.relative_to(ROOT / "src").as_posix())
+        for source in release.SOURCES:
+            there = Path("decrescendo", source)
+            wheel.writestr(
+                there.with_name(f"_{there.stem}.so").as_posix(), library + release.symbol(wheel, source)
+            )
+    return path
+
+
+LINUX = "manylinux_2_17_x86_64.manylinux2014_x86_64"
+ELF = b"\x7fELF" + bytes(14) + b"\x3e\x00"
+
+
+@pytest.mark.parametrize(
+    ("tag", "library", "fault"),
+    [
+        (LINUX, ELF, None),
+        (LINUX, ELF + b"GLIBC_2.14\0GLIBC_2.17\0", None),
+        (LINUX, ELF + b"GLIBC_2.28\0", "asks for glibc (2, 28)"),
+        (LINUX, b"\x7fELF" + bytes(14) + b"\xb7\x00", "is for another system"),
+        ("win_amd64", ELF, "is for another system"),
+        ("linux_x86_64", ELF, "must be for one of"),
+    ],
+)
+def test_a_released_wheel_holds_kernels_for_its_own_system(
+    tmp_path: Path, tag: str, library: bytes, fault: str | None
+) -> None:
+    found = release.faults(a_wheel(tmp_path, tag, library))
+    assert not found if fault is None else found and all(fault in one for one in found)
+
+
+def test_a_kernel_of_another_source_is_found_in_a_wheel(tmp_path: Path) -> None:
+    path = a_wheel(tmp_path, LINUX, ELF)
+    with zipfile.ZipFile(path) as wheel:
+        packed = {name: wheel.read(name) for name in wheel.namelist()}
+    packed["decrescendo/base/rng/processor.h"] += b"\n"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, text in packed.items():
+            wheel.writestr(name, text)
+    assert len(release.faults(path)) == 4
+    assert all("does not export" in fault for fault in release.faults(path))

@@ -16,12 +16,13 @@ BEST = 2  # of a kernel's versions: 2 (AVX-512), 1 (AVX2), 0; where the processo
 
 
 def kernel(source: Path) -> Any:
-    """The function of the library beside ``source``, or ``None`` where it was not built from this very file and the
-    headers beside it, or is not wanted. Its name has their hash in it."""
+    """The function of the library beside ``source``, or ``None`` where it was not built from this very file and its
+    headers, or is not wanted. Its name has their hash in it."""
     if os.environ.get("DECRESCENDO_COMPILED") == "0" or sys.byteorder != "little":
         return None
     try:
-        texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+        headers = {*source.parent.glob("*.h"), *Path(__file__).parent.glob("rng/*.h")}
+        texts = [path.read_bytes() for path in (source, *sorted(headers, key=lambda path: path.name))]
         digest = hashlib.sha256(b"".join(texts)).hexdigest()[:16]
         library = ctypes.CDLL(str(source.with_name(f"_{source.stem}.so")))
         return getattr(library, f"decrescendo_{source.stem}_{digest}")

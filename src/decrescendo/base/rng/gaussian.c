@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "processor.h"
+
 #define LANES 8
 #define DEGREE 16
 #define OCTAVES 16
@@ -227,9 +229,9 @@ int64_t GAUSSIAN(
     struct scales s = {std, per_step, back, 0};
     __builtin_memcpy(&s.room, &room, sizeof room);
 #if defined(__x86_64__)
-    if (best >= 2 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq"))
+    if (best >= 2 && versions_here() >= 2)
         return with_avx512(from, to, words, left, count, &s, (int)wide);
-    if (best >= 1 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2"))
+    if (best >= 1 && versions_here() >= 1)
         return with_avx2(from, to, words, left, count, &s, (int)wide);
 #else
     (void)best;

@@ -3,6 +3,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "../../base/rng/processor.h"
+
 /* Squares that are added in float, a lane: as rule.py's _BLOCK, whose bound on the rounding is then true here. */
 #define BLOCK 64
 
@@ -19,9 +21,9 @@
 #define AVX512 __attribute__((target("avx512f,avx512vl,fma")))
 #define AVX2 __attribute__((target("avx2,fma")))
 #define VERSION_OF(best, with_avx512, with_avx2, with_any)                                                             \
-    ((best) >= 2 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx512vl") ? with_avx512                  \
-     : (best) >= 1 && __builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2")   ? with_avx2                    \
-                                                                                        : with_any)
+    ((best) >= 2 && versions_here() >= 2   ? with_avx512                                                               \
+     : (best) >= 1 && versions_here() >= 1 ? with_avx2                                                                 \
+                                           : with_any)
 #else
 #define VERSION_OF(best, with_avx512, with_avx2, with_any) ((void)(best), with_any)
 #endif
