@@ -54,8 +54,8 @@ unit: $(STAMP)  ## unit, contract, property and statistical tests, doctests and 
 test-slow: $(STAMP)  ## the slow tests too, with types checked in every call (ten hours of a core; a twentieth: PART=3/20)
 	DECRESCENDO_CHECK_EVERY_CALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -q -m "not paper and not gpu" --hypothesis-profile thorough --part $(PART)
 
-test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on other processors, threads, locales, users (an hour)
-	$(BIN)/python tests/support/machines.py $(LEGS)
+test-machines: $(STAMP)  ## what hangs on arithmetic, words or files, as on other processors, threads, locales, users, newest versions (two hours)
+	$(BIN)/python tests/support/machines.py $(LEGS) $(if $(TORCH),--torch $(TORCH))
 
 $(DOCS_STAMP): $(STAMP)
 	$(PIP) -c constraints.txt -e '.[docs]'
@@ -104,4 +104,4 @@ release:  ## an sdist and a wheel a platform, with the compiled kernels inside, 
 	$(PYTHON) tests/support/release.py dist
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .lock .audit .release dist site docs/reference/api docs/reference/command-line.md .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .lock .audit .newest .release dist site docs/reference/api docs/reference/command-line.md .pytest_cache .ruff_cache .hypothesis

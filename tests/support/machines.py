@@ -2,10 +2,12 @@
 them: ``make test-machines``, or ``python tests/support/machines.py NAME..`` for some of the legs.
 
 A leg is one line of `LEGS`: what is set, and which tests run under it. A leg that is red ends with the tests that
-failed; one that cannot be played here is skipped, with the reason.
+failed; one that cannot be played here is skipped, with the reason. The leg ``newest`` runs all tests, and the check of
+types, in an environment of its own (``.newest``) with the newest versions of all dependencies that pip finds.
 """
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -41,6 +43,8 @@ WORDS = (
     "tests/test_docs.py", "tests/test_public_api.py", "src/decrescendo/base/markdown.py",
     "src/decrescendo/training/run",
 )  # fmt: skip
+# Where newer versions of other libraries could show.
+ALL = ("tests", "src", "docs", "README.md", "papers")
 
 # Libraries choose their kernels by the processor; each has a switch of its own.
 OLD = {
@@ -55,13 +59,15 @@ AVX2 = {
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """One machine: its name, its tests, what is set, whether it is locked out of the folder above the checkout."""
+    """One machine: its name, its tests, what is set, whether it is locked out of the folder above the checkout, and
+    whether its dependencies are the newest."""
 
     name: str
     tests: tuple[str, ...]
     set: dict[str, str] = field(default_factory=dict[str, str])
     numpy_without: tuple[str, ...] = ()  # features of the processor that NumPy is to leave aside
     locked: bool = False
+    newest: bool = False
 
 
 LEGS = (
@@ -74,7 +80,12 @@ LEGS = (
     Leg("time-zone", WORDS, {"TZ": "America/Los_Angeles"}),
     Leg("plain-c", WORDS, {"LANG": "C", "LC_ALL": "C"}),
     Leg("locked", WORDS, locked=True),
+    Leg("newest", ALL, newest=True),
 )
+NEWEST = ROOT / ".newest"
+PACKAGES = (".[plots,federated,studio,hf,dev]", "./papers")
+# Bytes that the environment takes, and pip on the way there; torch for CUDA is most of it.
+ROOM = 12_000_000_000
 
 
 def main() -> int:
@@ -85,14 +96,90 @@ def main() -> int:
     parser.add_argument("legs", nargs="*", metavar="NAME", help=", ".join(leg.name for leg in LEGS))
     parser.add_argument("--only", nargs="+", metavar="PATH", help="these tests instead of a leg's own")
     parser.add_argument("--processes", type=int, default=2, help="at once (2)")
+    parser.add_argument(
+        "--torch",
+        metavar="VERSION",
+        help="of the leg newest, which otherwise takes the newest that pip finds",
+    )
     asked = parser.parse_args()
     if unknown := sorted({*asked.legs} - {leg.name for leg in LEGS}):
         parser.error(f"legs must be among {', '.join(leg.name for leg in LEGS)}, got {', '.join(unknown)}")
     legs = [leg for leg in LEGS if not asked.legs or leg.name in asked.legs]
-    return max([_run(leg, asked.only, asked.processes) for leg in legs])
+    return max(
+        [
+            newest(asked.torch, asked.only, asked.processes)
+            if leg.newest
+            else _run(leg, asked.only, asked.processes)
+            for leg in legs
+        ]
+    )
 
 
-def _run(leg: Leg, only: list[str] | None, processes: int) -> int:
+def newest(torch: str | None, only: list[str] | None, processes: int) -> int:
+    """The leg `newest`: installs, says which versions it found, and runs the tests and the check of types; 1 if red."""
+    leg, python = next(leg for leg in LEGS if leg.newest), NEWEST / "bin" / "python"
+    if why := _missing():
+        print(f"{leg.name}: skipped, {why}", flush=True)
+        return 0
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(NEWEST)], check=True)
+    packages = [f"torch=={torch}" if torch else "torch", *(x for name in PACKAGES for x in ("-e", name))]
+    install = [*PIP, "install", "--no-compile", "--upgrade", *packages]
+    done = subprocess.run([python, *install], cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{leg.name}: FAILED, pip installed nothing:\n{done.stderr[-2000:]}", flush=True)
+        return 1
+    print(f"{leg.name}: {found(python)}", flush=True)
+    red = _run(leg, only, processes, str(python))
+    if only:
+        return red
+    check = [python.with_name("pyrefly"), "check", "--python-interpreter-path", python]
+    done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{leg.name}: FAILED, types:\n{done.stdout[-10_000:]}{done.stderr[-2000:]}", flush=True)
+    return max(red, int(done.returncode != 0))
+
+
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+
+
+def _missing() -> str | None:
+    """Why no environment can be made here; ``None``: one can."""
+    if (free := shutil.disk_usage(ROOT).free) < ROOM:
+        return f"the disk must have {ROOM / 1e9:.0f} GB free for the environment, got {free / 1e9:.1f} GB"
+    with tempfile.TemporaryDirectory() as folder:
+        small = [
+            sys.executable,
+            *PIP,
+            "download",
+            "--no-deps",
+            "--no-cache-dir",
+            "--dest",
+            folder,
+            "filelock",
+        ]
+        if subprocess.run(small, capture_output=True, check=False).returncode:
+            return "pip reaches no package index"
+    return None
+
+
+def found(python: Path) -> str:
+    """In words, which packages of an environment have other versions than constraints.txt, and how many have the same."""
+    asked = subprocess.run(
+        [python, *PIP, "list", "--format=json", "--exclude-editable"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # A build for one device is that version.
+    here = {one["name"]: one["version"].partition("+")[0] for one in json.loads(asked.stdout)}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
+    pinned = dict(line.split("==") for line in lines)
+    both = sorted(here.keys() & pinned.keys(), key=str.lower)
+    other = [f"{name} {here[name]} (pinned {pinned[name]})" for name in both if here[name] != pinned[name]]
+    return f"{len(both) - len(other)} packages as pinned; {', '.join(other) or 'none newer'}"
+
+
+def _run(leg: Leg, only: list[str] | None, processes: int, python: str = sys.executable) -> int:
     tests = only or leg.tests
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o777)  # of whoever plays the leg
@@ -101,7 +188,7 @@ def _run(leg: Leg, only: list[str] | None, processes: int) -> int:
         if before is None:
             print(f"{leg.name}: skipped, {LOCKED}", flush=True)
             return 0
-        again = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        again = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         several = ["-n", str(processes), "--dist", "worksteal"] if processes > 1 else []
         command = [*before, *again, *several, *tests]
         start = time.monotonic()
@@ -110,12 +197,19 @@ def _run(leg: Leg, only: list[str] | None, processes: int) -> int:
     words = "passed" if done.returncode == 0 else "FAILED"
     print(f"{leg.name}: {words} in {time.monotonic() - start:.0f} s: {lines[-1]}", flush=True)
     if done.returncode:
-        found = [line for line in lines if re.match(r"(FAILED|ERROR) ", line)] or [
+        failed = [line for line in lines if re.match(r"(FAILED|ERROR) ", line)] or [
             *lines[-20:],
             done.stderr[-2000:],
         ]
-        settings = " ".join(shlex.quote(f"{name}={environment[name]}") for name in (*leg.set, *_without(leg)))
-        print("\n".join([*found, f"again, one test: env {settings} {' '.join(again)} NAME"]))
+        settings = [shlex.quote(f"{name}={environment[name]}") for name in (*leg.set, *_without(leg))]
+        print(
+            "\n".join(
+                [
+                    *failed,
+                    f"again, one test: {' '.join([*(['env', *settings] if settings else []), *again])} NAME",
+                ]
+            )
+        )
     return int(done.returncode != 0)
 
 
