@@ -1,10 +1,14 @@
-"""Facts: `make test-machines` plays machines unlike this one, runs tests that exist, and says which leg is red."""
+"""Facts: `make test-machines` plays machines unlike this one, runs tests that exist, and says which leg is red; its leg
+`newest` has an environment of its own, and says which versions are in it."""
 
+import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import machines
 import pytest
@@ -94,10 +98,69 @@ def test_legs_have_names_of_their_own_and_tests_that_exist() -> None:
     assert len({leg.name for leg in machines.LEGS}) == len(machines.LEGS)
     for leg in machines.LEGS:
         assert all((ROOT / path).exists() for path in leg.tests)
-        assert leg.set or leg.locked
+        assert leg.set or leg.locked or leg.newest
     everything = {path for leg in machines.LEGS for path in leg.tests}
     wanted = {f"tests/{name}" for name in ("accounting", "plans", "optim", "noise")}
     assert wanted | {f"papers/tests/{name}" for name in ("theory", "experiments", "data")} <= everything
+
+
+def test_the_newest_leg_runs_all_tests() -> None:
+    (leg,) = [leg for leg in machines.LEGS if leg.newest]
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert list(leg.tests) == wanted["tool"]["pytest"]["ini_options"]["testpaths"]
+
+
+def test_the_newest_leg_says_which_versions_are_not_the_pinned_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    (pinned,) = re.findall(r"^torch==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)
+    here = [{"name": "torch", "version": "99.1+cpu"}, {"name": "of no file", "version": "1"}]
+    later = [{"name": "torch", "version": "99.1", "latest_version": "99.2"}]
+
+    def listed(command: list[str], **_: object) -> SimpleNamespace:
+        return SimpleNamespace(stdout=json.dumps(later if "--outdated" in command else here))
+
+    monkeypatch.setattr(machines.subprocess, "run", listed)
+    said = machines.versions(Path(sys.executable))
+    assert said.startswith(f"0 packages as pinned; otherwise: torch 99.1 (pinned {pinned}); newer, but")
+    assert said.endswith(": torch 99.2")
+
+
+@pytest.mark.parametrize(
+    ("fails", "code", "said"),
+    [
+        ("download", 0, "newest: skipped, pip reaches no package index"),
+        ("install", 1, "newest: FAILED, pip could not install:\nno such version"),
+        ("pytest", 1, "newest: FAILED in"),
+        ("pyrefly", 1, "newest: FAILED, types:"),
+        ("nothing", 0, "newest: passed in"),
+    ],
+)
+def test_the_newest_leg_is_green_where_everything_is(
+    fails: str, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a stand-in for processes: the environment takes gigabytes."""
+    commands: list[list[str]] = []
+
+    def run(command: list[object], **_: object) -> SimpleNamespace:
+        commands.append([str(part) for part in command])
+        failed = any(Path(part).name == fails for part in commands[-1])
+        return SimpleNamespace(returncode=int(failed), stdout="[]", stderr="no such version")
+
+    monkeypatch.setattr(machines.subprocess, "run", run)
+    monkeypatch.setattr(machines, "ROOM", 0)
+    monkeypatch.setattr(sys, "argv", ["machines.py", "newest", "--torch", "9.8.7"])
+    assert machines.main() == code
+    assert said in capsys.readouterr().out
+    assert all(str(machines.NEWEST) in command[0] for command in commands[2:])
+    assert fails == "download" or "torch==9.8.7" in commands[2]
+
+
+def test_the_newest_leg_is_skipped_where_the_disk_has_no_room(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(machines, "ROOM", 10**18)
+    monkeypatch.setattr(sys, "argv", ["machines.py", "newest"])
+    assert machines.main() == 0
+    assert "newest: skipped, the disk must have" in capsys.readouterr().out
 
 
 def test_the_test_processes_have_the_threads_that_are_asked_for() -> None:

@@ -16,6 +16,7 @@ from decrescendo.errors import UnsupportedModel
 # torch's own, while it loads its compiler, and while it looks at the input of a second compiled part.
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
 ]
 NAMES = ["deep", "transformer layer", "tied embedding", "self attention", "weight norm", "checkpointed"]
@@ -181,7 +182,7 @@ def test_a_compiled_function_called_in_the_model_is_followed() -> None:
 
 def scripted(function: Any) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", r".torch\.jit\.script. is deprecated")  # of another category in torch 2.14
         return torch.jit.script(function)
 
 

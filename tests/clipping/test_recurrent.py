@@ -447,7 +447,7 @@ def test_autocast_is_followed(kind: str, packed: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated")
 def test_a_compiled_model_is_recorded_uncompiled() -> None:
     torch.manual_seed(0)
     model = Reader("lstm").double()

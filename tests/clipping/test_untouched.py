@@ -146,7 +146,7 @@ def test_modules_with_names_of_their_own_are_asked() -> None:
 
 
 def test_scripted_modules_are_found() -> None:
-    with pytest.warns(DeprecationWarning, match=r"torch\.jit\.script"):
+    with pytest.warns((DeprecationWarning, FutureWarning), match=r"torch\.jit\.script"):
         model = torch.jit.script(nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1)))
     held = Inventory.of(model)
     assert list(held.parameters) == [name for name, _ in model.named_parameters()]

@@ -99,36 +99,34 @@ def main() -> int:
     parser.add_argument(
         "--torch",
         metavar="VERSION",
-        help="of the leg newest, which otherwise takes the newest that pip finds",
+        help="the torch of the leg newest (otherwise the newest version that pip finds)",
     )
     asked = parser.parse_args()
     if unknown := sorted({*asked.legs} - {leg.name for leg in LEGS}):
         parser.error(f"legs must be among {', '.join(leg.name for leg in LEGS)}, got {', '.join(unknown)}")
     legs = [leg for leg in LEGS if not asked.legs or leg.name in asked.legs]
     return max(
-        [
-            newest(asked.torch, asked.only, asked.processes)
-            if leg.newest
-            else _run(leg, asked.only, asked.processes)
-            for leg in legs
-        ]
+        newest(leg, asked.torch, asked.only, asked.processes)
+        if leg.newest
+        else _run(leg, asked.only, asked.processes)
+        for leg in legs
     )
 
 
-def newest(torch: str | None, only: list[str] | None, processes: int) -> int:
-    """The leg `newest`: installs, says which versions it found, and runs the tests and the check of types; 1 if red."""
-    leg, python = next(leg for leg in LEGS if leg.newest), NEWEST / "bin" / "python"
+def newest(leg: Leg, torch: str | None, only: list[str] | None, processes: int) -> int:
+    """A leg in a new environment: says which versions that has, and runs the tests and the check of types; 1 if red."""
+    python = NEWEST / "bin" / "python"
     if why := _missing():
         print(f"{leg.name}: skipped, {why}", flush=True)
         return 0
     subprocess.run([sys.executable, "-m", "venv", "--clear", str(NEWEST)], check=True)
     packages = [f"torch=={torch}" if torch else "torch", *(x for name in PACKAGES for x in ("-e", name))]
-    install = [*PIP, "install", "--no-compile", "--upgrade", *packages]
+    install = [*PIP, "install", "--quiet", "--no-compile", "--upgrade", *packages]
     done = subprocess.run([python, *install], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        print(f"{leg.name}: FAILED, pip installed nothing:\n{done.stderr[-2000:]}", flush=True)
+        print(f"{leg.name}: FAILED, pip could not install:\n{done.stderr[-2000:]}", flush=True)
         return 1
-    print(f"{leg.name}: {found(python)}", flush=True)
+    print(f"{leg.name}: {versions(python)}", flush=True)
     red = _run(leg, only, processes, str(python))
     if only:
         return red
@@ -139,7 +137,7 @@ def newest(torch: str | None, only: list[str] | None, processes: int) -> int:
     return max(red, int(done.returncode != 0))
 
 
-PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+PIP = ("-m", "pip", "--disable-pip-version-check")
 
 
 def _missing() -> str | None:
@@ -147,36 +145,33 @@ def _missing() -> str | None:
     if (free := shutil.disk_usage(ROOT).free) < ROOM:
         return f"the disk must have {ROOM / 1e9:.0f} GB free for the environment, got {free / 1e9:.1f} GB"
     with tempfile.TemporaryDirectory() as folder:
-        small = [
-            sys.executable,
-            *PIP,
-            "download",
-            "--no-deps",
-            "--no-cache-dir",
-            "--dest",
-            folder,
-            "filelock",
-        ]
-        if subprocess.run(small, capture_output=True, check=False).returncode:
+        small = ["download", "--no-deps", "--no-cache-dir", "--dest", folder, "filelock"]
+        if subprocess.run([sys.executable, *PIP, *small], capture_output=True, check=False).returncode:
             return "pip reaches no package index"
     return None
 
 
-def found(python: Path) -> str:
-    """In words, which packages of an environment have other versions than constraints.txt, and how many have the same."""
-    asked = subprocess.run(
-        [python, *PIP, "list", "--format=json", "--exclude-editable"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    # A build for one device is that version.
-    here = {one["name"]: one["version"].partition("+")[0] for one in json.loads(asked.stdout)}
+def versions(python: Path) -> str:
+    """In words, which packages of an environment are in other versions than in constraints.txt, and of which a newer
+    version exists that pip could not take beside the others."""
+
+    def listed(*options: str) -> dict[str, dict[str, str]]:
+        command = [python, *PIP, "list", "--format=json", "--exclude-editable", *options]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        return {one["name"]: one for one in json.loads(done.stdout)}
+
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
     pinned = dict(line.split("==") for line in lines)
-    both = sorted(here.keys() & pinned.keys(), key=str.lower)
-    other = [f"{name} {here[name]} (pinned {pinned[name]})" for name in both if here[name] != pinned[name]]
-    return f"{len(both) - len(other)} packages as pinned; {', '.join(other) or 'none newer'}"
+    # "2.14.1+cpu" is that version for one kind of device.
+    here = {name: one["version"].partition("+")[0] for name, one in listed().items() if name in pinned}
+    other = [f"{name} {here[name]} (pinned {pinned[name]})" for name in here if here[name] != pinned[name]]
+    newer = [
+        f"{name} {one['latest_version']}" for name, one in listed("--outdated").items() if name in pinned
+    ]
+    return (
+        f"{len(here) - len(other)} packages as pinned; otherwise: {', '.join(other) or 'none'}; "
+        f"newer, but held back by another package or by pip's settings: {', '.join(newer) or 'none'}"
+    )
 
 
 def _run(leg: Leg, only: list[str] | None, processes: int, python: str = sys.executable) -> int:

@@ -252,6 +252,16 @@ algebra.net(
         "triangular solve of each": lambda m, x: torch.linalg.solve_triangular(
             _spd(m.l(x)).tril(), x, upper=False
         ),
+        **(
+            {
+                "polar factors of each": lambda m, x: torch.cat(
+                    torch.linalg.polar(m.l(x) + 2 * torch.eye(3)), 1
+                ),
+                "square root of each": lambda m, x: torch.linalg.matrix_sqrth(_spd(m.l(x))),
+            }
+            if hasattr(torch.linalg, "polar")  # torch 2.14
+            else {}
+        ),
         "QR of each": lambda m, x: torch.linalg.qr(m.l(x) + 2 * torch.eye(3))[1],
         "least squares of each": lambda m, x: torch.linalg.lstsq(_spd(x), m.l(x)).solution,
         "a trained matrix solved": lambda m, x: torch.linalg.solve(_spd(m.w), x),

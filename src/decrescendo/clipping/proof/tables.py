@@ -475,7 +475,7 @@ _SIGNATURES = {
     "_linalg_slogdet": ".AB->.,.,.AB,.A", "_linalg_eigh": ".AB->.A,.AB", "linalg_eig": ".AB->.A,.AB",
     "_linalg_svd": ".AB->.AB,.A,.AB", "linalg_qr": ".AB->.AB,.AB", "linalg_lu_factor_ex": ".AB->.AB,.A,.",
     "linalg_householder_product": ".AB,.A->.AB", "linalg_matrix_exp": ".AB->.AB", "linalg_pinv": ".AB->.BA",
-    "linalg_lu": ".AB->.AB,.AB,.AB",
+    "linalg_lu": ".AB->.AB,.AB,.AB", "linalg_polar": ".AB->.AB,.AB", "linalg_matrix_sqrth": ".AB->.AB",
     "cholesky_inverse": ".AB->.AB", "cholesky_solve": ".Ak,.AB->.Ak", "cholesky": ".AB->.AB",
 }  # fmt: skip
 
