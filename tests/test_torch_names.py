@@ -4,7 +4,6 @@ go with any version, and one that a rare line asks for would be missed in that l
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -33,7 +32,7 @@ def lacks(name: str) -> bool:
         try:
             at = getattr(at, part)
         except AttributeError:
-            return not isinstance(at, ModuleType) or find_spec(reached) is None
+            return not hasattr(at, "__path__") or find_spec(reached) is None
     return False
 
 
