@@ -14,7 +14,7 @@ from decrescendo.accounting import GdpClt
 from decrescendo.accounting.budget import Guarantee, Unit
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.truncated import left_of, overflow_of
+from decrescendo.accounting.truncated import overflow_of, spent_on_the_cap
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_real
@@ -265,7 +265,7 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
     }
     covered = ledger if planned is None or ledger.steps == planned.steps else planned
     if covered.is_cut and math.isfinite(guarantee.epsilon):
-        spent = guarantee.delta - left_of(covered, guarantee.delta, guarantee.epsilon)
+        spent = spent_on_the_cap(covered, guarantee)
         facts["cut"] = {"overflow": overflow_of(covered), "delta": spent}
     if planned is None:
         return facts | {"certified": "whatever its filter would have granted"}
