@@ -57,6 +57,7 @@ _REFINEMENTS = 3
 _SMOOTHING = 1.8e-4
 _SMALLEST_WIDTH = 1e-7
 _OF_RATES, _CELLS = 1e-2, 12  # of a group
+_OF_A_CURVE = 1e-9  # the least delta that a whole curve is sharp at
 _OVERFLOWS = 4  # of one sample rate that are told from each other; of more the largest stands for all
 
 
@@ -512,3 +513,24 @@ def _delta_ends(accountant: Pld, ledger: Ledger, epsilon: float, *, lower: bool)
         bounds = steps.bounds(epsilon, high, effort.smoothing * scale, lower=both)
         low, high = bounds.lower(epsilon) if both else 0.0, max(bounds.upper(epsilon), 1e-300)
     return low, high
+
+
+@one_blas_thread()
+def upper_deltas(accountant: Pld, ledger: Ledger, epsilons: Sequence[float]) -> list[float]:
+    """Delta at each of ``epsilons``, at most: one after the other of the same discrete mechanisms, for whole curves of
+    batches that are truncated or not. What is below some 1e-12 is not told from it."""
+    noisy, exposed = _simplified(ledger, accountant.group)
+    if not len(noisy):
+        return [exposed[1]] * len(epsilons)
+    if noisy.steps == 1 and accountant.group == 1 and not noisy.is_cut:
+        return [_exposed_too(exposed, *delta_of_one(noisy, epsilon))[1] for epsilon in epsilons]
+    effort = accountant._effort()
+    rough, fine = (_Steps.of(noisy, _OF_A_CURVE, one, accountant.group) for one in (_PILOT, effort))
+    found: list[float] = []
+    for epsilon in epsilons:
+        points = rough.saddles(epsilon=epsilon)
+        near = min(0.5, math.exp(max(math.log(_OF_A_CURVE), *(point.log_delta for point in points))))
+        scale = max(epsilon, 0.1 / min(point.c for point in points))
+        upper = fine.bounds(epsilon, near, effort.smoothing * scale, lower=False).upper(epsilon)
+        found.append(_exposed_too(exposed, 0.0, min(1.0, max(upper, 1e-300)))[1])
+    return found
