@@ -2,7 +2,7 @@
 
 With l = exp(mu t - mu^2/2), t standard normal, mu = 1/z and w = q (l - 1), Mironov, Talwar and Zhang (2019) have
 
-    (alpha - 1) RDP(alpha) = log A,      A = E[(1 + w)^alpha] = 1 + E[g(w)],      g(w) = (1 + w)^alpha - 1 - alpha w >= 0,
+    (alpha - 1) RDP(alpha) = log A,    A = E[(1 + w)^alpha] = 1 + E[g(w)],    g(w) = (1 + w)^alpha - 1 - alpha w >= 0,
 
 because E[w] = 0. g is computed by its series for small |w|, so that nothing cancels. The expectation is a sum over
 points h apart. In the strip |Im t| <= y, y = min(pi z/2, 3), the integrand is analytic (|arg l| <= pi/2 there, so that
@@ -75,7 +75,9 @@ def _log_excess(u: Float[np.ndarray, " n"], rate: float, order: float) -> Float[
 class ExactOrders(RdpAccountant):
     """dp-accounting's accountant, which takes the fractional orders of sampled Gaussian steps from `log_moment`."""
 
-    def _maybe_compose(self, event: DpEvent, count: int, do_compose: bool) -> PrivacyAccountant.CompositionErrorDetails | None:
+    def _maybe_compose(
+        self, event: DpEvent, count: int, do_compose: bool
+    ) -> PrivacyAccountant.CompositionErrorDetails | None:
         if (
             isinstance(event, PoissonSampledDpEvent)
             and isinstance(event.event, GaussianDpEvent)

@@ -218,7 +218,8 @@ def account_command(
     out.print(verdict_table(found, ledger, at))
     for alarms, power in zip(ALARMS, tests.power.tolist(), strict=True):
         say(
-            f"a test of membership that is wrong about {100 * alarms:g} % of the others finds at most {percent(power)} %"
+            f"a test of membership that is wrong about {100 * alarms:g} % of the others finds at most "
+            f"{percent(power)} %"
         )
     say(f"which follows from {tests.by}")
     if max_batch_size is not None:

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from decrescendo.base.rng import SecureStream, Streams, seeded
 from decrescendo.clipping.batches import count_rows, slice_rows
-from decrescendo.clipping.clipped import Batch, Loss, accumulator, check_clip_norm, check_real_floats, trainable
+from decrescendo.clipping.clipped import (
+    Batch,
+    Loss,
+    accumulator,
+    check_clip_norm,
+    check_real_floats,
+    trainable,
+)
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.summing import norm_of

@@ -124,7 +124,12 @@ def _attack(subject: Subject) -> dict[str, Any]:
         [f"{100 * alarm:g} %", f"{percent(share)} %"]
         for alarm, share in zip(ALARMS, power[DRAWN_ALARMS.size :], strict=True)
     ]
-    return {"alarms": DRAWN_ALARMS.tolist(), "power": power[: DRAWN_ALARMS.size], "shown": shown, "by": found.by}
+    return {
+        "alarms": DRAWN_ALARMS.tolist(),
+        "power": power[: DRAWN_ALARMS.size],
+        "shown": shown,
+        "by": found.by,
+    }
 
 
 def _claims(subject: Subject) -> list[list[str]]:

@@ -16,7 +16,8 @@ second case is one of replacing a record, which costs more.
 *Interpolation.* The curve is (1 - tau) delta(e; mu) + tau delta(e; 2 mu). With x = e/mu - mu/2 and x' = e/(2 mu) - mu its
 derivative in mu is G = (1 - tau) phi(x) + 2 tau phi(x'), and
 
-    d phi(x)/d mu = (e^2/mu^3 - mu/4) phi(x) >= -mu phi(x),    d phi(x')/d mu = (e^2/(4 mu^3) - mu) phi(x') >= -mu phi(x'),
+    d phi(x)/d mu  = (e^2/mu^3 - mu/4) phi(x)       >=  -mu phi(x),
+    d phi(x')/d mu = (e^2/(4 mu^3) - mu) phi(x')    >=  -mu phi(x'),
 
 so that d log G/d mu >= -mu: the curve is convex in the total variation of a Gaussian step of parameter 2 mu (as in
 `groups`, with c = 1).
