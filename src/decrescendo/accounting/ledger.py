@@ -239,8 +239,8 @@ class Ledger:
         return Ledger._made(self._columns._replace(noise_multiplier=noise))
 
     def with_rates(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
-        """The same releases with other sample rates: ``change`` of the column. No epochs, whose rates are fixed; batches
-        are full as often as before.
+        """The same releases with other sample rates: ``change`` of the column. No epochs, whose rates are fixed;
+        batches are full as often as before.
 
         >>> Ledger.of([1.0, 2.0], 0.1).with_rates(lambda p: p / 2).sample_rate
         array([0.05, 0.05])

@@ -92,7 +92,7 @@ def membership(
     >>> run = Ledger.of(np.linspace(1.4, 1.1, 500), sample_rate=250 / 60_000)
     >>> found = membership(run, Pld().certify(run, Budget(2.0, 1e-6)), [0.001, 0.01, 0.1])
     >>> found.power.round(3), round(found.advantage, 3), found.by
-    (array([0.001, 0.013, 0.117]), 0.026, 'the whole trade-off curve of the releases')
+    (array([0.001, 0.013, 0.117]), 0.036, 'the whole trade-off curve of the releases')
     """
     rates = check_array("false_alarms", false_alarms, at_least=0)
     check_integer("group", group, at_least=1)

@@ -419,8 +419,8 @@ def _exposed_too(exposed: tuple[float, float], lower: float, upper: float) -> tu
 
 
 def _total_variation(ledger: Ledger, group: int) -> float:
-    """An upper bound on delta at epsilon 0: the sum of the steps' total variations, for each record, and at most 1 where
-    it takes another one's place."""
+    """An upper bound on delta at epsilon 0: the sum of the steps' total variations, for each record, and at most 1
+    where it takes another one's place."""
     with np.errstate(divide="ignore", over="ignore"):
         variation = erf(1 / (math.sqrt(8) * ledger.noise_multiplier))
     each = ledger.sample_rate * variation + ledger.overflow

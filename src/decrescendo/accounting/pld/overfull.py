@@ -13,8 +13,8 @@ So a step is dominated by a public coin of probability tau between a Gaussian st
 sampled at rate p, and steps compose as dominating pairs do. Source: Ganesh et al. 2025 (arXiv 2508.15089), where the
 second case is one of replacing a record, which costs more.
 
-*Interpolation.* The curve is (1 - tau) delta(e; mu) + tau delta(e; 2 mu). With x = e/mu - mu/2 and x' = e/(2 mu) - mu its
-derivative in mu is G = (1 - tau) phi(x) + 2 tau phi(x'), and
+*Interpolation.* The curve is (1 - tau) delta(e; mu) + tau delta(e; 2 mu). With x = e/mu - mu/2 and x' = e/(2 mu) - mu
+its derivative in mu is G = (1 - tau) phi(x) + 2 tau phi(x'), and
 
     d phi(x)/d mu  = (e^2/mu^3 - mu/4) phi(x)       >=  -mu phi(x),
     d phi(x')/d mu = (e^2/(4 mu^3) - mu) phi(x')    >=  -mu phi(x'),
