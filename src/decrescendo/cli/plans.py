@@ -196,10 +196,10 @@ def account_command(
             "--max-batch-size and --rows must be given together, got one of them. A plan says its rows itself"
         )
     group = 1 if agreed is None else agreed.budget.examples_per_person
-    judged = ledger if rows is None else ledger.cut(rows, max_batch_size)
-    found = verdicts(judged, at, group=group)
+    accounted = ledger if rows is None else ledger.cut(rows, max_batch_size)
+    found = verdicts(accounted, at, group=group)
     told = None if agreed is None else agreed.guarantee
-    tests = membership(None if promised is not None else judged, told, ALARMS, group=group)
+    tests = membership(None if promised is not None else accounted, told, ALARMS, group=group)
     if as_json:
         answers = [dataclasses.asdict(verdict) for verdict in found]
         facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": answers}
