@@ -94,8 +94,8 @@ class Truncated(Accountant):
         if not ledger.is_cut:
             return judge.delta(uncut, epsilon)
         near = check_real("epsilon", epsilon, at_least=0)
-        if isinstance(judge, Pld) and _composes(ledger):
-            return Bound(min(1.0, truncated_delta(judge, ledger, near)), "upper")
+        if (pld := _composer(judge)) is not None and _composes(ledger):
+            return Bound(min(1.0, truncated_delta(pld, ledger, near)), "upper")
         found = _paid(judge, ledger, near)
         if ledger.is_allocated:
             known = [value for at, value in _paid_somewhere(judge, ledger) if at <= near]
@@ -107,8 +107,8 @@ class Truncated(Accountant):
         judge, uncut = self._judged(ledger)
         if not ledger.is_cut:
             return judge.epsilon(uncut, delta)
-        if isinstance(judge, Pld) and _composes(ledger):
-            return Bound(truncated_epsilon(judge, ledger, check_delta(delta)), "upper")
+        if (pld := _composer(judge)) is not None and _composes(ledger):
+            return Bound(truncated_epsilon(pld, ledger, check_delta(delta)), "upper")
         # Of epochs the cap costs exp(epsilon) tau, for any epsilon that the answer is not above.
         guess = self.estimate(ledger, delta)
         if left_of(ledger, delta, guess) <= 0:  # the estimate may be too large; this is not
@@ -143,7 +143,7 @@ class Truncated(Accountant):
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon to search with."""
         judge, uncut = self._judged(ledger)
-        if ledger.is_cut and isinstance(judge, Pld) and _composes(ledger):
+        if ledger.is_cut and _composer(judge) is not None and _composes(ledger):
             return truncated_estimate(ledger, check_delta(delta))
         found = estimate(judge, uncut, delta)
         for _ in range(_ATTEMPTS if ledger.is_cut else 0):
@@ -249,7 +249,19 @@ def composes(judge: Accountant, ledger: Ledger) -> bool:
     (True, False)
     """
     own = judge.judge if isinstance(judge, Truncated) else judge
-    return isinstance(own, Pld) and own.group == 1 and _composes(ledger)
+    return _composer(own) is not None and _composes(ledger)
+
+
+@singledispatch
+def _composer(judge: Accountant) -> Pld | None:
+    """Who composes truncated steps where ``judge`` is asked: `Pld` itself, of one record."""
+    del judge
+    return None
+
+
+@_composer.register
+def _of_one_record(judge: Pld) -> Pld | None:
+    return judge if judge.group == 1 else None
 
 
 def _composes(ledger: Ledger) -> bool:
