@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from dp_accounting import TruncatedSubsampledGaussianDpEvent
+from dp_accounting.pld import PLDAccountant
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chi2, norm
@@ -16,6 +18,7 @@ from decrescendo.accounting import (
     GdpClt,
     Ledger,
     Pld,
+    Rdp,
     Release,
     RenyiFilter,
     Selection,
@@ -24,6 +27,7 @@ from decrescendo.accounting import (
     smallest_cap,
     trade_off,
 )
+from decrescendo.accounting.pld.overfull import Overfull
 from decrescendo.accounting.truncated import least_epsilon, overflow_of
 from decrescendo.accounting.verify import verify_epsilon
 from decrescendo.base.rng import SecureStream
@@ -98,18 +102,137 @@ def test_the_price_is_the_sum_of_binomial_tails_at_every_steps_own_rate() -> Non
 RUN = Ledger.of([1.0] * 500, 250 / 60_000)
 
 
-def test_epsilon_is_where_delta_and_the_price_meet() -> None:
-    judge, run = Truncated(), RUN.cut(60_000, 335)
-    found = judge.epsilon(run, 1e-6).value
-    assert judge.delta(run, found).value == pytest.approx(1e-6, rel=0.01)
-    assert found > 1.01 * Pld().epsilon(RUN, 1e-6).value
-    assert math.isinf(Truncated().epsilon(RUN.cut(60_000, 300), 1e-6).value)
+def test_epsilon_and_delta_invert_each_other() -> None:
+    for cap in (300, 335):
+        run = RUN.cut(60_000, cap)
+        found = Truncated().epsilon(run, 1e-6).value
+        assert Truncated().delta(run, found).value == pytest.approx(1e-6, rel=1e-3)
+        assert found > Pld().epsilon(RUN, 1e-6).value
+    assert math.isinf(Truncated(Gaussian()).epsilon(Ledger.of([20.0], 1.0).cut(100, 50), 1e-6).value)
+
+
+def theirs(ledger: Ledger, others: int, cap: int, delta: float) -> float:
+    """dp-accounting's truncated event; its data set is the larger one."""
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    for release in ledger:
+        event = TruncatedSubsampledGaussianDpEvent(
+            others + 1, release.sample_rate, cap, release.noise_multiplier
+        )
+        accountant.compose(event, release.count)
+    return accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    ("others", "batch", "cap", "noise", "steps", "delta"),
+    [
+        (1_000, 100, 110, 1.0, 100, 1e-5),
+        (1_000, 100, 120, 1.0, 100, 1e-5),
+        (1_000, 100, 140, 1.0, 100, 1e-5),
+        (10_000, 100, 130, 0.7, 200, 1e-6),
+        (60_000, 250, 300, 1.0, 500, 1e-6),
+        pytest.param(2_000, 100, 100, 2.0, 50, 1e-5, marks=pytest.mark.slow),
+        pytest.param(500, 100, 150, 3.0, 1_000, 1e-6, marks=pytest.mark.slow),
+        pytest.param(100_000, 100, 125, 0.5, 2_000, 1e-7, marks=pytest.mark.slow),
+        pytest.param(50, 25, 20, 4.0, 5, 1e-3, marks=pytest.mark.slow),
+    ],
+)
+def test_a_cap_costs_no_more_than_by_the_mechanism_of_another_library(
+    others: int, batch: int, cap: int, noise: float, steps: int, delta: float
+) -> None:
+    """It was infinite for all of these. Theirs replaces a record by another one, but knows that of more rows fewer are
+    kept, which is worth a percent where caps are near the expected size."""
+    run = Ledger([Release(batch / others, noise, steps)])
+    found = Truncated().epsilon(run.cut(others, cap), delta).value
+    assert Pld().bracket(run, delta)[0] <= found <= theirs(run, others, cap, delta) * 1.01
+    assert Truncated().estimate(run.cut(others, cap), delta) == pytest.approx(found, rel=0.05)
+
+
+def test_of_moving_noise_and_batches_it_lies_between_what_bounds_them() -> None:
+    """Each step's own noise, rate and probability of a full batch, against all steps at the best and at the worst."""
+    rates = np.linspace(80, 100, 60) / 1_000
+    moving = Ledger.of(np.geomspace(2.0, 1.0, 60), rates).cut(1_000, 130)
+    best, worst = (
+        Truncated().epsilon(Ledger.of([z] * 60, p).cut(1_000, 130), 1e-5).value
+        for z, p in ((2.0, 0.08), (1.0, 0.1))
+    )
+    found = Truncated().epsilon(moving, 1e-5).value
+    assert best < found < worst
+
+
+def test_steps_that_are_cut_and_steps_that_are_not_are_told_from_each_other() -> None:
+    cut = RUN.cut(60_000, 290)
+    both, twice = Truncated().epsilon(RUN + cut, 1e-6).value, Truncated().epsilon(cut + cut, 1e-6).value
+    assert Truncated().epsilon(cut, 1e-6).value < both < twice
+
+
+@given(
+    epsilon=st.floats(-30, 30),
+    low=st.floats(0.05, 3.0),
+    more=st.floats(1.01, 4.0),
+    share=st.floats(0.01, 0.99),
+    full=st.floats(1e-6, 1.0),
+)
+def test_the_curves_of_truncated_steps_are_convex_in_the_variation_they_are_mixed_by(
+    epsilon: float, low: float, more: float, share: float, full: float
+) -> None:
+    """What mixing two nodes of noise is proven by: the curve between them is at most the chord."""
+    curves = Overfull(0.1, full)
+    ends = np.array([low, low * more])
+    variation = 2 * norm.cdf(curves.bend * ends / 2) - 1
+    between = share * variation[0] + (1 - share) * variation[1]
+    mu = 2 * norm.ppf((between + 1) / 2) / curves.bend
+    if not low < mu < low * more:  # variations so near to 1 that they cannot be told apart
+        return
+    values = curves.excess(np.array([epsilon]), np.array([*ends, mu]))[:, 0]
+    assert values[2] <= (share * values[0] + (1 - share) * values[1]) * (1 + 1e-6) + 1e-15
+
+
+CURVES = {
+    "composed": (Truncated(), RUN.cut(60_000, 320)),
+    "little noise": (Truncated(), Ledger.of([0.15] * 3, 0.01).cut(10_000, 130)),
+    "by another accountant": (Truncated(Rdp()), RUN.cut(60_000, 330)),
+    "once an epoch": (Truncated(), Ledger.of([1.0] * 40, 1 / 20).allocated(20).cut(2_000, 140)),
+}
+
+
+@pytest.mark.parametrize("kind", CURVES)
+def test_delta_never_rises_with_epsilon(kind: str) -> None:
+    """It was 0.073 at 0.2 and 1.0 at 3: what holds at an epsilon holds at every larger one."""
+    accountant, run = CURVES[kind]
+    found = [accountant.delta(run, epsilon).value for epsilon in (0.0, 0.2, 1.0, 3.0, 8.0, 50.0)]
+    for smaller, larger in itertools.pairwise(found):
+        assert larger <= smaller * (1 + 1e-6)
+    assert found[-1] < 1
+
+
+def test_of_drawn_batches_no_event_is_likelier_than_the_bound_says() -> None:
+    """Eight others that pull one way and one that pulls the other way; a bound without the cap would be false."""
+    rng, draws, rate, noise, epsilon = np.random.default_rng(0), 200_000, 0.6, 0.5, 2.0
+
+    def sums(rows: int) -> np.ndarray:
+        drawn = rng.random((draws, rows)) < rate
+        keep = np.argsort(rng.random((draws, rows)) + 2.0 * ~drawn, axis=1)[:, :3]
+        kept = np.take_along_axis(drawn, keep, axis=1)
+        pull = np.where(np.arange(rows) == 8, 1.0, -1.0)
+        return (kept * pull[keep]).sum(axis=1) + noise * rng.standard_normal(draws)
+
+    threshold = -1.6
+    p, q = ((sums(rows) > threshold).mean() for rows in (9, 8))
+    deviation = math.sqrt((p + math.exp(2 * epsilon) * q) / draws)
+    found = p - math.exp(epsilon) * q
+    run = Ledger.of([noise], rate)
+    assert found - 4 * deviation > Pld().delta(Ledger.of([noise], rate * 3 / 6), epsilon).value / 3
+    assert found - 4 * deviation <= Truncated().delta(run.cut(8, 3), epsilon).value
 
 
 def test_a_cap_for_a_hundredth_of_delta() -> None:
     cap = smallest_cap(RUN, 60_000, 1.2, 1e-6)
-    assert overflow_of(RUN.cut(60_000, cap)) * math.exp(1.2) <= 1e-8
-    assert overflow_of(RUN.cut(60_000, cap - 1)) * math.exp(1.2) > 1e-8
+    assert overflow_of(RUN.cut(60_000, cap)) <= 1e-8 < overflow_of(RUN.cut(60_000, cap - 1))
+    cost = Truncated().delta(RUN.cut(60_000, cap), 0.65).value - Pld().delta(RUN, 0.65).value
+    assert cost <= 1.1e-8
+    epochs = Ledger.of([1.0] * 40, 1 / 20).allocated(20)
+    once = smallest_cap(epochs, 2_000, 1.2, 1e-6)
+    assert overflow_of(epochs.cut(2_000, once)) * math.exp(1.2) <= 1e-8
     assert smallest_cap(Ledger.of([1.0], 1.0), 10, 1.0, 1e-6) == 11
 
 
@@ -189,16 +312,12 @@ def test_splitting_and_ordering_releases_change_no_price(
 
 
 @pytest.mark.slow
-def test_a_promise_by_plain_pld_is_below_the_least_that_can_be_right() -> None:
-    run, budget = RUN.cut(60_000, 335), Budget(2.0, 1e-6)
+def test_a_promise_by_plain_pld_is_contradicted_by_an_independent_library() -> None:
+    run, budget = RUN.cut(60_000, 300), Budget(3.0, 1e-6)
     right, wrong = Truncated().certify(run, budget), Pld().certify(RUN, budget)
     assert least_epsilon(run, right) <= right.epsilon
-    assert least_epsilon(run, wrong) > wrong.epsilon
     assert verify_epsilon(run, right, values=4).consistent
     assert not verify_epsilon(run, wrong, values=4).consistent
-    hopeless = RUN.cut(60_000, 300)
-    assert math.isinf(least_epsilon(hopeless, wrong))
-    assert not verify_epsilon(hopeless, wrong).consistent
 
 
 def test_a_search_and_a_filter_refuse_batches_that_are_cut() -> None:
@@ -215,7 +334,7 @@ def test_the_curve_of_a_run_and_its_trade_off_pay_too() -> None:
     cut = RUN.cut(60_000, 335)
     assert EpsilonCurve(cut, 1e-6).at_step(500) == Truncated().epsilon(cut, 1e-6).value
     often = RUN.cut(60_000, 280)
-    assert trade_off(often, [1e-4])[0] < trade_off(RUN, [1e-4])[0] - 0.5 * overflow_of(often)
+    assert trade_off(often, [1e-4])[0] < trade_off(RUN, [1e-4])[0] - 1e-4
 
 
 class TestBatches:

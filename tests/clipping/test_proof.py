@@ -573,6 +573,32 @@ def test_an_operation_without_a_rule_is_refused_by_name_until_it_has_one() -> No
     )
 
 
+def test_a_rule_that_is_registered_again_holds_at_once_also_in_engines_made_before() -> None:
+    """A first text that was too permissive is taken back by a second one; it stayed for the whole process."""
+    batch = torch.randn(8, 4), torch.zeros(8).long()
+
+    @torch.library.custom_op("decrescendo_tests::tripled", mutates_args=())
+    def tripled(x: Tensor) -> Tensor:
+        return 3 * x
+
+    tripled.register_autograd(lambda ctx, d: 3 * d)
+    tripled.register_fake(torch.empty_like)
+    model = Made(lambda m, x: tripled(m.layer(x)), layer=nn.Linear(4, 3))
+    name = "decrescendo_tests::tripled"
+    register_rule(name, "nd->nd")
+    engine = Engine(model, loss)
+    for _ in range(3):
+        engine.clipped_sum(batch, 1.0)
+    register_rule(name, "Nd->Nd")
+    for one in (engine, Engine(model, loss)):
+        with pytest.raises(UnsupportedModel, match=r"in tripled several examples are put together"):
+            one.clipped_sum(batch, 1.0)
+    register_rule(name, "nd->nd")
+    engine.clipped_sum(batch, 1.0)
+    register_rule(name, "nd->nd")  # the same again changes nothing
+    engine.clipped_sum(batch, 1.0)
+
+
 @pytest.mark.parametrize(("name", "text"), [("aten::mm", "ik->ik"), ("mine", "i->i"), ("my::op", "ik")])
 def test_a_rule_must_be_for_an_operation_of_ones_own(name: str, text: str) -> None:
     with pytest.raises(InvalidValue, match="operation of your own"):

@@ -239,14 +239,30 @@ class Ledger:
         return Ledger._made(self._columns._replace(noise_multiplier=noise))
 
     def with_rates(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
-        """The same releases with other sample rates: ``change`` of the column. No epochs, whose rates are fixed.
+        """The same releases with other sample rates: ``change`` of the column. No epochs, whose rates are fixed;
+        batches are full as often as before.
 
         >>> Ledger.of([1.0, 2.0], 0.1).with_rates(lambda p: p / 2).sample_rate
         array([0.05, 0.05])
         """
         rates = Ledger.of(self.noise_multiplier, change(self.sample_rate)).sample_rate
         _check_epoch(int(self.steps_per_epoch.max(initial=0)), rates)
-        return Ledger._made(self._columns._replace(sample_rate=rates))
+        return Ledger._made(self._columns._replace(sample_rate=rates, overflow=self.full * rates))
+
+    @property
+    def full(self) -> Float[np.ndarray, " n"]:
+        """For each release the probability that a batch is full without a record, in [0, 1]; 0 where none is cut."""
+        return np.minimum(self.overflow / self.sample_rate, 1.0)
+
+    def with_full(self, change: Callable[[Float[np.ndarray, " n"]], Float[np.ndarray, " n"]]) -> "Ledger":
+        """The same releases of batches that are full with another probability: ``change`` of `full`.
+
+        >>> Ledger.of([1.0], 0.5).cut(2, 2).with_full(lambda full: 2 * full).overflow
+        array([0.25])
+        """
+        full = check_array("full", change(self.full), at_least=0, length=len(self))
+        check_real("full", float(full.max(initial=0.0)), at_most=1)
+        return Ledger._made(self._columns._replace(overflow=full * self.sample_rate))
 
     def cut(self, dataset_size: int, max_batch_size: int | None) -> "Ledger":
         """The same releases, of batches that were cut to at most ``max_batch_size`` rows; ``None``: that were not.

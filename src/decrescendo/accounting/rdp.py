@@ -65,17 +65,17 @@ def _composed(ledger: Ledger) -> "RdpAccountant":
 
 
 def accountant_of(event: "DpEvent") -> "RdpAccountant":
-    """dp-accounting's accountant of one event, over the orders used here.
+    """dp-accounting's accountant of one event, over the orders used here, the fractional ones from `renyi_orders`.
 
-    An order that it cannot compute it leaves out, which is sound; the line it logs of each is not shown.
+    An order at which it has no number it leaves out, which is sound; the line it logs of each is not shown.
     """
-    from dp_accounting.rdp import RdpAccountant
+    from decrescendo.accounting.renyi_orders import ExactOrders  # slow to load
 
     log = logging.getLogger("absl")
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        return RdpAccountant(list(_ORDERS)).compose(event)
+        return ExactOrders(list(_ORDERS)).compose(event)
     finally:
         log.setLevel(level)
 

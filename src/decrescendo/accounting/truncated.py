@@ -1,57 +1,71 @@
-"""`Truncated`: what it costs to leave rows out of batches that are too large; and by whom each ledger is judged.
+"""`Truncated`: privacy cost of truncated batches, and which accountant a ledger needs.
 
 A batch is drawn by Poisson sampling; where more than b rows are drawn, a rule that looks at nothing but which they are
-leaves all but b of them out. Let one of two neighbours have n records and the other one more, x. Draw the n records'
-rows S for both. If |S| < b, the two releases are a Poisson-sampled step with x and one without. If |S| >= b and x is
-not drawn, they have one law. Only if |S| >= b and x is drawn may x have pushed another row out, which the accountant
-knows nothing about: with probability p_t P[binomial(n, p_t) >= b], whatever was released before. Let tau be the sum of
-that over steps. Without these events the run with x is one that the accountant judges; with them it is tau away from
-that one in total variation:
+leaves all but b of them out. Let one of two neighbours have n records and the other one more, x. At a step t of sample
+rate p_t a batch is full without x with probability tau_t = P[binomial(n, p_t) >= b], whatever was released before, and
+only then may x take the place of another record. `pld.overfull` proves what dominates a step: a public coin of
+probability tau_t between Gaussian steps of noise z and of noise z/2, both sampled at p_t. `Pld` composes that pair.
+
+*Any other accountant.* In either direction, at any y >= 0, the curve of a mechanism sampled at rate p lies between
+max(0, 1 - y) and that plus p: its likelihood ratio is 1 - p + p l with E[l] = 1. So the two cases of the coin differ by
+at most p. Exchanging steps one after the other, each weighted by a probability (of the larger of the two laws), costs
+
+    delta(e) + sum_t p_t tau_t        in the place of delta(e), in both directions.
+
+*Once an epoch.* Where each record is in one of the t steps of an epoch, by a draw of its own, x meets a full batch with
+probability tau = P[binomial(n, 1/t) >= b]. The run that is judged then is the one in which x is added to the sum of its
+step whether that is full or not: the sums without x are the same in both, and independent of where x is, which is all
+that `pld.allocation` needs. The run with x is tau away from it in total variation, so that
 
     P(run with x in A)  <=  P(judged in A) + tau  <=  exp(e) P(run without x in A) + delta(e) + tau,
     P(run without x in A)  <=  exp(e) P(judged in A) + delta(e)  <=  exp(e) P(run with x in A) + delta(e) + exp(e) tau.
 
-Where each record is in one of the t steps of an epoch, by a draw of its own, x meets a full batch in at most one of
-them, with probability P[binomial(n, 1/t) >= b]: the same sum, of p_t = 1/t over the t steps. The run that is judged
-then is the one in which x is added to the sum of its step whether that is full or not: the sums without x are the same
-in both, and independent of where x is, which is all that `pld.allocation` needs.
+What holds at an epsilon holds at every larger one: delta(e) + exp(e) tau is taken where it is least.
+
+Longer than most files: three ways of paying for one cap, each beside its proof.
 """
 
 import math
 from dataclasses import dataclass, field
-from functools import singledispatch
+from functools import lru_cache, singledispatch
 
 from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Bound, Budget, Guarantee, Kind, check_one_example
+from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.pld import Pld
+from decrescendo.accounting.pld.accountant import truncated_delta, truncated_epsilon, truncated_estimate
+from decrescendo.accounting.pld.overfull import LEAST_NOISE
 from decrescendo.accounting.protocol import Accountant, estimate
 from decrescendo.accounting.selection import Selection
 from decrescendo.errors import AccountingError, check_instance, check_integer, check_real
 
 _SLACK = 1 + 1e-8  # what a binomial tail may be off by, relatively, and its sum
-_ATTEMPTS = 30
+_ATTEMPTS, _TRIED = 30, 16
 _NEAR = 1e-3  # of delta: so much may be paid too much for the cap
 
 
 @dataclass(frozen=True, slots=True)
 class Truncated(Accountant):
-    """Any accountant, for batches of which the ledger says that they are cut to a largest size (`Ledger.cut`).
+    """Any accountant, for truncated batches: those of which the ledger says that they have a largest size
+    (`Ledger.cut`).
 
-    delta(e) + exp(e) sum_t p_t P[binomial(N, p_t) >= b] in the place of delta(e); the module has the proof.
+    By `Pld` the composition of what dominates a truncated step; by any other accountant of Poisson batches delta(e) +
+    sum_t p_t P[binomial(N, p_t) >= b] in the place of delta(e); the module has the proofs.
 
     Args:
         judge: the accountant of the batches that are not cut; in the place of `Pld`, `Allocated` for a ledger of
             records that are each in one step of an epoch.
 
     Guarantee:
-        what it says is a bound (or an estimate) if ``judge`` says one of Poisson batches; rows over the cap are left
-        out by a rule that looks at which rows were drawn and at nothing in them (an even choice, the first b), and the
-        noisy sum is divided by the expected batch size as ever.
+        for adding or removing one record, what it says is a bound (or an estimate) if ``judge`` says one of Poisson
+        batches; rows over the cap are left out by a rule that looks at which rows were drawn and at nothing in them (an
+        even choice, the first b), and the noisy sum is divided by the expected batch size as ever.
 
     Edge cases:
-        where no batch is cut it is ``judge``, name and all; so it is for a cap that no batch can exceed (b > N); where
-        the cap alone costs delta or more, epsilon is infinite: ask `smallest_cap`.
+        where no batch is cut it is ``judge``, name and all; so it is for a cap that no batch can exceed (b > N). By
+        `Pld`, noise multipliers below 1/6 are judged as by the others; where that costs delta or more, epsilon is
+        infinite.
 
     Raises:
         AccountingError: (when asked) a search of several trials whose batches are cut, which no proof here covers.
@@ -59,8 +73,8 @@ class Truncated(Accountant):
     >>> run = Ledger.of([1.0] * 500, sample_rate=250 / 60_000)
     >>> for cap in (300, 340, 60_001):
     ...     print(Truncated().epsilon(run.cut(60_000, cap), delta=1e-6).shown(3))
-    inf
-    0.659
+    2.71
+    0.65
     0.65
     """
 
@@ -75,20 +89,27 @@ class Truncated(Accountant):
         return f"Truncated({self.judge.name})"
 
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
-        """The judge's delta and the cap's."""
+        """Delta at ``epsilon``; never more than at a smaller epsilon."""
         judge, uncut = self._judged(ledger)
-        found = judge.delta(uncut, epsilon)
-        price = _price(ledger, epsilon)
-        if not price:
-            return found
-        return Bound(min(1.0, math.nextafter(found.value + price, 2.0)), _kind(found.kind))
+        if not ledger.is_cut:
+            return judge.delta(uncut, epsilon)
+        near = check_real("epsilon", epsilon, at_least=0)
+        if (pld := _composer(judge)) is not None and _composes(ledger):
+            return Bound(min(1.0, truncated_delta(pld, ledger, near)), "upper")
+        found = _paid(judge, ledger, near)
+        if ledger.is_allocated:
+            known = [value for at, value in _paid_somewhere(judge, ledger) if at <= near]
+            found = Bound(min([found.value, *known]), found.kind)
+        return found
 
     def epsilon(self, ledger: Ledger, delta: float) -> Bound:
-        """The judge's epsilon at what the cap leaves of ``delta``."""
+        """Epsilon at ``delta``: by the composition, or the judge's at what the cap leaves of ``delta``."""
         judge, uncut = self._judged(ledger)
         if not ledger.is_cut:
             return judge.epsilon(uncut, delta)
-        # The cap costs exp(epsilon) tau for any epsilon that the answer is not above.
+        if (pld := _composer(judge)) is not None and _composes(ledger):
+            return Bound(truncated_epsilon(pld, ledger, check_delta(delta)), "upper")
+        # Of epochs the cap costs exp(epsilon) tau, for any epsilon that the answer is not above.
         guess = self.estimate(ledger, delta)
         if left_of(ledger, delta, guess) <= 0:  # the estimate may be too large; this is not
             guess = judge.epsilon(uncut, delta).value
@@ -122,6 +143,8 @@ class Truncated(Accountant):
     def estimate(self, ledger: Ledger, delta: float) -> float:
         """Epsilon to search with."""
         judge, uncut = self._judged(ledger)
+        if ledger.is_cut and _composer(judge) is not None and _composes(ledger):
+            return truncated_estimate(ledger, check_delta(delta))
         found = estimate(judge, uncut, delta)
         for _ in range(_ATTEMPTS if ledger.is_cut else 0):
             left, before = left_of(ledger, delta, found), found
@@ -180,7 +203,7 @@ def overflow_of(ledger: Ledger) -> float:
 
 
 def left_of(ledger: Ledger, delta: float, epsilon: float) -> float:
-    """What the cap leaves of ``delta`` at ``epsilon``: delta - exp(epsilon) tau, below or at 0 where it leaves nothing.
+    """What the cap leaves of ``delta`` at ``epsilon``, at least; below or at 0 where it may leave nothing.
 
     A promise of (epsilon, delta) is right by `Truncated` if the batches that are not cut keep (epsilon, what is left).
 
@@ -190,21 +213,94 @@ def left_of(ledger: Ledger, delta: float, epsilon: float) -> float:
     return delta - _price(ledger, epsilon) * _SLACK
 
 
-def least_epsilon(ledger: Ledger, guarantee: Guarantee) -> float:
-    """The lower end, by `Pld` or `Allocated`, of batches that are not cut, at what the cap leaves of delta if
-    ``guarantee`` is right.
+def spent_on_the_cap(ledger: Ledger, guarantee: Guarantee) -> float:
+    """What of the guarantee's delta pays for the cap, at most: what `left_of` does not leave, or, where it leaves
+    nothing, delta less the lower end of that of batches that are not cut.
 
-    A guarantee below it is wrong by `Truncated`; where the cap costs all of delta it is infinite.
+    >>> run = Ledger.of([1.0] * 500, sample_rate=250 / 60_000).cut(60_000, 300)
+    >>> spent = spent_on_the_cap(run, Truncated().certify(run, Budget(3.0, 1e-6)))
+    >>> round(1e6 * spent, 3), overflow_of(run) > 1e-4
+    (1.0, True)
     """
-    left = left_of(ledger, guarantee.delta, guarantee.epsilon)
-    if left <= 0:
-        return math.inf
+    delta, epsilon = guarantee.delta, guarantee.epsilon
+    if (left := left_of(ledger, delta, epsilon)) > 0 or ledger.is_allocated or math.isinf(epsilon):
+        return delta - max(left, 0.0)
+    return delta - min(delta, Pld().delta_bracket(ledger.cut(1, None), epsilon)[0])
+
+
+def least_epsilon(ledger: Ledger, guarantee: Guarantee) -> float:
+    """The lower end, by `Pld`, of batches that are not cut at the delta of ``guarantee``; by `Allocated`, at what the
+    cap leaves of delta if ``guarantee`` is right.
+
+    A guarantee below it is wrong by `Truncated`; where the cap costs all of an epoch's delta it is infinite.
+    """
     uncut = ledger.cut(1, None)
-    return Allocated().least_epsilon(uncut, left) if ledger.is_allocated else Pld().bracket(uncut, left)[0]
+    if not ledger.is_allocated:
+        return Pld().bracket(uncut, guarantee.delta)[0]
+    left = left_of(ledger, guarantee.delta, guarantee.epsilon)
+    return Allocated().least_epsilon(uncut, left) if left > 0 else math.inf
+
+
+def composes(judge: Accountant, ledger: Ledger) -> bool:
+    """Whether ``judge`` (or the one that it wraps) composes truncated steps of ``ledger`` themselves, so that no cap
+    costs more than any delta.
+
+    >>> composes(Truncated(), Ledger.of([1.0], 0.5)), composes(Truncated(), Ledger.of([0.1], 0.5))
+    (True, False)
+    """
+    own = judge.judge if isinstance(judge, Truncated) else judge
+    return _composer(own) is not None and _composes(ledger)
+
+
+@singledispatch
+def _composer(judge: Accountant) -> Pld | None:
+    """Who composes truncated steps where ``judge`` is asked: `Pld` itself, of one record."""
+    del judge
+    return None
+
+
+@_composer.register
+def _of_one_record(judge: Pld) -> Pld | None:
+    return judge if judge.group == 1 else None
+
+
+def _composes(ledger: Ledger) -> bool:
+    noise = ledger.noise_multiplier
+    return not ledger.is_allocated and not ((noise > 0) & (noise < LEAST_NOISE)).any()
+
+
+def _paid(judge: Accountant, ledger: Ledger, epsilon: float) -> Bound:
+    """The judge's delta and the cap's."""
+    found = judge.delta(ledger.cut(1, None), epsilon)
+    price = _price(ledger, epsilon)
+    return Bound(min(1.0, math.nextafter(found.value + price, 2.0)), _kind(found.kind))
+
+
+@lru_cache(maxsize=32)
+def _paid_somewhere(judge: Accountant, ledger: Ledger) -> list[tuple[float, float]]:
+    """(epsilon, delta) around the least of delta(e) + exp(e) tau, by sections of where it may be: each is a bound."""
+    share = (math.sqrt(5) - 1) / 2
+    low, high = 0.0, max(1e-3, -math.log(max(overflow_of(ledger), 1e-300)))
+
+    def point(at: float) -> tuple[float, float]:
+        return at, _paid(judge, ledger, at).value
+
+    found = [point(0.0)]
+    left, right = point(high - share * high), point(share * high)
+    for _ in range(_TRIED):
+        found += [left, right]
+        if left[1] <= right[1]:
+            high, right = right[0], left
+            left = point(high - share * (high - low))
+        else:
+            low, left = left[0], right
+            right = point(low + share * (high - low))
+    return found
 
 
 def _price(ledger: Ledger, epsilon: float) -> float:
-    return overflow_of(ledger) * math.exp(min(epsilon, 700.0))
+    overflow = overflow_of(ledger)
+    return overflow * math.exp(min(epsilon, 700.0)) if ledger.is_allocated else overflow
 
 
 def _kind(found: Kind) -> Kind:
@@ -215,23 +311,24 @@ def _kind(found: Kind) -> Kind:
 def smallest_cap(
     ledger: Ledger, dataset_size: int, epsilon: float, delta: float, *, share: float = 0.01
 ) -> int:
-    """The least ``max_batch_size`` that costs at most ``share`` of ``delta`` at ``epsilon``.
+    """The least ``max_batch_size`` that costs at most ``share`` of ``delta`` at ``epsilon``, whatever the noise.
+
+    A smaller one may be had for more noise: `calibrate` finds how much.
 
     Args:
         ledger: the planned releases; of their noise nothing is asked.
         dataset_size: N.
-        epsilon, delta: the budget, epsilon >= 0.
+        epsilon, delta: the budget, epsilon >= 0; of Poisson batches nothing hangs on epsilon.
         share: in (0, 1).
 
     >>> smallest_cap(Ledger.of([1.0] * 500, sample_rate=250 / 60_000), 60_000, epsilon=1.2, delta=1e-6)
-    350
+    347
     """
-    price = check_real("share", share, above=0, below=1) * check_real("delta", delta, above=0, below=1)
-    limit = price * math.exp(-min(check_real("epsilon", epsilon, at_least=0), 700.0))
+    limit = check_real("share", share, above=0, below=1) * check_real("delta", delta, above=0, below=1)
+    near = check_real("epsilon", epsilon, at_least=0)
     low, high = 0, check_integer("dataset_size", dataset_size, at_least=1) + 1  # the latter costs nothing
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (
-            (low, middle) if overflow_of(ledger.cut(dataset_size, middle)) <= limit else (middle, high)
-        )
+        enough = _price(ledger.cut(dataset_size, middle), near) <= limit
+        low, high = (low, middle) if enough else (middle, high)
     return high

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -13,7 +14,7 @@ from decrescendo.accounting.budget import Guarantee, rounded
 from decrescendo.accounting.concentrated import Tcdp, Zcdp
 from decrescendo.accounting.gaussian import Gaussian
 from decrescendo.accounting.gdp import GdpClt
-from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.mixture import BinomialMixture, composed
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
@@ -106,8 +107,9 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
 
     Rounding up alone gives no lower end, because the grid itself rounds: its error is of second order in the step, so
     a grid twice as coarse shows three times of it, and that much is taken off (and 1e-8 of it: dp-accounting adds in
-    float64, and a single release has no grid's error that would hide it). Where batches were cut, both are at what
-    the cut leaves of delta if the guarantee is right (`truncated.left_of`).
+    float64, and a single release has no grid's error that would hide it). Truncated batches are composed as
+    `pld.overfull` says; of records that take part once an epoch the lower end is at what truncation leaves of delta if
+    the guarantee is right (`truncated.left_of`).
 
     >>> from decrescendo.accounting.budget import Unit
     >>> ledger = Ledger.of(np.linspace(1.2, 1.0, 50), sample_rate=0.02)
@@ -119,11 +121,11 @@ def verify_epsilon(ledger: Ledger, guarantee: Guarantee, *, values: int = 16) ->
         return Verification(0.0, 0.0, guarantee)
     if (ledger.noise_multiplier == 0).any():
         return Verification(math.inf, math.inf, guarantee)
-    delta, size = left_of(ledger, guarantee.delta, guarantee.epsilon), guarantee.examples_per_person
-    if delta <= 0:
-        return Verification(math.inf, math.inf, guarantee)
+    delta, size = guarantee.delta, guarantee.examples_per_person
     if ledger.is_allocated:
-        return Verification(Allocated().least_epsilon(ledger.cut(1, None), delta), math.inf, guarantee)
+        left = left_of(ledger, delta, guarantee.epsilon)
+        least = Allocated().least_epsilon(ledger.cut(1, None), left) if left > 0 else math.inf
+        return Verification(least, math.inf, guarantee)
     grid = max(guarantee.epsilon, 1e-3) * _GRID_SHARE * (4 if size > 1 else 1)  # mixtures take longer
     grid *= min(max(1.0, math.sqrt(_STEPS / len(ledger))), _COARSER)
     upper = _compose(_rounded(ledger, values, up=False), grid, delta, size)
@@ -144,25 +146,36 @@ def _rounded(ledger: Ledger, values: int, *, up: bool) -> Ledger:
     ledger = ledger.with_rates(lambda rates: (round_down if up else round_up)(rates, places))
     result = Ledger()
     for rate in np.unique(ledger.sample_rate):
-        result += ledger.where(ledger.sample_rate == rate).with_noise(rounded)
+        rows = ledger.where(ledger.sample_rate == rate).with_noise(rounded)
+        result += rows.with_full(lambda full: np.full(full.size, full.min() if up else full.max()))
     return result.distinct()
+
+
+def _one(release: Release, grid: float) -> Any:
+    """One release; of truncated batches the public coin of `pld.overfull`."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    def step(noise: float) -> Any:
+        return pld.from_gaussian_mechanism(
+            standard_deviation=noise, sampling_prob=release.sample_rate, value_discretization_interval=grid
+        )
+
+    alone = step(release.noise_multiplier)
+    if not release.overflow:
+        return alone
+    full = min(1.0, release.overflow / release.sample_rate)
+    return step(release.noise_multiplier / 2).compute_mixture(alone, full)
 
 
 def _compose(ledger: Ledger, grid: float, delta: float, size: int) -> float:
     """Of a group of ``size`` records, each release as a mixture over how many of them were drawn."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
     total = None
     for release in ledger:
         if size > 1:
             mixture = BinomialMixture(size, release.sample_rate, release.noise_multiplier)
             step = composed(mixture, grid, release.count)
         else:
-            step = pld.from_gaussian_mechanism(
-                standard_deviation=release.noise_multiplier,
-                sampling_prob=release.sample_rate,
-                value_discretization_interval=grid,
-            ).self_compose(release.count)
+            step = _one(release, grid).self_compose(release.count)
         total = step if total is None else total.compose(step)
     try:
         return float(total.get_epsilon_for_delta(delta)) if total is not None else 0.0

@@ -17,7 +17,7 @@ from typing import final
 
 from decrescendo.accounting import Allocated, Ledger, Pld, Truncated
 from decrescendo.accounting.pld.allocation import LEAST_NOISE
-from decrescendo.accounting.truncated import left_of
+from decrescendo.accounting.truncated import overflow_of
 from decrescendo.audit.error_rates import ErrorRates
 from decrescendo.errors import AccountingError, check_real
 
@@ -103,7 +103,7 @@ class PrivacyCurve:
         batches may differ from them, on either side."""
         if self.ledger.is_cut:
             spent = Truncated(_ACCOUNTANT).epsilon(self.ledger, delta).value
-            delta = min(delta + 2 * (delta - left_of(self.ledger, delta, spent)), 0.5)
+            delta = min(delta + 2 * overflow_of(self.ledger) * math.exp(min(spent, 700.0)), 0.5)
         if self.ledger.is_allocated:
             return Allocated().least_epsilon(self.ledger.cut(1, None), delta)
         return replace(_ACCOUNTANT, group=self.group).bracket(self.ledger.cut(1, None), delta)[0]

@@ -168,6 +168,7 @@ def account_command(
 
     A CSV has one noise multiplier a line, or named columns noise_multiplier, sample_rate, count.
     """
+    from decrescendo.accounting.membership import ALARMS, membership, percent
     from decrescendo.report.judge import verdict_table, verdicts
     from decrescendo.report.ledgers import agreed_in, read_ledger
 
@@ -195,10 +196,17 @@ def account_command(
             "--max-batch-size and --rows must be given together, got one of them. A plan says its rows itself"
         )
     group = 1 if agreed is None else agreed.budget.examples_per_person
-    found = verdicts(ledger if rows is None else ledger.cut(rows, max_batch_size), at, group=group)
+    accounted = ledger if rows is None else ledger.cut(rows, max_batch_size)
+    found = verdicts(accounted, at, group=group)
+    told = None if agreed is None else agreed.guarantee
+    tests = membership(None if promised is not None else accounted, told, ALARMS, group=group)
     if as_json:
         answers = [dataclasses.asdict(verdict) for verdict in found]
         facts: dict[str, Any] = {"steps": ledger.steps, "delta": at, "accountants": answers}
+        facts["power_at_false_alarms"] = dict(
+            zip([f"{alarms:g}" for alarms in ALARMS], tests.power.tolist(), strict=True)
+        )
+        facts["power_by"] = tests.by
         if max_batch_size is not None:
             facts |= {"max_batch_size": max_batch_size, "rows": rows}
         if agreed is not None:
@@ -208,6 +216,12 @@ def account_command(
         print_json(facts)
         return
     out.print(verdict_table(found, ledger, at))
+    for alarms, power in zip(ALARMS, tests.power.tolist(), strict=True):
+        say(
+            f"a test of membership that is wrong about {100 * alarms:g} % of the others finds at most "
+            f"{percent(power)} %"
+        )
+    say(f"which follows from {tests.by}")
     if max_batch_size is not None:
         say(f"batches cut to at most {max_batch_size} of {rows} rows")
     if agreed is not None:

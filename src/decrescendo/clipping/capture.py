@@ -227,6 +227,7 @@ class Captures:
         make = self._make if self.wanted and count > 1 else None
         if make is None:
             return None
+        self.prover.follow_rules()
         if self._epoch != self.prover.epoch:  # data are withheld that a pass may have used
             self._captured.clear()
             self._epoch = self.prover.epoch

@@ -112,7 +112,25 @@ def check_gradients(gradients: object) -> Mapping[str, Tensor]:
     for name, tensor in gradients.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise InvalidType(f"gradients must map names to tensors, got {name!r}: {type(tensor).__name__}")
+        check_real_floats(f"gradients[{name!r}]", tensor)
     return MappingProxyType(dict(gradients))
+
+
+def check_real_floats(what: str, tensor: Tensor) -> None:
+    """``tensor`` holds real floating-point numbers, or an error: a scaled whole number is cut off to another one, and
+    noise on the real part of a complex number leaves the imaginary part bare, or lost.
+
+    >>> check_real_floats("update['w']", torch.tensor([3, 4]))
+    Traceback (most recent call last):
+    decrescendo.errors.InvalidType: update['w'] must be real floating point, got torch.int64. Convert it with .float()
+    """
+    if not tensor.is_floating_point():
+        way = (
+            "Hold real and imaginary parts as two tensors: torch.view_as_real"
+            if tensor.is_complex()
+            else "Convert it with .float()"
+        )
+        raise InvalidType(f"{what} must be real floating point, got {tensor.dtype}. {way}")
 
 
 def check_clip_norm(name: str, value: object) -> float:

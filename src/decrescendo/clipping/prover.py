@@ -47,6 +47,7 @@ from decrescendo.clipping.proof.remembered import (
 from decrescendo.clipping.proof.script import Script, comparable
 from decrescendo.clipping.proof.storage import key_of, tensors_of, unwatched
 from decrescendo.clipping.proof.surroundings import settled
+from decrescendo.clipping.proof.tables import declared_changes
 from decrescendo.clipping.proof.unchanged import Kept
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.workspace import Workspace
@@ -116,6 +117,7 @@ class Prover:
         # How often what was accepted was forgotten; and how often a pass did otherwise than those that were accepted.
         self.epoch = 0
         self.otherwise = 0
+        self._rules = declared_changes()
 
     def withhold(self, data: Iterable[Tensor | np.ndarray]) -> None:
         """No pass may use these: what was accepted before is looked at anew."""
@@ -227,12 +229,20 @@ class Prover:
         """To what was accepted of examples of this shape, in this mode of the model."""
         if self.memory.follow() or self.memory.let_go():
             self._forget()
+        self.follow_rules()
         self._held, shape = held, signature(held, batch)
         if shape == self._shape:
             return
         self._shape, self._script = shape, self._scripts.pop(shape, None)
         if self._script is not None:
             self._scripts[shape] = self._script  # the one used last is last
+
+    def follow_rules(self) -> None:
+        """What was accepted by a registered rule that was registered anew is looked at anew."""
+        with self._one_at_a_time:
+            if self._rules != (now := declared_changes()):
+                self._rules = now
+                self._forget()
 
     def _forget(self) -> None:
         for shape in list(self._scripts):

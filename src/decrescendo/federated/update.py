@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from decrescendo.base.rng import SecureStream, Streams, seeded
 from decrescendo.clipping.batches import count_rows, slice_rows
-from decrescendo.clipping.clipped import Batch, Loss, accumulator, check_clip_norm, trainable
+from decrescendo.clipping.clipped import (
+    Batch,
+    Loss,
+    accumulator,
+    check_clip_norm,
+    check_real_floats,
+    trainable,
+)
 from decrescendo.errors import InvalidValue, UnsupportedModel, check_integer, check_real
 from decrescendo.federated.messages import Round
 from decrescendo.federated.summing import norm_of
@@ -133,17 +140,24 @@ def clip_update(update: Mapping[str, Tensor], clip_norm: float) -> dict[str, Ten
     """``update`` min(1, C / |update|), computed in float64 and rounded down; zeros where it is not finite.
 
     Guarantee:
-        the joint norm of what is returned, in the dtypes it came in, is at most C.
+        the joint norm of what is returned, in the dtypes it came in and at least float32, is at most C.
+
+    Raises:
+        InvalidType: a tensor that is not real floating point: whole numbers would be cut off to zeros.
 
     >>> clip_update({"w": torch.tensor([3.0, 4.0])}, 1.0)["w"]
     tensor([0.6000, 0.8000])
     """
     target = check_clip_norm("clip_norm", clip_norm) * (1 - CLIENT_MARGIN)
+    for name, tensor in update.items():
+        check_real_floats(f"update[{name!r}]", tensor)
+    # In half precision rounding alone would make it longer than C.
+    update = {name: tensor.to(accumulator(tensor.dtype)) for name, tensor in update.items()}
     norm = norm_of(update)
     if not norm < float("inf"):
         return {name: torch.zeros_like(tensor) for name, tensor in update.items()}
     if norm <= target:
-        return dict(update)
+        return update
     return {name: tensor.double().div(norm).mul(target).to(tensor.dtype) for name, tensor in update.items()}
 
 
@@ -190,9 +204,11 @@ def prepare(
             (`SecureStream.fresh`), or `Streams` of a seed for experiments; ``None`` where it adds no noise (CENTRAL).
 
     Returns:
-        tensors for `messages.Reply`, on the CPU: in the dtypes of ``update`` without noise, in float64 with it.
+        tensors for `messages.Reply`, on the CPU: in the dtypes of ``update`` (at least float32) without noise, in
+        float64 with it.
 
     Raises:
+        InvalidType: an update that is not of real floating-point numbers.
         InvalidValue: noise is asked for, and there is no stream for it.
 
     >>> from decrescendo.federated.placement import Placement

@@ -18,7 +18,7 @@ from decrescendo.accounting.budget import Budget, Guarantee, Unit, check_unit, r
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
-from decrescendo.accounting.truncated import Truncated, least_epsilon, left_of
+from decrescendo.accounting.truncated import Truncated, least_epsilon, spent_on_the_cap
 from decrescendo.accounting.verify import Verification, accountant_named, check_word, verify_epsilon
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
@@ -371,10 +371,10 @@ class Plan:
         return [("Delta", told)] if self.private and times >= 1 else []
 
     def _cut(self) -> list[tuple[str, str]]:
-        cap, delta = self.sampling.max_batch_size, self.guarantee.delta
+        cap = self.sampling.max_batch_size
         if cap is None:
             return []
-        share = 1 - left_of(self.ledger, delta, self.guarantee.epsilon) / delta
+        share = spent_on_the_cap(self.ledger, self.guarantee) / self.guarantee.delta if self.private else 0.0
         cost = (
             f"costs {rounded(share, 'up', 2)} of delta" if self.private else "no privacy to pay for it with"
         )

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from decrescendo.accounting import EpsilonCurve, Ledger, Unit, rounded, trade_off
+from decrescendo.accounting import EpsilonCurve, Guarantee, Ledger, Unit, rounded
+from decrescendo.accounting.membership import ALARMS, membership, percent
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.plans.plan import row_of
@@ -16,8 +17,7 @@ from decrescendo.studio.settings import Settings
 from decrescendo.training.statement import state
 
 POINTS = 300  # of a curve that is drawn
-FALSE_ALARMS = np.concatenate([[0.0], np.logspace(-4, 0, 49)])
-SHOWN_ALARMS = (0.001, 0.01, 0.1)
+DRAWN_ALARMS = np.concatenate([[0.0], np.logspace(-4, 0, 49)])
 NAMES = {
     "Pld": "Exact composition (Pld)", "Gaussian": "Gaussian DP (Gaussian)", "Rdp": "Rényi (Rdp)", "Zcdp": "zCDP (Zcdp)",
     "Allocated": "Once an epoch (Allocated)", "Tcdp": "tCDP (Tcdp)", "GdpClt": "Central limit theorem (GdpClt)",
@@ -42,6 +42,8 @@ class Subject:
         settings: the controls' that made it, if they did.
         notes: lines to show with it.
         group: of how many records one person has, at most.
+        guarantee: what is promised of it, where something is.
+        adaptive: whether its noise was decided on the way, so that only the guarantee holds.
     """
 
     title: str
@@ -53,6 +55,8 @@ class Subject:
     settings: Settings | None = None
     notes: tuple[str, ...] = field(default=())
     group: int = 1
+    guarantee: Guarantee | None = None
+    adaptive: bool = False
 
     @classmethod
     def of(
@@ -61,7 +65,7 @@ class Subject:
         """A plan."""
         return cls(
             title, plan.ledger, plan.budget.delta, str(plan.guarantee), plan, plan.clip_norm.tolist(), settings, notes,
-            plan.budget.examples_per_person,
+            plan.budget.examples_per_person, plan.guarantee,
         )  # fmt: skip
 
 
@@ -102,27 +106,35 @@ def assess(subject: Subject, part: str) -> dict[str, Any]:
     parts = {"spent": _spent, "attack": _attack, "claims": _claims}
     if part not in parts:
         raise InvalidValue(f"part must be one of {', '.join(parts)}, got {part!r}")
-    return {part: parts[part](subject.ledger, subject.delta, subject.group)}
+    return {part: parts[part](subject)}
 
 
-def _spent(ledger: Ledger, delta: float, group: int) -> list[list[float]] | None:
-    spent = EpsilonCurve(ledger, delta, group=group)
+def _spent(subject: Subject) -> list[list[float]] | None:
+    spent = EpsilonCurve(subject.ledger, subject.delta, group=subject.group)
     epsilon = spent.curve()
     return [[0, *spent.steps.tolist()], [0.0, *epsilon.tolist()]] if np.isfinite(epsilon).all() else None
 
 
-def _attack(ledger: Ledger, delta: float, group: int) -> dict[str, Any]:  # noqa: ARG001 (as the others)
-    power = 1 - trade_off(ledger, np.concatenate([FALSE_ALARMS, SHOWN_ALARMS]), group=group)
-    least = [
-        [f"{100 * alarms:g} %", f"{math.ceil(1e4 * found - 1e-6) / 100:.2f} %"]
-        for alarms, found in zip(SHOWN_ALARMS, power[FALSE_ALARMS.size :].tolist(), strict=True)
+def _attack(subject: Subject) -> dict[str, Any]:
+    ledger = None if subject.adaptive else subject.ledger
+    alarms = np.concatenate([DRAWN_ALARMS, ALARMS])
+    found = membership(ledger, subject.guarantee, alarms, group=subject.group)
+    power = found.power.tolist()
+    shown = [
+        [f"{100 * alarm:g} %", f"{percent(share)} %"]
+        for alarm, share in zip(ALARMS, power[DRAWN_ALARMS.size :], strict=True)
     ]
-    return {"alarms": FALSE_ALARMS.tolist(), "power": power[: FALSE_ALARMS.size].tolist(), "shown": least}
+    return {
+        "alarms": DRAWN_ALARMS.tolist(),
+        "power": power[: DRAWN_ALARMS.size],
+        "shown": shown,
+        "by": found.by,
+    }
 
 
-def _claims(ledger: Ledger, delta: float, group: int) -> list[list[str]]:
+def _claims(subject: Subject) -> list[list[str]]:
     claims: list[list[str]] = []
-    for verdict in verdicts(ledger, delta, group=group):
+    for verdict in verdicts(subject.ledger, subject.delta, group=subject.group):
         name = NAMES[verdict.accountant]
         if verdict.bound is None:
             claims.append([name, "–", f"does not apply: {verdict.reason}"])

@@ -103,13 +103,14 @@ def _run(files: Mapping[str, bytes]) -> Subject:
         told |= {"unit": check_unit(told["unit"])} | (
             {"epsilon": math.inf} if told["epsilon"] is None else {}
         )
-        guarantee = str(Guarantee(**told))
+        guarantee = Guarantee(**told)
         notes = [f"A run: {ledger.steps:,} steps were taken, in {content['seconds']:.1f} s."]
         notes += [f"{name}: {value:.4g}" for name, value in content["metrics"].items()]
         notes += [content["stopped"]] if content.get("stopped") else []
         if kind == "plan":
             plan = Plan.from_json(text, source="plan.json")
-            return replace(Subject.of("run", plan, notes=tuple(notes)), promise=guarantee)
+            subject = Subject.of("run", plan, notes=tuple(notes))
+            return replace(subject, promise=str(guarantee), guarantee=guarantee)
         agreed = AdaptivePlan.from_json(text, source="adaptive_plan.json")
         notes.append(
             "Noise was decided on the way: the filter's budget is its price, whatever accountants say below."
@@ -118,9 +119,11 @@ def _run(files: Mapping[str, bytes]) -> Subject:
             "adaptive run",
             ledger,
             agreed.budget.delta,
-            guarantee,
+            str(guarantee),
             clip_norm=content["clip_norm"],
             notes=tuple(notes),
+            guarantee=guarantee,
+            adaptive=True,
         )
     except (KeyError, TypeError, ValueError, AttributeError, DecrescendoError) as error:
         raise FileRefused(f"run.json must hold a run, got one that does not fit together ({error})") from None
@@ -150,7 +153,10 @@ def _store(path: Path) -> Opened:
 def _agreed(title: str, agreed: Agreement, released: Ledger) -> Subject:
     if agreed.planned is None:
         note = "Noise is decided on the way: the filter's budget is its price."
-        return Subject(title, released, agreed.budget.delta, str(agreed.guarantee), notes=(note,))
+        told = agreed.guarantee
+        return Subject(
+            title, released, agreed.budget.delta, str(told), notes=(note,), guarantee=told, adaptive=True
+        )
     return Subject.of(
         title, Plan.from_json(agreed.to_json()), notes=(f"Released: {released.steps:,} steps.",)
     )

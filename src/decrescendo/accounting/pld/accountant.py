@@ -17,7 +17,7 @@ from scipy.special import erf, ndtri
 from decrescendo.accounting.budget import Bound, Budget, Guarantee
 from decrescendo.accounting.gaussian import Gaussian, check_delta
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.accounting.pld.discretisation import OneRecord, losses
+from decrescendo.accounting.pld.discretisation import Curves, OneRecord, losses
 from decrescendo.accounting.pld.groups import Group
 from decrescendo.accounting.pld.interpolation import (
     Mixtures,
@@ -27,6 +27,7 @@ from decrescendo.accounting.pld.interpolation import (
     mixtures_below,
 )
 from decrescendo.accounting.pld.inversion import Inversion, Saddle, choose_grid, saddle
+from decrescendo.accounting.pld.overfull import Overfull
 from decrescendo.accounting.pld.rates import Cell, cells
 from decrescendo.accounting.pld.single import delta_of_one, epsilon_of_one
 from decrescendo.accounting.pld.transform import DIRECTIONS, Cumulants, Direction, Part
@@ -56,6 +57,9 @@ _REFINEMENTS = 3
 _SMOOTHING = 1.8e-4
 _SMALLEST_WIDTH = 1e-7
 _OF_RATES, _CELLS = 1e-2, 12  # of a group
+_SKIPPED = 5  # one point of a curve in so many has an inversion of its own
+_OF_A_CURVE = 1e-9  # the least delta that a whole curve is sharp at
+_OVERFLOWS = 4  # of one sample rate that are told from each other; of more the largest stands for all
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +116,26 @@ class _Steps:
             cell[sampled] = cells(some.sample_rate, 1 / some.noise_multiplier, some.count, number)
         span = float(np.log(ledger.noise_multiplier.max() / ledger.noise_multiplier.min()))
         groups: list[_Group] = []
-        for rows in _split(ledger.sample_rate, rates, cell):
+        for rows in _split(ledger, cell):
             mu, count, place = 1 / ledger.noise_multiplier[rows][::-1], ledger.count[rows][::-1], None
             several = cell is not None and ledger.sample_rate[rows][0] != ledger.sample_rate[rows][-1]
             numbers = effort.nodes, effort.nodes
             ends = float(ledger.sample_rate[rows].max()), float(ledger.sample_rate[rows].min())
-            if several:
+            full = float((ledger.overflow[rows] / ledger.sample_rate[rows]).max())
+            if several or full:
                 of_cell = count
                 mu, where = np.unique(mu, return_inverse=True)
                 count = np.bincount(where, weights=of_cell).astype(np.int64)
-                if size == 1:
+                if several and size == 1:
                     place = Cell(ledger.sample_rate[rows][::-1], where, of_cell)
                     ends = place.middle, place.middle
                 # An extrapolation is some ten times further off than a mixture.
-                share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
-                numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in (0.5, 1.0))
+                if several:
+                    share = math.log(mu[-1] / mu[0]) / span if span > 0 else 0.0
+                    numbers = tuple(8 + math.ceil(share * part * effort.nodes) for part in (0.5, 1.0))
             above, below = (
                 build_nodes(
-                    OneRecord(end) if size == 1 or end == 1 else Group(size, end),
-                    mu, count, nodes=number, kappa=effort.kappa, left=left, right=right,
+                    _curves(end, size, full), mu, count, nodes=number, kappa=effort.kappa, left=left, right=right,
                 )
                 for number, end in zip(numbers, ends, strict=True)
             )  # fmt: skip
@@ -178,14 +183,23 @@ class _Bounds:
         return low, high
 
 
-def _split(
-    rate: Float[np.ndarray, " n"], rates: Float[np.ndarray, " k"], cell: Int[np.ndarray, " n"] | None
-) -> Iterator[Bool[np.ndarray, " n"]]:
-    """Rows of one rate each; or, given cells, of one cell each."""
-    if cell is None:
-        yield from (rate == one for one in rates)
-    else:
-        yield from (cell == number for number in np.unique(cell))
+def _curves(rate: float, size: int, full: float) -> Curves:
+    if full:
+        return Overfull(rate, min(1.0, full * (1 + 2.0**-50)))
+    return OneRecord(rate) if size == 1 or rate == 1 else Group(size, rate)
+
+
+def _split(ledger: Ledger, cell: Int[np.ndarray, " n"] | None) -> Iterator[Bool[np.ndarray, " n"]]:
+    """Rows of one rate each; or, given cells, of one cell each. Those of truncated batches by their overflow, too,
+    where there are few of them."""
+    key = ledger.sample_rate if cell is None else cell
+    for one in np.unique(key):
+        rows = key == one
+        kinds = np.unique(ledger.overflow[rows]) if cell is None else np.zeros(1)
+        if 1 < kinds.size <= _OVERFLOWS:
+            yield from (rows & (ledger.overflow == kind) for kind in kinds)
+        else:
+            yield rows
 
 
 def _crossing(curve: Callable[[float], float], delta: float, near: float) -> float:
@@ -347,15 +361,7 @@ class Pld:
             return exposed
         if noisy.steps == 1 and self.group == 1:
             return _exposed_too(exposed, *delta_of_one(noisy, near))
-        lower, upper = 0.0, 1e-9
-        for effort in (_PILOT, self._effort()):
-            steps = _Steps.of(noisy, upper, effort, self.group)
-            points = steps.saddles(epsilon=near)
-            if effort is _PILOT:
-                upper = min(0.5, math.exp(max(-600.0, *(point.log_delta for point in points))))
-            scale = max(near, 0.1 / min(point.c for point in points))
-            bounds = steps.bounds(near, upper, effort.smoothing * scale, lower=effort is not _PILOT)
-            lower, upper = bounds.lower(near), max(bounds.upper(near), 1e-300)
+        lower, upper = _delta_ends(self, noisy, near, lower=True)
         if lower > upper:
             raise AccountingError(
                 f"bounds must not cross, got {lower, upper}; this is a bug, please report it"
@@ -383,7 +389,10 @@ def _simplified(ledger: Ledger, group: int) -> tuple[Ledger, tuple[float, float]
     full = distinct.sample_rate == 1
     noisy = distinct.where(~bare & ~full)
     if (full & ~bare).any():
-        mu = group * Gaussian().mu(distinct.where(full & ~bare))
+        always = distinct.where(full & ~bare)
+        # Whoever is always drawn, into batches that are full, always takes another one's place.
+        doubled = np.where(always.overflow > 0, 2.0, 1.0)
+        mu = group * Gaussian().mu(always.cut(1, None).with_noise(lambda z: z / doubled))
         noisy += Ledger([Release(1.0, min(1 / mu, sys.float_info.max))])
     return noisy, _exposed(distinct.where(bare), group)
 
@@ -410,10 +419,12 @@ def _exposed_too(exposed: tuple[float, float], lower: float, upper: float) -> tu
 
 
 def _total_variation(ledger: Ledger, group: int) -> float:
-    """An upper bound on delta at epsilon 0: the sum of the steps' total variations, for each record."""
+    """An upper bound on delta at epsilon 0: the sum of the steps' total variations, for each record, and at most 1
+    where it takes another one's place."""
     with np.errstate(divide="ignore", over="ignore"):
         variation = erf(1 / (math.sqrt(8) * ledger.noise_multiplier))
-    return float((1 + 1e-12) * group * np.sum(ledger.count * ledger.sample_rate * variation))
+    each = ledger.sample_rate * variation + ledger.overflow
+    return float((1 + 1e-12) * group * np.sum(ledger.count * each))
 
 
 @functools.lru_cache(maxsize=4)  # what a search has settled on is certified next
@@ -454,3 +465,73 @@ def upper_delta(parts: Sequence[Part], epsilon: float) -> float:
     guess = min(0.5, math.exp(max(-600.0, *(point.log_delta for point in points))))
     scale = max(epsilon, 0.1 / min(point.c for point in points))
     return max(steps.bounds(epsilon, guess, _SMOOTHING * scale, lower=False).upper(epsilon), 1e-300)
+
+
+@one_blas_thread()
+@functools.lru_cache(maxsize=256)
+def truncated_epsilon(accountant: Pld, ledger: Ledger, delta: float) -> float:
+    """Epsilon at ``delta`` of truncated batches (`overfull`), at most. Kept, as brackets are."""
+    noisy, exposed = _simplified(ledger, 1)
+    if exposed[1]:
+        return math.inf
+    if _total_variation(noisy, 1) <= delta:
+        return 0.0
+    near = _pilot_epsilon(noisy, delta, 1)
+    effort = accountant._effort()
+    steps = _Steps.of(noisy, delta, effort, 1)
+    return steps.bounds(near, delta, effort.smoothing * near, lower=False).epsilons(delta, near)[1]
+
+
+@one_blas_thread()
+def truncated_estimate(ledger: Ledger, delta: float) -> float:
+    """Epsilon at ``delta`` of truncated batches within a few percent, to search with."""
+    noisy, exposed = _simplified(ledger, 1)
+    if exposed[1]:
+        return math.inf
+    return 0.0 if _total_variation(noisy, 1) <= delta else _pilot_epsilon(noisy, delta, 1)
+
+
+@one_blas_thread()
+def truncated_delta(accountant: Pld, ledger: Ledger, epsilon: float) -> float:
+    """Delta at ``epsilon`` of truncated batches, at most."""
+    noisy, exposed = _simplified(ledger, 1)
+    if not len(noisy):
+        return exposed[1]
+    return _exposed_too(exposed, *_delta_ends(accountant, noisy, epsilon, lower=False))[1]
+
+
+def _delta_ends(accountant: Pld, ledger: Ledger, epsilon: float, *, lower: bool) -> tuple[float, float]:
+    """(lower, upper) of delta at ``epsilon``: first roughly, then where the first upper end says; lower 0 unless asked
+    for."""
+    low, high = 0.0, 1e-9
+    for effort in (_PILOT, accountant._effort()):
+        steps = _Steps.of(ledger, high, effort, accountant.group)
+        points = steps.saddles(epsilon=epsilon)
+        if effort is _PILOT:
+            high = min(0.5, math.exp(max(-600.0, *(point.log_delta for point in points))))
+        scale = max(epsilon, 0.1 / min(point.c for point in points))
+        both = lower and effort is not _PILOT
+        bounds = steps.bounds(epsilon, high, effort.smoothing * scale, lower=both)
+        low, high = bounds.lower(epsilon) if both else 0.0, max(bounds.upper(epsilon), 1e-300)
+    return low, high
+
+
+@one_blas_thread()
+def upper_deltas(accountant: Pld, ledger: Ledger, epsilons: Sequence[float]) -> list[float]:
+    """Delta at each of ``epsilons``, at most: one after the other of the same discrete mechanisms, for whole curves of
+    batches that are truncated or not. What is below some 1e-12 is not told from it."""
+    noisy, exposed = _simplified(ledger, accountant.group)
+    if not len(noisy):
+        return [exposed[1]] * len(epsilons)
+    if noisy.steps == 1 and accountant.group == 1 and not noisy.is_cut:
+        return [_exposed_too(exposed, *delta_of_one(noisy, epsilon))[1] for epsilon in epsilons]
+    effort = accountant._effort()
+    rough, fine = (_Steps.of(noisy, _OF_A_CURVE, one, accountant.group) for one in (_PILOT, effort))
+    best = np.ones(len(epsilons))
+    for epsilon in epsilons[::_SKIPPED]:  # what is sharp at one point is a bound at all, and sharp beside it
+        points = rough.saddles(epsilon=epsilon)
+        near = min(0.5, math.exp(max(math.log(_OF_A_CURVE), *(point.log_delta for point in points))))
+        scale = max(epsilon, 0.1 / min(point.c for point in points))
+        bounds = fine.bounds(epsilon, near, effort.smoothing * scale, lower=False)
+        best = np.minimum(best, [bounds.upper(one) for one in epsilons])
+    return [_exposed_too(exposed, 0.0, max(upper, 1e-300))[1] for upper in best.tolist()]

@@ -24,11 +24,10 @@ def crowded(budget: Budget, *, steps: int = 1, max_batch_size: int | None = None
         steps: T >= 1.
         max_batch_size: of the plan; by default the least that costs a hundredth of delta.
 
-    Raises:
-        ImpossibleBudget: a cap that costs more than delta: the library makes no such plan.
+    A smaller one is planned with as much more noise as it costs.
 
     >>> crowded(Budget(2.0, 1e-5)).plan.sampling.max_batch_size
-    400
+    399
     """
     drawn = Ledger.of([1.0] * steps, _RATE)
     cap = (

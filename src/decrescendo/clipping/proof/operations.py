@@ -100,7 +100,10 @@ _KNOWN: dict[int, Operation] = {}
 def operation(func: Any) -> Operation:
     """What is known of an overload; looked up once."""
     found = _KNOWN.get(id(func))
-    if found is None or (found.rule is None and f"{func.namespace}::{found.name}" in DECLARED):
+    if found is None or (
+        (found.rule is None or found.declared)
+        and DECLARED.get(f"{func.namespace}::{found.name}", found.rule) is not found.rule
+    ):
         found = _KNOWN[id(func)] = _describe(func)
     return found
 

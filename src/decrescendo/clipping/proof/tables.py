@@ -543,7 +543,9 @@ def register_rule(operation: str, text: str) -> None:
             or ``*`` for any number of dimensions, says that the operation mixes along it; ``.`` stands for leading
             dimensions that broadcast; ``+`` for an argument that broadcasts with the first output.
 
-    What is said here is believed, not checked: every run that meets the operation lists it among its assumptions.
+    What is said here is believed, not checked: every run that meets the operation lists it among its assumptions. The
+    last text holds, from the next pass on also in engines made before: what they accepted by another one is checked
+    anew.
 
     Raises:
         InvalidValue: a name without a namespace, one of torch's own, or a text without an arrow.
@@ -556,7 +558,16 @@ def register_rule(operation: str, text: str) -> None:
             'a rule must be for an operation of your own, "namespace::name", with a text like "nTd,d->nTd", got '
             f"operation={operation!r}, text={text!r}"
         )
-    DECLARED[operation] = signature(text)
+    if _TEXTS.get(operation) != text:
+        DECLARED[operation], _TEXTS[operation] = signature(text), text
+        _CHANGES.append(operation)
 
 
 DECLARED: dict[str, Rule] = {}
+_TEXTS: dict[str, str] = {}
+_CHANGES: list[str] = []
+
+
+def declared_changes() -> int:
+    """How often `register_rule` has said something new, in this process."""
+    return len(_CHANGES)

@@ -70,7 +70,9 @@ def _read(name: str, array: Array) -> np.ndarray[Any, np.dtype[Any]]:
                 f"in {there} bytes"
             )
         stream.seek(0)
-        return np.ascontiguousarray(np.load(stream, allow_pickle=False)).copy()
+        return np.load(stream, allow_pickle=False).copy(
+            order="C"
+        )  # (ascontiguousarray makes a list of a scalar)
     except FileRefused:
         raise
     except (

@@ -264,7 +264,7 @@ function attackers() {
   const others = kept?.judged?.attack.shown;
   table(list, ["wrong about others", "finds members, at most", ...(others ? ["kept"] : [])], found.map((row, i) => [...row, ...(others ? [others[i][1]] : [])]), 0);
   return make("figure", { className: now.judged ? "" : "old" }, make("figcaption", { textContent: "Who was in the data?" },
-    make("small", { textContent: "The best test that anybody can make, whatever else they know" })), list);
+    make("small", { textContent: `The best test that anybody can make, whatever else they know, by ${heard(now).attack.by}` })), list);
 }
 
 // Curves as SVG ------------------------------------------------------------------------------------------------------

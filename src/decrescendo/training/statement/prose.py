@@ -1,10 +1,10 @@
 """The facts of a statement as Markdown for people."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from decrescendo.accounting.budget import rounded
+from decrescendo.accounting.membership import percent
 from decrescendo.base.markdown import table
 
 SHOWN = 11
@@ -105,13 +105,14 @@ def _asked(promise: Mapping[str, Any]) -> str:
 def _reading(reading: Mapping[str, Any]) -> str:
     lines = [
         f"A test of whether somebody took part that is wrong about {100 * float(alarms):g} % of the others "
-        f"finds at most {math.ceil(1e4 * power) / 100:.2f} % of those who did."
+        f"finds at most {percent(power)} % of those who did."
         for alarms, power in reading["power_at_false_alarms"].items()
     ]
     lines.append(
         "The shares of members and of others that any test calls members differ by at most "
-        f"{math.ceil(1e4 * reading['advantage']) / 100:.2f} points in a hundred."
+        f"{percent(reading['advantage'])} points in a hundred."
     )
+    lines.append(f"These numbers follow from {reading['by']}.")
     return "\n".join(f"- {line}" for line in lines)
 
 

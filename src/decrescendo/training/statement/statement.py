@@ -14,7 +14,8 @@ from decrescendo.accounting import GdpClt
 from decrescendo.accounting.budget import Guarantee, Unit
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.truncated import left_of, overflow_of
+from decrescendo.accounting.membership import ALARMS, membership
+from decrescendo.accounting.truncated import overflow_of, spent_on_the_cap
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_real
@@ -24,11 +25,9 @@ from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
 from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
-from decrescendo.training.statement.risk import most_advantage, most_power
 
 FORMAT, VERSION = "decrescendo-statement", 1
 JSON, MARKDOWN = "statement.json", "statement.md"
-FALSE_ALARMS = (0.001, 0.01, 0.1)
 
 NEIGHBOURS = "two data sets are neighbours if one has one {unit} more than the other (add or remove)"
 OF_PEOPLE = (
@@ -128,7 +127,7 @@ def state(
     sizes = agreed.sampling.sizes(ledger.steps).tolist()
     facts: dict[str, Any] = {
         "promise": _promise(agreed, guarantee),
-        "reading": _reading(guarantee),
+        "reading": _reading(ledger, planned, guarantee),
         "accounting": _accounting(ledger, planned, guarantee) | {"gap": agreed.gap(ledger)},
         "mechanism": {
             "sampling": f"{_how(agreed.sampling, row)}; batches of any size, the empty ones too, are noised and "
@@ -234,13 +233,15 @@ def _plain(value: float | None) -> float | None:
     return None if value is None or math.isinf(value) else value
 
 
-def _reading(guarantee: Guarantee) -> dict[str, Any]:
-    epsilon, delta = guarantee.epsilon, guarantee.delta
+def _reading(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) -> dict[str, Any]:
+    covered = planned if planned is None or ledger.steps < planned.steps else ledger
+    found = membership(covered, guarantee, ALARMS)
     return {
         "power_at_false_alarms": {
-            f"{alarms:g}": most_power(epsilon, delta, alarms) for alarms in FALSE_ALARMS
+            f"{alarms:g}": power for alarms, power in zip(ALARMS, found.power.tolist(), strict=True)
         },
-        "advantage": most_advantage(epsilon, delta),
+        "advantage": found.advantage,
+        "by": found.by,
     }
 
 
@@ -265,7 +266,7 @@ def _accounting(ledger: Ledger, planned: Ledger | None, guarantee: Guarantee) ->
     }
     covered = ledger if planned is None or ledger.steps == planned.steps else planned
     if covered.is_cut and math.isfinite(guarantee.epsilon):
-        spent = guarantee.delta - left_of(covered, guarantee.delta, guarantee.epsilon)
+        spent = spent_on_the_cap(covered, guarantee)
         facts["cut"] = {"overflow": overflow_of(covered), "delta": spent}
     if planned is None:
         return facts | {"certified": "whatever its filter would have granted"}

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from decrescendo.accounting.gaussian import epsilon_of
-from decrescendo.training.statement.risk import most_advantage, most_power
+from decrescendo.accounting.membership import most_advantage, most_power
 
 epsilons, deltas = st.floats(0, 8), st.floats(0, 0.3)
 
