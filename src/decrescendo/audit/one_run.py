@@ -107,7 +107,10 @@ def one_run(
 
     made = optimizer(probed)
     watch(made, probed.probe, plan, look)
-    trainer = Trainer(probed, probed_loss(loss), plan, made, seed=seed, settings=settings, store=store)
+    trainer = Trainer(
+        probed, probed_loss(loss), plan, made, seed=seed, settings=settings, store=store,
+        name="" if store is None else "audit",
+    )  # fmt: skip
     for batch in trainer.batches(inserted):
         trainer.step(batch)
         if callback is not None:

@@ -166,6 +166,16 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
+def in_a_cell(text: str) -> str:
+    """A text that somebody else wrote, for a cell of a table: neither markup nor a terminal's commands.
+
+    >>> in_a_cell("[/red] a" + chr(27))
+    '\\\\[/red] a\\\\x1b'
+    """
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in printable(text))
+    return escape("".join(shown))
+
+
 def print_json(content: dict[str, Any]) -> None:
     """On standard output, without colour or wrapping; an infinite epsilon is the string "inf"."""
     typer.echo(json.dumps(_finite(content), indent=1, default=str, allow_nan=False))

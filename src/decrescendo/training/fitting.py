@@ -112,6 +112,7 @@ def train_task(
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
+    name: str = "",
     checkpoints: Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -128,7 +129,7 @@ def train_task(
     run, tested = fit(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
-        lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
+        lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store, name=name,
         checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
         collate_fn=task.collate_fn,
     )  # fmt: skip
@@ -157,6 +158,7 @@ def fit(
     callback: Callback | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
+    name: str = "",
     checkpoints: Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -194,7 +196,7 @@ def fit(
 
     run = train(
         model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
-        store=store, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
+        store=store, name=name, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
     )  # fmt: skip
     if average is None:
         return run, model

@@ -34,6 +34,7 @@ def train(
     settings: EngineSettings | None = None,
     store: Store | None = None,
     checkpoints: Checkpoints | None = None,
+    name: str = "",
     world: World | None = None,
     progress: bool = False,
 ) -> Run:
@@ -64,6 +65,7 @@ def train(
         store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
             its first release is free again, but where checkpoints are kept to go on from.
         checkpoints: where the run is kept, to go on after a crash.
+        name: of the run in the store's list, for people; only with a store.
         world: from `decrescendo.distributed.join`, to train in several processes; ``None`` is one.
         progress: draw a progress bar on standard error.
 
@@ -87,7 +89,7 @@ def train(
     with ranks.watched():
         trainer = Trainer(
             model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints,
-            world=world,
+            name=name, world=world,
         )  # fmt: skip
         try:
             with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
