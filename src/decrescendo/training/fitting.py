@@ -2,7 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from decrescendo.training.checkpoint import Checkpoints, Stateful
 from decrescendo.training.examples import Collate
 from decrescendo.training.loop import train
 from decrescendo.training.moved import BEGAN_WITHOUT_NOISE, codes, note
-from decrescendo.training.progress import Callback, Progress
+from decrescendo.training.progress import Callback, Progress, as_one
 from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.steering import QuantileClip
 from decrescendo.training.store import Store
@@ -109,7 +109,7 @@ def train_task(
     momentum: float = 0.0,
     lr_decay: str = "none",
     averaging: float = 0.0,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
     name: str = "",
@@ -155,7 +155,7 @@ def fit(
     momentum: float = 0.0,
     lr_decay: str = "none",
     averaging: float = 0.0,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
     name: str = "",
@@ -188,11 +188,13 @@ def fit(
         also["average"] = average
     kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
 
+    told = as_one(callback)
+
     def after_step(state: Progress) -> bool | None:
         scheduler.step()
         if average is not None:
             average.update_parameters(model)
-        return None if callback is None else callback(state)
+        return None if told is None else told(state)
 
     run = train(
         model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,

@@ -1,5 +1,6 @@
 """`train`: the loop most people want."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -7,11 +8,10 @@ from torch import nn
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings, Loss
-from decrescendo.errors import InvalidType
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.examples import Collate
-from decrescendo.training.progress import Callback, bar
+from decrescendo.training.progress import Callback, as_one, bar
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, QuantileClip
 from decrescendo.training.store import Store
@@ -30,7 +30,7 @@ def train(
     collate_fn: Collate | None = None,
     num_workers: int = 0,
     people: object = None,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
     checkpoints: Checkpoints | None = None,
@@ -59,7 +59,7 @@ def train(
         people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
             one. A person with more rows than the plan allows is refused before the first step.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
-            scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
+            scores on public data. A list of callbacks is called in its order. Returning ``True`` ends the training early. Nothing it decides may depend
             on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
         store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
@@ -83,8 +83,7 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
-    if callback is not None and not callable(callback):
-        raise InvalidType(f"callback must be a function of a Progress, got {type(callback).__name__}")
+    told = as_one(callback)
     ranks = world_of(world)
     with ranks.watched():
         trainer = Trainer(
@@ -97,7 +96,7 @@ def train(
                     trainer.step(batch)
                     if show is not None:
                         show(trainer.progress())
-                    if callback is not None and callback(trainer.progress()):
+                    if told is not None and told(trainer.progress()):
                         break
             return trainer.finish()
         except BaseException:
