@@ -31,9 +31,7 @@ def calibrated(**change: Any) -> Plan:
     return dc.calibrate(BUDGET, SAMPLING, **given)
 
 
-@pytest.mark.parametrize(
-    "clip", [1.5, np.float64(1.5), curves.constant(1.5), [1.5, 1.5, 1.5]]
-)
+@pytest.mark.parametrize("clip", [1.5, np.float64(1.5), curves.constant(1.5), [1.5, 1.5, 1.5]])
 def test_a_number_is_a_constant_clip_norm(clip: CurveOrValues) -> None:
     assert calibrated(clip=clip) == calibrated()
 

@@ -472,9 +472,7 @@ def test_a_name_is_in_the_list(path: Path, through: str) -> None:
     if through == "train":
         train(model, loss, data, plan(), optimizer, seed=0, store=store, name="winter")
     elif through == "fit":
-        fit(
-            model, loss, data, plan(), seed=0, optimizer="sgd", learning_rate=0.1, store=store, name="winter"
-        )
+        fit(model, loss, data, plan(), seed=0, optimizer="sgd", learning_rate=0.1, store=store, name="winter")
     else:
         Trainer(model, loss, plan(), optimizer, seed=0, store=store, name="winter")
     assert [entry.label for entry in store.entries()] == ["winter"]

@@ -21,9 +21,7 @@ def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
 def trained(callback: list[Callback] | tuple[Callback, ...], *, through: str = "train") -> Run:
     model = nn.Linear(1, 1)
     if through == "fit":
-        run, _ = fit(
-            model, loss, DATA, PLAN, seed=0, optimizer="sgd", learning_rate=0.1, callback=callback
-        )
+        run, _ = fit(model, loss, DATA, PLAN, seed=0, optimizer="sgd", learning_rate=0.1, callback=callback)
         return run
     return dc.train(
         model, loss, DATA, PLAN, torch.optim.SGD(model.parameters(), lr=0.1), seed=0, callback=callback

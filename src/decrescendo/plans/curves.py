@@ -90,7 +90,7 @@ def as_curve(name: str, curve: object) -> Curve:
         curve = cast("object", curve.item())
     if isinstance(curve, Real) and not isinstance(curve, bool):
         return _flat(name, curve)
-    if curve == "constant" and name in _SHAPES and isinstance(curve, str):
+    if isinstance(curve, str) and curve == "constant" and name in _SHAPES:
         return _flat(name, 1.0)
     if isinstance(curve, (str, bytes)) or not isinstance(curve, (Sequence, np.ndarray)):
         raise InvalidType(

@@ -9,9 +9,7 @@ from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
 from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
 
 
-def steps_of(
-    sampling: Sampling, steps: object, epochs: object, batch: CurveOrValues | None = None
-) -> int:
+def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrValues | None = None) -> int:
     """The number of steps: ``steps``, or what makes ``epochs`` expected passes over the data. One of them is ``None``.
 
     >>> from decrescendo.plans.curves import linear

@@ -100,11 +100,16 @@ def as_one(callback: object) -> Callback | None:
     several = cast("Sequence[object]", callback)
     for i, one in enumerate(several):
         if not callable(one):
-            raise InvalidType(
-                f"callback[{i}] must be a function of a Progress, got {type(one).__name__}"
-            )
+            raise InvalidType(f"callback[{i}] must be a function of a Progress, got {type(one).__name__}")
     parts = cast("Sequence[Callback]", several)
-    return (lambda progress: any([part(progress) for part in parts])) if parts else None
+    if not parts:
+        return None
+
+    def each(progress: Progress) -> bool:
+        answers = [part(progress) for part in parts]
+        return any(answers)
+
+    return each
 
 
 @contextmanager

@@ -77,7 +77,9 @@ class PrivateMixin(_Base):
             optimizer = getattr(
                 self.optimizer, "optimizer", self.optimizer
             )  # not what Accelerate wraps it in
-            return Trainer(self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store, name=name)
+            return Trainer(
+                self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store, name=name
+            )
 
         self._begin, self._private, self._run, self._people = begin, None, None, people
         self._ended = ExitStack()

@@ -212,9 +212,7 @@ class Declared:
         return Truncated().certify(joint, self._budget).epsilon if len(joint) else 0.0
 
 
-def _sum(
-    runs: Sequence[Reserved], part: int, read: Callable[[Fraction], Fraction] = Fraction
-) -> Fraction:
+def _sum(runs: Sequence[Reserved], part: int, read: Callable[[Fraction], Fraction] = Fraction) -> Fraction:
     return sum((read(run.cost[part]) for run in runs), Fraction(0))
 
 
