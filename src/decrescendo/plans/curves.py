@@ -60,7 +60,8 @@ def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndar
     """The curve at every step, checked: positive, finite, one value a step. A number is the same at every step.
 
     Raises:
-        InvalidType: neither a function, a number nor an array. InvalidValue: a value that is not positive, or the wrong length.
+        InvalidType: neither a function, a number nor an array.
+        InvalidValue: a value that is not positive, or the wrong length.
 
     >>> evaluate("clip", linear(1.0, 0.5), 2)
     array([0.75, 0.5 ])

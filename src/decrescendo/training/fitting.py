@@ -129,8 +129,8 @@ def train_task(
     run, tested = fit(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
-        lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store, name=name,
-        checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
+        lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
+        name=name, checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
         collate_fn=task.collate_fn,
     )  # fmt: skip
     if averaging:

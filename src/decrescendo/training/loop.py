@@ -59,8 +59,8 @@ def train(
         people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
             one. A person with more rows than the plan allows is refused before the first step.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
-            scores on public data. A list of callbacks is called in its order. Returning ``True`` ends the training early. Nothing it decides may depend
-            on the diagnostics, which are private and noise-free.
+            scores on public data. A list of callbacks is called in its order. Returning ``True`` ends the training
+            early. Nothing it decides may depend on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
         store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
             its first release is free again, but where checkpoints are kept to go on from.
