@@ -38,7 +38,9 @@ def make_app(name: str, words: str) -> typer.Typer:
 
 app = make_app(
     "decrescendo",
-    "Differentially private training whose noise and clipping move, with the promised epsilon kept.",
+    "Differentially private training whose noise and clipping move, with the promised epsilon kept.\n\n"
+    "Where to start: `decrescendo demo` shows it at work; `decrescendo new patients` writes a training to change; "
+    "`decrescendo plan --help` is the budget alone.",
 )
 out, err = Console(), Console(stderr=True)
 EVERY = 5.0  # seconds between lines where nothing can move
