@@ -45,7 +45,7 @@ class Work(threading.Thread):
             pass
 
     def drop(self) -> None:
-        """End it: `Superseded` is raised in its thread at the next line of Python, after the array operation it is in."""
+        """End it: `Superseded` is raised in its thread at the next line of Python."""
         with self._guard:
             if self._ended or self.ident is None:
                 return
