@@ -93,7 +93,7 @@ def as_one(callback: object) -> Callback | None:
     """
     if callback is None or callable(callback):
         return callback
-    if not isinstance(callback, list | tuple):
+    if isinstance(callback, str) or not isinstance(callback, Sequence):
         raise InvalidType(
             f"callback must be a function of a Progress, or a list of such functions, got {type(callback).__name__}"
         )
