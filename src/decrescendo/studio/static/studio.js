@@ -13,7 +13,7 @@ let asking = new AbortController(), since = 0;
 const ask = async (name, body) => {
   let answer;
   try {
-    const sent = { method: "POST", headers: { "content-type": "application/json", "x-page": PAGE }, body: JSON.stringify(body) };
+    const sent = { method: "POST", headers: { "content-type": "application/json", ...(name === "file" ? {} : { "x-page": PAGE }) }, body: JSON.stringify(body) };
     [asking, since] = [new AbortController(), performance.now()];
     answer = await fetch(`api/${name}`, { ...sent, signal: asking.signal });
   } catch (error) {
@@ -21,7 +21,7 @@ const ask = async (name, body) => {
     throw new Error("the studio no longer answers: is `decrescendo studio` still running?");
   }
   const found = await answer.json().catch(() => ({ error: `the studio answered with ${answer.status}` }));
-  if (found.error) throw new Error(found.error);
+  if (found.error) throw Object.assign(new Error(found.error), answer.status === 409 ? { name: "AbortError" } : {});
   return found;
 };
 
@@ -174,7 +174,7 @@ async function serve() {
       }
       if (!wish) present(Object.assign(subject, { judged }));
     } catch (error) {
-      if (!wish) refuse(error.message);
+      if (!wish && error.name !== "AbortError") refuse(error.message);
     }
   }
   busy = false;
