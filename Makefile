@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-c
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz gpu release clean
+.PHONY: help demo test test-slow test-machines lint types layers unit docs docs-links format lock audit fuzz gpu release findings clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 15
@@ -102,6 +102,12 @@ release:  ## an sdist and a wheel a platform, with the compiled kernels inside, 
 	for platform in $(PLATFORMS); do \
 	  DECRESCENDO_TARGET=$$platform $(RELEASE) -m build --no-isolation --wheel --outdir dist .release/source || exit 1; done
 	$(PYTHON) tests/support/release.py dist
+
+# Not in CI: they need the network, and fail when somebody else's software has changed.
+findings:  ## what outside libraries really do: installs them in a temporary folder, and fails where that changed
+	@failed=0; for file in findings/*.sh; do \
+	  echo "== $$file"; bash $$file || { echo "changed, or not to be had: $$file"; failed=1; }; \
+	done; exit $$failed
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .lock .audit .newest .release dist site docs/reference/api docs/reference/command-line.md .pytest_cache .ruff_cache .hypothesis

@@ -80,6 +80,23 @@ class MissingExtra(DecrescendoError, ImportError):
     """An optional dependency is missing; the message has the command that installs it."""
 
 
+def within(claim: str, error: Exception) -> str:
+    """What must hold of a whole, and what was wrong in it, as one sentence.
+
+    >>> within("a.toml must be a declaration", InvalidValue("data must be a text, got data=3. Quote it"))
+    'a.toml must be a declaration, in which data must be a text, got data=3. Quote it'
+    >>> within("a.json must be a recipe", KeyError("settings"))
+    'a.json must be a recipe, got one without settings'
+    """
+    if isinstance(error, DecrescendoError):
+        return f"{claim}, in which {error}"
+    if isinstance(error, KeyError):
+        return f"{claim}, got one without {error.args[0]}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{claim}, got: {error.strerror}"
+    return f"{claim}, got {error}"
+
+
 def check_real(
     name: str,
     value: object,

@@ -41,6 +41,8 @@ def test_every_command_has_help(invoke: Invoke, command: str) -> None:
     assert result.exit_code == 0
     assert "Usage:" in result.output
     assert command in invoke("--help").output
+    assert f"Example: decrescendo {command}" in " ".join(result.output.split())
+    assert "Where to start" in invoke("--help").output
 
 
 def test_a_plan_meets_its_budget_and_is_saved(invoke: Invoke, tmp_path: Path) -> None:

@@ -133,3 +133,31 @@ def test_the_time_of_a_start_is_whole_in_a_narrow_table(invoke: Invoke, store: P
     shown = invoke("ledger", store).output
     assert "\u2026" not in shown
     assert all(part in shown for part in entry.started[:16].split("T"))
+
+
+def test_a_run_is_listed_by_the_name_that_it_was_given(invoke: Invoke, tmp_path: Path) -> None:
+    """Nothing filled the column; a name with markup in it is shown as it is, whoever wrote it."""
+    rows = find_task("digits").count
+    Store.create(tmp_path / "s.db", Budget(8.0, 1e-4), dataset="digits", rows=rows).close()
+    asked = ["train", "digits", "--epsilon", 3, "--delta", 1e-5, "--batch", 64, "--steps", 2, "--seed", 1]
+    done = invoke(*asked, "--store", tmp_path / "s.db", "--name", "first [/red] try")
+    assert done.exit_code == 0, done.output
+    (entry,) = Store(tmp_path / "s.db").entries()
+    assert entry.label == "first [/red] try"
+    shown = invoke("ledger", tmp_path / "s.db")
+    assert shown.exit_code == 0
+    assert all(word in shown.output for word in ("name", "first", "[/red]", "try"))
+    alone = invoke(*asked, "--name", "first")
+    assert alone.exit_code == 2
+    assert "--name must be given with --store" in alone.stderr
+
+
+def test_a_store_that_is_not_there_names_the_option_that_makes_one(invoke: Invoke, tmp_path: Path) -> None:
+    for asked in (
+        ["ledger", tmp_path / "missing.db"],
+        ["train", "digits", "--epsilon", 3, "--batch", 64, "--steps", 2, "--store", tmp_path / "missing.db"],
+    ):
+        result = invoke(*asked)
+        assert result.exit_code == 2
+        assert "--create" in result.stderr
+    assert not list(tmp_path.iterdir())

@@ -215,6 +215,23 @@ def test_what_the_owner_declares_is_shown_on_one_line_and_the_rest_as_not_stated
         Declaration.load(tmp_path / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('datas = "x"', "in which entries must be some of data, person, .*, got datas. Did you mean data"),
+        ("data = 3", "in which data must be a text, got data=3. Put it in quotes"),
+        ("data = ", "got Invalid value"),
+    ],
+)
+def test_a_wrong_declaration_is_one_sentence(text: str, words: str, tmp_path: Path) -> None:
+    """It read "must be a declaration in TOML, got a declaration may say .., got datas"."""
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    with pytest.raises(FileRefused, match=f"must be a declaration in TOML, {words}") as refused:
+        Declaration.load(path)
+    assert str(refused.value).count("got") == 1
+
+
 def test_an_audit_is_shown_and_never_called_a_proof(run: Run) -> None:
     page = run.statement(audit={"lower_bound": 0.5, "confidence": 0.95}).to_markdown()
     assert "spent its certified epsilon again" in page

@@ -11,16 +11,28 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from decrescendo.accounting import Pld
 from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.filters import RenyiFilter
 from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.errors import DecrescendoError, FileRefused, ImpossibleBudget, InvalidValue, PlanViolation
+from decrescendo.clipping import Batch
+from decrescendo.errors import (
+    DecrescendoError,
+    FileRefused,
+    ImpossibleBudget,
+    InvalidType,
+    InvalidValue,
+    PlanViolation,
+)
 from decrescendo.plans.adaptive_plan import AdaptivePlan
 from decrescendo.plans.plan import Plan
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.training import Trainer, fit, train
 from decrescendo.training.store import Account, Store, schema
 
 from .conftest import ROWS, make, plan
@@ -421,3 +433,50 @@ class TestOneFile:
         assert found.count("") == 1
         assert all("which exists" in words for words in found if words)
         assert os.listdir(path.parent) == [path.name]
+
+
+class TestWordsOfWhatIsLeft:
+    """They said "left (2.00002, 1.99999e-05)" of (3, 3e-05) after a run of (1, 1e-05)."""
+
+    def test_they_are_what_a_person_expects(self, path: Path) -> None:
+        store = make(path, 3.0, 3e-5)
+        store.start(plan(1.0, delta=1e-5))
+        assert store.describe().startswith("reserved (1, 1e-05), left (2, 2e-05) of (3, 3e-05)")
+
+    def test_a_plan_for_what_they_say_fits(self, path: Path) -> None:
+        store = make(path, 3.0, 3e-5)
+        store.start(plan(1.0, delta=1e-5))
+        store.start(plan(2.0, delta=2e-5))
+        with pytest.raises(ImpossibleBudget, match=r", 0\) of"):
+            store.start(plan(0.25, delta=1e-9))
+
+    def test_numbers_add_up_as_they_are_written(self, path: Path) -> None:
+        """0.1 and 0.2 are 0.3, of epsilons and of deltas; the floats' sum is a little more."""
+        store = make(path, 0.3, 3e-6)
+        for epsilon, delta in ((0.1, 1e-6), (0.2, 2e-6)):
+            budget = Budget(epsilon, delta)
+            store.start(AdaptivePlan(budget, PoissonSampling(ROWS, 10), "a filter", 5, "a policy"))
+        assert "left (0, 0)" in store.describe()
+        with pytest.raises(ImpossibleBudget):
+            store.start(plan(0.25, delta=1e-9))
+
+
+@pytest.mark.parametrize("through", ["train", "Trainer", "fit"])
+def test_a_name_is_in_the_list(path: Path, through: str) -> None:
+    store, model, data = make(path), nn.Linear(1, 1), (torch.zeros(ROWS, 1), torch.ones(ROWS, 1))
+
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        return (model(batch[0]) - batch[1]).square().sum(dim=1)
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    if through == "train":
+        train(model, loss, data, plan(), optimizer, seed=0, store=store, name="winter")
+    elif through == "fit":
+        fit(model, loss, data, plan(), seed=0, optimizer="sgd", learning_rate=0.1, store=store, name="winter")
+    else:
+        Trainer(model, loss, plan(), optimizer, seed=0, store=store, name="winter")
+    assert [entry.label for entry in store.entries()] == ["winter"]
+    with pytest.raises(InvalidValue, match="name must be given with a store"):
+        Trainer(model, loss, plan(), optimizer, seed=0, name="winter")
+    with pytest.raises(InvalidType, match="name must be"):
+        Trainer(model, loss, plan(), optimizer, seed=0, store=store, name=3)  # type: ignore[arg-type]

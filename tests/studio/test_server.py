@@ -19,6 +19,7 @@ from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.studio.server import HEADERS, Studio
 from decrescendo.studio.settings import read
+from decrescendo.studio.work import Desktop
 from decrescendo.training import Store
 from decrescendo.training.run import Run
 
@@ -416,3 +417,53 @@ def test_a_studio_that_is_closed_at_once_ends(runs_first: bool) -> None:
     thread.join(30)
     assert not thread.is_alive()
     Studio(port=urlsplit(studio.url).port or 0).close()  # the port is free again
+
+
+class TestWhatNobodyWaitsForAnyMore:
+    """A plan of ten million steps that was corrected after two seconds was computed for three minutes, at 4.5 GB."""
+
+    def test_it_is_dropped_when_the_same_page_asks_anew(self) -> None:
+        desk, begun, ended = Desktop(), threading.Event(), list[str]()
+
+        def endless() -> None:
+            begun.set()
+            while True:
+                np.ones(1000).sum()
+
+        def asked() -> None:
+            ended.append("dropped" if desk.do("a page", endless).dropped else "done")
+
+        waits = threading.Thread(target=asked, daemon=True)
+        waits.start()
+        assert begun.wait(10)
+        assert desk.do("a page", lambda: 3).found == 3
+        waits.join(10)
+        assert ended == ["dropped"]
+
+    def test_what_waits_for_its_turn_never_starts(self) -> None:
+        desk, begun, go, started = Desktop(), threading.Event(), threading.Event(), list[int]()
+
+        def other_page() -> None:
+            begun.set()
+            go.wait(10)
+
+        first = threading.Thread(target=desk.do, args=("another", other_page))
+        first.start()
+        assert begun.wait(10)
+        waits = [
+            threading.Thread(target=desk.do, args=("a page", lambda i=i: started.append(i))) for i in (1, 2)
+        ]
+        for thread in waits:
+            thread.start()
+            while not any(work.page == "a page" for work in desk._works):
+                pass
+        while len(desk._works) < 3 or not desk._works[1].dropped:
+            pass
+        go.set()
+        for thread in (first, *waits):
+            thread.join(10)
+        assert started == [2]
+
+    def test_pages_do_not_drop_each_others(self) -> None:
+        desk = Desktop()
+        assert [desk.do(page, lambda: 3).found for page in ("a", "b", "")] == [3, 3, 3]

@@ -268,8 +268,16 @@ CASES: dict[str, Case] = {
     ),
     "calibrate: curve of NaN": ("InvalidValue", "privacy", lambda _: calibrating(privacy=lambda u: u * NAN)),
     "calibrate: array too short": ("InvalidValue", "one value a step", lambda _: calibrating(privacy=[1.0, 1.0])),
-    "calibrate: curve a number": ("InvalidType", "clip must be a curve", lambda _: calibrating(clip=1.0)),
-    "calibrate: curve a text": ("InvalidType", "privacy must be a curve", lambda _: calibrating(privacy="linear")),
+    "calibrate: curve a truth value": ("InvalidType", "clip must be a curve", lambda _: calibrating(clip=True)),
+    "calibrate: clip norm without a number": (
+        "InvalidType", "clip='constant'.*the number itself", lambda _: calibrating(clip="constant"),
+    ),
+    "calibrate: clip a number below zero": ("InvalidValue", "clip must be", lambda _: calibrating(clip=-1.0)),
+    "calibrate: steps and epochs": ("InvalidValue", "exactly one.*got both", lambda _: calibrating(epochs=2)),
+    "calibrate: no epochs": ("InvalidValue", "epochs must be", lambda _: calibrating(steps=None, epochs=0)),
+    "calibrate: curve a text": (
+        "InvalidType", r"privacy must be a curve.*curves.linear\(start, end\)", lambda _: calibrating(privacy="linear"),
+    ),
     "calibrate: curve of text": ("InvalidType", "privacy", lambda _: calibrating(privacy=lambda _: "abc")),
     "calibrate: accountant a text": ("InvalidType", "accountant must", lambda _: calibrating(accountant="Pld")),
     "calibrate: budget that needs no noise": (

@@ -50,7 +50,9 @@ class Budget:
     examples_per_person: int = 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", check_real("epsilon", self.epsilon, above=0))
+        object.__setattr__(
+            self, "epsilon", check_real("epsilon", self.epsilon, above=0, hint=_endless(self.epsilon))
+        )
         object.__setattr__(self, "delta", check_real("delta", self.delta, above=0, below=1))
         object.__setattr__(self, "unit", check_unit(self.unit))
         object.__setattr__(self, "examples_per_person", _examples(self.examples_per_person, self.unit))
@@ -74,6 +76,15 @@ class Budget:
         budget = cls(1.0, delta)
         object.__setattr__(budget, "epsilon", math.inf)
         return budget
+
+
+def _endless(epsilon: object) -> str:
+    endless = isinstance(epsilon, float) and epsilon == math.inf
+    return (
+        "To train without privacy make a plan with Plan.without_privacy, which needs no budget"
+        if endless
+        else ""
+    )
 
 
 def check_budget(budget: object) -> None:

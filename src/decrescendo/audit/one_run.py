@@ -1,7 +1,7 @@
 """Train once with many canaries, each included by a fair coin, and guess the coins."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from decrescendo.clipping import EngineSettings, Loss
 from decrescendo.errors import check_integer, check_real
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Trainer
-from decrescendo.training.progress import Callback
+from decrescendo.training.progress import Callback, as_one
 from decrescendo.training.run import certified_epsilon
 from decrescendo.training.store import Store
 
@@ -43,7 +43,7 @@ def one_run(
     seed: int | Secure,
     confidence: float = 0.95,
     settings: EngineSettings | None = None,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     store: Store | None = None,
 ) -> AuditResult:
     """Train ``model`` in place by ``plan``, the last ``canaries`` rows replaced by canaries, and audit the training.
@@ -82,6 +82,7 @@ def one_run(
     >>> found.lower < 4, found.verdict
     (True, 'nothing found')
     """
+    told = as_one(callback)
     check_budget(plan.budget)  # without a promise there is nothing to refute
     check_one_example(plan.budget, "an audit in one run")
     slots = check_integer("canaries", canaries, at_least=FEWEST)
@@ -107,11 +108,14 @@ def one_run(
 
     made = optimizer(probed)
     watch(made, probed.probe, plan, look)
-    trainer = Trainer(probed, probed_loss(loss), plan, made, seed=seed, settings=settings, store=store)
+    trainer = Trainer(
+        probed, probed_loss(loss), plan, made, seed=seed, settings=settings, store=store,
+        name="" if store is None else "audit",
+    )  # fmt: skip
     for batch in trainer.batches(inserted):
         trainer.step(batch)
-        if callback is not None:
-            callback(trainer.progress())
+        if told is not None:
+            told(trainer.progress())
     run = trainer.finish()
     right, guesses = planned.right(evidence, coins), planned.included + planned.excluded
     rates = rates_at(planned.threshold, evidence[left_out], evidence[~left_out])

@@ -38,7 +38,9 @@ def make_app(name: str, words: str) -> typer.Typer:
 
 app = make_app(
     "decrescendo",
-    "Differentially private training whose noise and clipping move, with the promised epsilon kept.",
+    "Differentially private training whose noise and clipping move, with the promised epsilon kept.\n\n"
+    "Where to start: `decrescendo demo` shows it at work; `decrescendo new patients` writes a training to change; "
+    "`decrescendo plan --help` is the budget alone.",
 )
 out, err = Console(), Console(stderr=True)
 EVERY = 5.0  # seconds between lines where nothing can move
@@ -164,6 +166,16 @@ def say(text: str) -> None:
 def printable(text: str) -> str:
     """File names may have bytes that are no text."""
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def in_a_cell(text: str) -> str:
+    """A text that somebody else wrote, for a cell of a table: neither markup nor a terminal's commands.
+
+    >>> in_a_cell("[/red] a" + chr(27))
+    '\\\\[/red] a\\\\x1b'
+    """
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in printable(text))
+    return escape("".join(shown))
 
 
 def print_json(content: dict[str, Any]) -> None:

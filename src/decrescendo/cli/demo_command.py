@@ -19,6 +19,8 @@ def demo_command(
     """Spend one budget two ways on real digits.
 
     Beside them: plain SGD, which is not private, and constant noise with a falling rate. About a minute.
+
+    Example: decrescendo demo --out demo --seeds 1
     """
     import torch
 

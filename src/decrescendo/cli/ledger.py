@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from decrescendo.cli import options
-from decrescendo.cli.app import one_line_errors, out, printable, say
+from decrescendo.cli.app import in_a_cell, one_line_errors, out, printable, say
 from decrescendo.cli.asked import whom
 from decrescendo.errors import InvalidValue
 
@@ -95,12 +95,12 @@ def _show(opened: "Store", as_json: bool) -> None:
     if as_json:
         typer.echo(opened.to_json(), nl=False)
         return
-    table = Table("run", "label", "who", "started (UTC)", "asked for", "steps released", "state")
+    table = Table("run", "name", "who", "started (UTC)", "asked for", "steps released", "state")
     for entry in opened.entries():
         budget, kind = entry.agreed.budget, entry.agreed.guarantee.kind
         asked = f"({rounded(budget.epsilon, 'up', 6)}, {rounded(budget.delta, 'up', 6)})"
         table.add_row(
-            entry.id[:8], entry.label, entry.who, entry.started[:16].replace("T", " "),
+            entry.id[:8], in_a_cell(entry.label), in_a_cell(entry.who), entry.started[:16].replace("T", " "),
             asked + " by an estimate" * (kind == "estimate"), f"{entry.released.steps} of {entry.agreed.steps}",
             "given back" if entry.given_back else entry.state,
         )  # fmt: skip

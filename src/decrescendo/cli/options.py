@@ -116,6 +116,7 @@ MicrobatchSize = Annotated[
 StoreFile = Annotated[
     Path | None, typer.Option("--store", help="Ledger of the data set, from `decrescendo ledger --create`.")
 ]
+RunName = Annotated[str, typer.Option("--name", help="With --store: name of the run in its list.")]
 Seed = Annotated[
     int | None,
     typer.Option(

@@ -167,6 +167,8 @@ def account_command(
     """Ask every accountant what a list of noisy steps costs, and which answers are proofs.
 
     A CSV has one noise multiplier a line, or named columns noise_multiplier, sample_rate, count.
+
+    Example: decrescendo account noise.csv --sample-rate 0.01 --delta 1e-5
     """
     from decrescendo.accounting.membership import ALARMS, membership, percent
     from decrescendo.report.judge import verdict_table, verdicts
@@ -242,6 +244,8 @@ def verify_command(
 
     Of a run's folder, hold its privacy statement against the run, too; of a run whose noise was decided on the way, ask
     its filter again for every release.
+
+    Example: decrescendo verify runs/patients
     """
     from decrescendo.plans.plan import Plan
 

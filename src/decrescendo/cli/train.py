@@ -52,6 +52,7 @@ def train_command(
     seed: options.Seed = None,
     folder: Annotated[Path | None, typer.Option("--out", help="New folder for the run.")] = None,
     store: options.StoreFile = None,
+    name: options.RunName = "",
     checkpoints: Annotated[
         Path | None, typer.Option(help="Folder to keep the run in; as sensitive as the data.")
     ] = None,
@@ -92,6 +93,8 @@ def train_command(
     else:
         with working("calibrating"):
             agreed = found.plan(chosen, judge_of(accountant))
+    if name and store is None:
+        raise InvalidValue(f"--name must be given with --store, which lists runs by it, got --name={name}")
     if resume and checkpoints is None:
         raise InvalidValue("--resume must be given --checkpoints, the folder of the run, got none")
     followed = agreed if clip_quantile is None else QuantileClip(agreed, quantile=clip_quantile)
@@ -121,6 +124,7 @@ def train_command(
                 chosen.engine, **_given(capture=capture, microbatch_size=microbatch_size)
             ),
             store=opened,
+            name=name,
             checkpoints=checkpoints,
             resume=resume,
             progress=not as_json,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from decrescendo.base import strict_json
-from decrescendo.errors import FileRefused, check_integer, check_real
+from decrescendo.errors import FileRefused, check_integer, check_real, within
 from decrescendo.federated.messages import Round
 from decrescendo.federated.placement import Placement
 
@@ -45,7 +45,7 @@ class Memory:
             last = {str(run): check_integer("last", number) for run, number in content["last"].items()}
             return cls(check_integer("taken", content["taken"]), last)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise FileRefused(f"a client's memory must be what to_json wrote, got {error}") from None
+            raise FileRefused(within("a client's memory must be what to_json wrote", error)) from None
 
 
 @dataclass(frozen=True, slots=True)

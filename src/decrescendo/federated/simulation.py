@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,7 +23,7 @@ from decrescendo.federated.update import LocalSteps, with_share
 from decrescendo.plans.plan import Plan
 from decrescendo.training.between import BetweenSteps
 from decrescendo.training.held import Held
-from decrescendo.training.progress import Callback, Progress
+from decrescendo.training.progress import Callback, Progress, as_one
 from decrescendo.training.store import Store
 
 # Whether a client does not answer, from the round's number and its own.
@@ -71,7 +71,7 @@ def simulate(
     name: str = "",
     journal: str | os.PathLike[str] | None = None,
     store: Store | None = None,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
 ) -> Outcome:
     """Train ``model`` in place by ``plan`` over simulated clients: what `Server` does, without messages.
@@ -113,6 +113,7 @@ def simulate(
     >>> outcome.ledger == plan.ledger
     True
     """
+    told = as_one(callback)
     check_instance("clients", clients, Clients)
     check_instance("plan", plan, Plan)
     if clients.count != plan.sampling.dataset_size:
@@ -144,10 +145,10 @@ def simulate(
             between.passed()
             total = _noised(clipped, opened.round, present, members)
             server.release(total, len(present), clipped.diagnostics)
-            if callback is not None:
+            if told is not None:
                 seconds = time.monotonic() - start
                 seen = clipped.diagnostics
-                if callback(Progress(server.spent, plan.steps, seconds, seen, spent, server.read)):
+                if told(Progress(server.spent, plan.steps, seconds, seen, spent, server.read)):
                     break
     finally:
         server.stop()  # whatever ends this, the next call may go on

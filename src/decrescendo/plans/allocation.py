@@ -17,9 +17,9 @@ from decrescendo.plans import curves
 from decrescendo.plans.calibration import calibrate
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.lagrange import at_limit, clt, disjoint_epochs, solve, squares
+from decrescendo.plans.passes import steps_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import PoissonSampling
-from decrescendo.plans.schedule import check_steps
 
 # Steps that hardly matter get little mu, but mu^2 never falls below this share of what all steps alike would get: a
 # wider range costs accounting time, and this at most 0.3 % of the budget.
@@ -36,7 +36,8 @@ def allocate(
     budget: Budget,
     sampling: PoissonSampling,
     *,
-    steps: int,
+    steps: int | None = None,
+    epochs: float | None = None,
     influence: CurveOrValues,
     clip: CurveOrValues,
     accountant: Accountant | None = None,
@@ -61,6 +62,7 @@ def allocate(
         budget: what the whole run may spend.
         sampling: how batches are drawn.
         steps: number of steps T >= 1.
+        epochs: in place of ``steps``: expected passes over the data.
         influence: curve (or array) of q_t > 0; only ratios matter. Hong's are those of z_t^2 at a fixed clip norm;
             with C_t that moves, those of the noise on the sum are what is meant here.
         clip: curve (or array) of C_t > 0; it is taken as given.
@@ -85,7 +87,7 @@ def allocate(
     check_budget(budget)
     check_one_example(budget, "the best schedule")
     check_instance("sampling", sampling, PoissonSampling)
-    count = check_steps(steps)
+    count = steps_of(sampling, steps, epochs)
     judge: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", judge, Accountant, "Try accounting.Pld()")
     clips, q = evaluate("clip", clip, count), evaluate("influence", influence, count)

@@ -6,6 +6,7 @@ Longer than most files: what calibration refuses, how it searches and what it ce
 import functools
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -18,6 +19,7 @@ from decrescendo.accounting.protocol import estimate
 from decrescendo.accounting.truncated import composes, left_of, of_epochs, overflow_of, smallest_cap
 from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidValue, check_instance
 from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.passes import steps_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import (
     BatchSchedule,
@@ -29,7 +31,7 @@ from decrescendo.plans.sampling import (
     poisson,
     uncut,
 )
-from decrescendo.plans.schedule import Schedule, check_steps
+from decrescendo.plans.schedule import Schedule
 
 # The certified epsilon ends within this share of the budget, on the safe side.
 _TOLERANCE = 1e-4
@@ -41,8 +43,9 @@ def calibrate(
     budget: Budget,
     sampling: PoissonSampling | RandomAllocation,
     *,
-    steps: int,
-    privacy: CurveOrValues,
+    steps: int | None = None,
+    epochs: float | None = None,
+    privacy: CurveOrValues | Literal["constant"] = "constant",
     clip: CurveOrValues,
     batch: CurveOrValues | None = None,
     accountant: Accountant | None = None,
@@ -56,9 +59,11 @@ def calibrate(
         budget: what the whole run may spend.
         sampling: how batches are drawn; sample_rate 1 for full batches.
         steps: number of steps T >= 1; with a `RandomAllocation`, of whole epochs.
-        privacy: curve (or array) of relative mu_t; only its shape matters. With a `RandomAllocation` a curve is read
+        epochs: in place of ``steps``: expected passes over the data, > 0. T is epochs N / B, rounded.
+        privacy: curve (or array) of relative mu_t; only its shape matters, so a number, "constant" and nothing all say
+            that the noise stays as it is. With a `RandomAllocation` a curve is read
             once an epoch, at its last step, and an array must be constant within each: the proof stops there.
-        clip: curve (or array) of C_t. It never changes epsilon.
+        clip: curve (or array) of C_t, or a number, which stays as it is. It never changes epsilon.
         batch: curve (or array) of expected batch sizes B_t, in place of the one of ``sampling``: each step draws at its
             own rate B_t/N and divides by its own B_t. By default all are alike.
         accountant: judges the plan; by default `Pld` (`Allocated` with a `RandomAllocation`), whose upper end is
@@ -73,8 +78,11 @@ def calibrate(
 
     Raises:
         ImpossibleBudget: no scale meets the budget; the message has the nearest that can be met.
-        InvalidValue, InvalidType: an argument out of range, or a curve that is not positive at some step.
+        InvalidValue, InvalidType: an argument out of range, both or neither of ``steps`` and ``epochs``, or a curve
+            that is not positive at some step.
 
+    >>> print(calibrate(Budget(1.2, 1e-6), PoissonSampling(60_000, 250), epochs=2, clip=1.5))
+    (1.2, 1e-06)-DP an example, Pld upper bound · z 0.8... · C 1.5 · 480 steps
     >>> from decrescendo import curves
     >>> plan = calibrate(
     ...     Budget(epsilon=1.2, delta=1e-6),
@@ -96,7 +104,7 @@ def calibrate(
     check_budget(budget)
     if not isinstance(sampling, RandomAllocation):
         check_instance("sampling", sampling, PoissonSampling)
-    count = check_steps(steps)
+    count = steps_of(sampling, steps, epochs, batch)
     given: Accountant = Pld() if accountant is None else accountant
     check_instance("accountant", given, Accountant, "Try accounting.Pld()")
     if budget.examples_per_person > 1:
@@ -145,7 +153,7 @@ def calibrate(
 
 
 def _relative(
-    privacy: CurveOrValues, sampling: PoissonSampling | RandomAllocation, steps: int
+    privacy: CurveOrValues | str, sampling: PoissonSampling | RandomAllocation, steps: int
 ) -> Float[np.ndarray, " steps"]:
     """The privacy curve at every step; where records are allocated, constant within each epoch, or an error."""
     if isinstance(sampling, PoissonSampling):
@@ -191,8 +199,9 @@ def calibrate_selection(
     budget: Budget,
     sampling: PoissonSampling,
     *,
-    steps: int,
-    privacy: CurveOrValues,
+    steps: int | None = None,
+    epochs: float | None = None,
+    privacy: CurveOrValues | Literal["constant"] = "constant",
     clip: CurveOrValues,
     trials: Trials,
 ) -> tuple[Plan, Guarantee]:
@@ -202,8 +211,9 @@ def calibrate_selection(
         budget: what the whole search may spend.
         sampling: how the batches of every trial are drawn.
         steps: steps of a trial.
-        privacy: curve (or array) of relative mu_t of a trial; only its shape matters.
-        clip: curve (or array) of C_t; trials may have others, it never changes epsilon.
+        epochs: in place of ``steps``: expected passes of a trial over the data.
+        privacy: curve (or array) of relative mu_t of a trial; only its shape matters. By default it is constant.
+        clip: curve (or array) of C_t, or a number; trials may have others, it never changes epsilon.
         trials: how many; drawn by ``trials.draw`` before the first one.
 
     Returns:
@@ -228,7 +238,8 @@ def calibrate_selection(
     """
     uncut(sampling, "a search")
     judge = Selection(trials)
-    found = calibrate(budget, sampling, steps=steps, privacy=privacy, clip=clip, accountant=judge)
+    count = steps_of(sampling, steps, epochs)
+    found = calibrate(budget, sampling, steps=count, privacy=privacy, clip=clip, accountant=judge)
     one = Pld().certify(found.ledger, budget)
     if one.epsilon == 0:
         raise ImpossibleBudget(

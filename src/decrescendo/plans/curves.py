@@ -17,8 +17,10 @@ noise decays (Yu et al.)         ``*_noise_decay(...)``         ``constant(clip_
 ===============================  =============================  ==================================================
 """
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, cast
 
 import numpy as np
@@ -39,7 +41,9 @@ def __dir__() -> list[str]:
 
 
 Curve = Callable[[Float[np.ndarray, " steps"]], Float[np.ndarray, " steps"]]
-CurveOrValues = Curve | Sequence[float] | Float[np.ndarray, " steps"]
+CurveOrValues = Curve | float | Sequence[float] | Float[np.ndarray, " steps"]
+# Of these only the shape matters: "constant" says all that there is to say.
+_SHAPES = ("privacy", "influence", "each")
 
 
 def progress(steps: int) -> Float[np.ndarray, " steps"]:
@@ -52,11 +56,12 @@ def progress(steps: int) -> Float[np.ndarray, " steps"]:
     return np.arange(1, count + 1) / count
 
 
-def evaluate(name: str, curve: CurveOrValues, steps: int) -> Float[np.ndarray, " steps"]:
-    """The curve at every step, checked: positive, finite, one value a step.
+def evaluate(name: str, curve: CurveOrValues | str, steps: int) -> Float[np.ndarray, " steps"]:
+    """The curve at every step, checked: positive, finite, one value a step. A number is the same at every step.
 
     Raises:
-        InvalidType: not callable and not an array. InvalidValue: a value that is not positive, or the wrong length.
+        InvalidType: neither a function, a number nor an array.
+        InvalidValue: a value that is not positive, or the wrong length.
 
     >>> evaluate("clip", linear(1.0, 0.5), 2)
     array([0.75, 0.5 ])
@@ -77,17 +82,37 @@ def evaluate(name: str, curve: CurveOrValues, steps: int) -> Float[np.ndarray, "
 
 
 def as_curve(name: str, curve: object) -> Curve:
-    """A curve from itself or from an array of values."""
+    """A curve from itself, from a number (the same at every step) or from an array of values."""
     if callable(curve):
         return cast(Curve, curve)
     if hasattr(curve, "detach"):  # a tensor of torch's, which is not loaded for this
         curve = np.asarray(cast("Any", curve).detach().cpu())
+    if isinstance(curve, np.ndarray) and not curve.ndim:
+        curve = cast("object", curve.item())
+    if isinstance(curve, Real) and not isinstance(curve, bool):
+        return _flat(name, curve)
+    if isinstance(curve, str) and curve == "constant" and name in _SHAPES:
+        return _flat(name, 1.0)
     if isinstance(curve, (str, bytes)) or not isinstance(curve, (Sequence, np.ndarray)):
         raise InvalidType(
-            f"{name} must be a curve (a function of progress) or an array, got {type(curve).__name__}. "
-            "For a constant write curves.constant(value)"
+            f"{name} must be a curve (a function of progress), a number or an array, got "
+            + (f"{name}={curve!r}" if isinstance(curve, str) else type(curve).__name__)
+            + _how_to_say(curve)
         )
     return _as_they_are(name, cast(Sequence[float], curve))
+
+
+def _flat(name: str, value: object) -> Curve:
+    level = check_real(name, value, above=0)
+    return lambda u: np.full(u.shape, level)
+
+
+def _how_to_say(curve: object) -> str:
+    """What to write for a text that names a curve, with the numbers that this needs."""
+    asked = curve.replace("-", "_") if isinstance(curve, str) else ""
+    if asked not in __all__ or asked in ("Curve", "CurveOrValues", "evaluate", "progress", "constant"):
+        return ". Write the number itself for a constant, or curves.exponential(start, end)"
+    return f". Write curves.{asked}({', '.join(inspect.signature(globals()[asked]).parameters)})"
 
 
 def constant(value: float) -> Curve:
@@ -96,8 +121,7 @@ def constant(value: float) -> Curve:
     >>> constant(2.0)(progress(3))
     array([2., 2., 2.])
     """
-    level = check_real("value", value, above=0)
-    return lambda u: np.full(u.shape, level)
+    return _flat("value", value)
 
 
 def linear(start: float, end: float) -> Curve:
@@ -143,10 +167,11 @@ def piecewise_constant(levels: Sequence[float], boundaries: Sequence[float]) -> 
     return join([constant(level) for level in levels], boundaries)
 
 
-def join(curves: Sequence[Curve], boundaries: Sequence[float]) -> Curve:
+def join(curves: Sequence[Curve | float], boundaries: Sequence[float]) -> Curve:
     """Curves one after another: ``curves[i]`` up to and including progress ``boundaries[i]``, each from its own u = 0.
+    A number is a constant.
 
-    >>> join([constant(1.0), linear(1.0, 3.0)], [0.5])(progress(4))
+    >>> join([1.0, linear(1.0, 3.0)], [0.5])(progress(4))
     array([1., 1., 2., 3.])
     """
     edges = check_array("boundaries", boundaries, above=0)
@@ -157,12 +182,13 @@ def join(curves: Sequence[Curve], boundaries: Sequence[float]) -> Curve:
     if np.any(edges >= 1) or np.any(np.diff(edges) <= 0):
         raise InvalidValue(f"boundaries must ascend inside (0, 1), got boundaries={edges.tolist()}")
     ends = np.r_[0.0, edges, 1.0]
+    pieces = [as_curve(f"curves[{i}]", curve) for i, curve in enumerate(curves)]
 
     def joined(u: Float[np.ndarray, " steps"]) -> Float[np.ndarray, " steps"]:
         # The tolerance keeps t/T on the left of a boundary it equals but for rounding.
         piece = np.searchsorted(edges, u - 1e-12, side="left")
         result = np.empty(u.shape)
-        for i, curve in enumerate(curves):
+        for i, curve in enumerate(pieces):
             inside = piece == i
             result[inside] = curve((u[inside] - ends[i]) / (ends[i + 1] - ends[i]))
         return result

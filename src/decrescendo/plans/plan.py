@@ -33,6 +33,7 @@ from decrescendo.errors import (
     uninherited,
 )
 from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.passes import steps_of
 from decrescendo.plans.sampling import (
     BatchSchedule,
     PoissonSampling,
@@ -42,7 +43,7 @@ from decrescendo.plans.sampling import (
     check_sampling,
     planned,
 )
-from decrescendo.plans.schedule import Schedule, check_steps
+from decrescendo.plans.schedule import Schedule
 
 FORMAT, VERSION = "decrescendo-plan", 1
 # Expected batch sizes, one a step.
@@ -129,13 +130,19 @@ class Plan:
 
     @classmethod
     def without_privacy(
-        cls, sampling: Sampling, *, steps: int, clip: CurveOrValues | float = math.inf
+        cls,
+        sampling: Sampling,
+        *,
+        steps: int | None = None,
+        epochs: float | None = None,
+        clip: CurveOrValues = math.inf,
     ) -> "Plan":
         """Plain SGD, to compare with: no noise, no budget, **no privacy**; everything made of it says so in words.
 
         Args:
             sampling: how batches are drawn; sample_rate 1 for full batches.
             steps: number of steps T >= 1.
+            epochs: in place of ``steps``: expected passes over the data.
             clip: C_t of every step, a number, a curve or an array; infinite: gradients are not clipped.
 
         Guarantee: none. Its guarantee has epsilon infinity.
@@ -144,7 +151,7 @@ class Plan:
         NO PRIVACY for an example: epsilon is infinite at delta 1e-06, says Pld · z 0 · C inf · 3 steps
         """
         check_sampling(sampling)
-        count = check_steps(steps)
+        count = steps_of(sampling, steps, epochs)
         flat = isinstance(clip, int | float)
         return cls._bare(sampling, np.full(count, float(clip)) if flat else evaluate("clip", clip, count))
 

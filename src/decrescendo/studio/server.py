@@ -32,6 +32,7 @@ from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, chec
 from decrescendo.studio.facts import Subject, assess, outline, text_of
 from decrescendo.studio.opening import Opened, from_files, from_path
 from decrescendo.studio.settings import read
+from decrescendo.studio.work import Desktop
 
 ADDRESS, HOSTS = "127.0.0.1", ["127.0.0.1", "localhost"]
 LARGEST = 256 * 2**20
@@ -53,7 +54,7 @@ class Desk:
     def __init__(self) -> None:
         self._subjects: OrderedDict[int, Subject] = OrderedDict()
         self._next = 0
-        self._lock = threading.Lock()
+        self._works = Desktop()
         self.first: dict[str, Any] | None = None
 
     def put(self, subject: Subject) -> int:
@@ -117,13 +118,25 @@ class Desk:
             raise InvalidValue(f"number must be of something that is open, got {number!r}. Open it again")
         return found
 
-    def answer(self, ask: Callable[[Mapping[str, Any]], dict[str, Any]], asked: Any) -> JSONResponse:
-        """One at a time, so that a dragged slider does not fill the machine; what is refused is an answer too."""
+    def answer(
+        self, ask: Callable[[Mapping[str, Any]], dict[str, Any]], asked: Any, page: str = ""
+    ) -> JSONResponse:
+        """One at a time, so that a dragged slider does not fill the machine; what is refused is an answer too.
+
+        What ``page`` asked before is dropped.
+        """
+        work = self._works.do(page, lambda: ask(asked))
         try:
-            with self._lock:
-                return JSONResponse(ask(asked))
+            if work.error is not None:
+                raise work.error
+            if work.dropped:
+                return JSONResponse({"error": "the page asked for something else"}, status_code=409)
+            return JSONResponse(work.found)
         except DecrescendoError as error:
             return JSONResponse({"error": " ".join(str(error).split())}, status_code=422)
+        except MemoryError:
+            words = "the plan must fit into memory, got one that does not. Take fewer steps"
+            return JSONResponse({"error": words}, status_code=422)
         except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             return JSONResponse(
                 {"error": f"the page must ask in its own form, got {error!r}"}, status_code=400
@@ -144,7 +157,7 @@ def application(token: str, desk: Desk) -> Starlette:
                 return JSONResponse(
                     {"error": "the page must ask in JSON, got something else"}, status_code=400
                 )
-            return await run_in_threadpool(desk.answer, ask, asked)
+            return await run_in_threadpool(desk.answer, ask, asked, request.headers.get("x-page", ""))
 
         return Route(f"/api/{name}", endpoint, methods=["POST"])
 

@@ -2,7 +2,7 @@
 
 import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from decrescendo.training.checkpoint import Checkpoints, Stateful
 from decrescendo.training.examples import Collate
 from decrescendo.training.loop import train
 from decrescendo.training.moved import BEGAN_WITHOUT_NOISE, codes, note
-from decrescendo.training.progress import Callback, Progress
+from decrescendo.training.progress import Callback, Progress, as_one
 from decrescendo.training.run import Run, cpu_weights
 from decrescendo.training.steering import QuantileClip
 from decrescendo.training.store import Store
@@ -109,9 +109,10 @@ def train_task(
     momentum: float = 0.0,
     lr_decay: str = "none",
     averaging: float = 0.0,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
+    name: str = "",
     checkpoints: Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -129,7 +130,7 @@ def train_task(
         model, task.loss, data, plan, seed=seed, optimizer=optimizer or task.optimizer,
         learning_rate=task.learning_rate if learning_rate is None else learning_rate, momentum=momentum,
         lr_decay=lr_decay, averaging=averaging, callback=callback, settings=settings or task.engine, store=store,
-        checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
+        name=name, checkpoints=checkpoints, resume=resume, progress=progress, people=task.load_people(),
         collate_fn=task.collate_fn,
     )  # fmt: skip
     if averaging:
@@ -154,9 +155,10 @@ def fit(
     momentum: float = 0.0,
     lr_decay: str = "none",
     averaging: float = 0.0,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
+    name: str = "",
     checkpoints: Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -186,15 +188,17 @@ def fit(
         also["average"] = average
     kept = None if checkpoints is None else Checkpoints(checkpoints, also=also, resume=resume)
 
+    told = as_one(callback)
+
     def after_step(state: Progress) -> bool | None:
         scheduler.step()
         if average is not None:
             average.update_parameters(model)
-        return None if callback is None else callback(state)
+        return None if told is None else told(state)
 
     run = train(
         model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
-        store=store, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
+        store=store, name=name, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
     )  # fmt: skip
     if average is None:
         return run, model

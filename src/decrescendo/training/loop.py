@@ -1,5 +1,6 @@
 """`train`: the loop most people want."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
@@ -7,11 +8,10 @@ from torch import nn
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import EngineSettings, Loss
-from decrescendo.errors import InvalidType
 from decrescendo.plans.plan import Plan
 from decrescendo.training.checkpoint import Checkpoints
 from decrescendo.training.examples import Collate
-from decrescendo.training.progress import Callback, bar
+from decrescendo.training.progress import Callback, as_one, bar
 from decrescendo.training.run import Run
 from decrescendo.training.steering import Adaptive, QuantileClip
 from decrescendo.training.store import Store
@@ -30,10 +30,11 @@ def train(
     collate_fn: Collate | None = None,
     num_workers: int = 0,
     people: object = None,
-    callback: Callback | None = None,
+    callback: Callback | Sequence[Callback] | None = None,
     settings: EngineSettings | None = None,
     store: Store | None = None,
     checkpoints: Checkpoints | None = None,
+    name: str = "",
     world: World | None = None,
     progress: bool = False,
 ) -> Run:
@@ -58,12 +59,13 @@ def train(
         people: whose row each is, an id a row (an array, a list, a column): for a plan of `Unit.PERSON`, and only for
             one. A person with more rows than the plan allows is refused before the first step.
         callback: called after every step with a `Progress`; the place for a learning-rate scheduler and for
-            scores on public data. Returning ``True`` ends the training early. Nothing it decides may depend
-            on the diagnostics, which are private and noise-free.
+            scores on public data. A list of callbacks is called in its order. Returning ``True`` ends the training
+            early. Nothing it decides may depend on the diagnostics, which are private and noise-free.
         settings: of the clipping engine; they cannot change a guarantee.
         store: the ledger on disk that the run is written into, before each step. What a run reserved that fails before
             its first release is free again, but where checkpoints are kept to go on from.
         checkpoints: where the run is kept, to go on after a crash.
+        name: of the run in the store's list, for people; only with a store.
         world: from `decrescendo.distributed.join`, to train in several processes; ``None`` is one.
         progress: draw a progress bar on standard error.
 
@@ -81,13 +83,12 @@ def train(
     >>> run.steps, run.guarantee.epsilon <= 2.0
     (3, True)
     """
-    if callback is not None and not callable(callback):
-        raise InvalidType(f"callback must be a function of a Progress, got {type(callback).__name__}")
+    told = as_one(callback)
     ranks = world_of(world)
     with ranks.watched():
         trainer = Trainer(
             model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=checkpoints,
-            world=world,
+            name=name, world=world,
         )  # fmt: skip
         try:
             with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
@@ -95,7 +96,7 @@ def train(
                     trainer.step(batch)
                     if show is not None:
                         show(trainer.progress())
-                    if callback is not None and callback(trainer.progress()):
+                    if told is not None and told(trainer.progress()):
                         break
             return trainer.finish()
         except BaseException:

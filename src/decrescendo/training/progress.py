@@ -2,11 +2,11 @@
 
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -14,6 +14,7 @@ from rich.progress import Progress as RichProgress
 
 from decrescendo.accounting.budget import rounded
 from decrescendo.clipping import Diagnostics
+from decrescendo.errors import InvalidType
 
 EVERY = 5.0  # seconds between lines where no bar can be drawn
 
@@ -79,6 +80,36 @@ def shown_of(progress: Progress) -> Diagnostics:
 
 
 Callback = Callable[[Progress], "bool | None"]
+
+
+def as_one(callback: object) -> Callback | None:
+    """One callback from one or from several: all are called, in their order, and any of them may end the training.
+
+    Raises:
+        InvalidType: something that cannot be called.
+
+    >>> as_one([]) is None, as_one([lambda progress: True, lambda progress: None])(None)
+    (True, True)
+    """
+    if callback is None or callable(callback):
+        return callback
+    if isinstance(callback, str) or not isinstance(callback, Sequence):
+        raise InvalidType(
+            f"callback must be a function of a Progress, or a list of such functions, got {type(callback).__name__}"
+        )
+    several = cast("Sequence[object]", callback)
+    for i, one in enumerate(several):
+        if not callable(one):
+            raise InvalidType(f"callback[{i}] must be a function of a Progress, got {type(one).__name__}")
+    parts = cast("Sequence[Callback]", several)
+    if not parts:
+        return None
+
+    def each(progress: Progress) -> bool:
+        answers = [part(progress) for part in parts]
+        return any(answers)
+
+    return each
 
 
 @contextmanager

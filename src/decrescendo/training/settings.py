@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, check_integer, check_real, within
 from decrescendo.plans import SCHEDULES, Curve, schedule_curves
 from decrescendo.plans.schedule import check_steps
 from decrescendo.training.fitting import decay_scheduler, make_optimizer
@@ -100,7 +100,7 @@ class Settings:
         try:
             return cls(**values)
         except (TypeError, ValueError) as error:
-            raise FileRefused(f"settings must be those of a run, got {error}") from None
+            raise FileRefused(within("settings must be those of a run", error)) from None
 
     def written(self) -> dict[str, Any]:
         """As plain values, without the seed."""

@@ -55,7 +55,7 @@ from decrescendo.training.run import History, Run, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import FLOAT32, FLOAT64, SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
-from decrescendo.training.store import Account, Store, new_id
+from decrescendo.training.store import Account, Store, check_name, new_id
 from decrescendo.training.world import (
     RANKS_ALIKE,
     RANKS_PASS,
@@ -118,6 +118,7 @@ class Trainer:
         checkpoints: where the state of the run is kept, and a digest of each release, written down before anything of
             it can be seen. Resumed, the run has the same batches, masks and noise as if nothing had happened: on a CPU
             the same bits. ``seed`` must then be of the same kind, and is not used.
+        name: of the run in the store's list, for people; only with a store. A run that is resumed keeps its first one.
         world: from `decrescendo.distributed.join`, in a script that ``torchrun`` started: every process clips its share
             of each batch, and the first adds the noise. ``None`` is one process.
 
@@ -173,13 +174,14 @@ class Trainer:
         settings: EngineSettings | None = None,
         store: Store | None = None,
         checkpoints: Checkpoints | None = None,
+        name: str = "",
         world: World | None = None,
     ) -> None:
         self._world = world_of(world)
         with self._world.watched():
             number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
             self._world = self._world.training(int(number))
-            self._begin(model, loss, plan, optimizer, seed, settings, store, checkpoints)
+            self._begin(model, loss, plan, optimizer, seed, settings, store, checkpoints, name)
 
     def _begin(
         self,
@@ -191,11 +193,13 @@ class Trainer:
         settings: EngineSettings | None,
         store: Store | None,
         checkpoints: Checkpoints | None,
+        name: str,
     ) -> None:
         if store is not None:
             check_instance(
                 "store", store, Store, "Store(path) opens one, Store.create(path, budget, ..) makes it"
             )
+        check_name(name, store)
         if checkpoints is not None:
             check_instance("checkpoints", checkpoints, Checkpoints, "Checkpoints(folder) is one")
         if torch.is_inference_mode_enabled():
@@ -206,10 +210,10 @@ class Trainer:
         _check_unit(agreed.budget)
         self._parts = self._world.hold(model)
         parameters = trainable(model)
-        for name, tensor in check_published(model).items():
+        for key, tensor in check_published(model).items():
             if tensor.is_meta:
                 raise UnsupportedModel(
-                    f"the model must have values, got {name} on the meta device. Load or initialise it first"
+                    f"the model must have values, got {key} on the meta device. Load or initialise it first"
                 )
         check_optimizer(optimizer, Inventory.of(model), parameters)
         self._model, self._optimizer = model, optimizer
@@ -267,7 +271,7 @@ class Trainer:
         self._account: Account | None = None
         if store is not None and self._world.rank == 0:
             self._check_listed(store)
-            self._account = store.start(agreed, id=self._life.run_id)
+            self._account = store.start(agreed, label=name, id=self._life.run_id)
             try:
                 self._check_place(store, seed)
             except PlanViolation:

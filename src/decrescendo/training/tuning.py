@@ -18,7 +18,14 @@ from decrescendo.accounting.budget import check_unit
 from decrescendo.base import sealed
 from decrescendo.base.rng import Secure, Streams
 from decrescendo.clipping.proof.memory import Memory
-from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue, check_instance, check_integer
+from decrescendo.errors import (
+    FileRefused,
+    ImpossibleBudget,
+    InvalidValue,
+    check_instance,
+    check_integer,
+    within,
+)
 from decrescendo.plans import Plan, PoissonSampling, calibrate
 from decrescendo.training.data import Rows, table_of
 from decrescendo.training.examples import Examples, Repeated
@@ -126,7 +133,7 @@ class Recipe:
         except FileRefused as error:
             raise FileRefused(f"{path}: {error}") from None
         except (KeyError, TypeError, ValueError) as error:
-            raise FileRefused(f"{path} must have the entries of a recipe, got {error}") from None
+            raise FileRefused(within(f"{path} must be a recipe", error)) from None
 
 
 def tune(

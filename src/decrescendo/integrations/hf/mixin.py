@@ -59,6 +59,7 @@ class PrivateMixin(_Base):
         loss: Loss = own_tokens,
         settings: EngineSettings | None = None,
         store: Store | None = None,
+        name: str = "",
         people: object = None,
     ) -> None:
         """Train by this plan; see `Trainer` for the arguments.
@@ -76,7 +77,9 @@ class PrivateMixin(_Base):
             optimizer = getattr(
                 self.optimizer, "optimizer", self.optimizer
             )  # not what Accelerate wraps it in
-            return Trainer(self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store)
+            return Trainer(
+                self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store, name=name
+            )
 
         self._begin, self._private, self._run, self._people = begin, None, None, people
         self._ended = ExitStack()

@@ -7,16 +7,21 @@ const make = (tag, facts = {}, ...children) => {
   node.append(...children);
   return node;
 };
+// What this page asked before is dropped there when it asks anew: see `wants`.
+const PAGE = String(Math.random()), PATIENCE = 1500;
+let asking = new AbortController(), since = 0;
 const ask = async (name, body) => {
   let answer;
   try {
-    const sent = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
-    answer = await fetch(`api/${name}`, sent);
-  } catch {
+    const sent = { method: "POST", headers: { "content-type": "application/json", ...(name === "file" ? {} : { "x-page": PAGE }) }, body: JSON.stringify(body) };
+    [asking, since] = [new AbortController(), performance.now()];
+    answer = await fetch(`api/${name}`, { ...sent, signal: asking.signal });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
     throw new Error("the studio no longer answers: is `decrescendo studio` still running?");
   }
   const found = await answer.json().catch(() => ({ error: `the studio answered with ${answer.status}` }));
-  if (found.error) throw new Error(found.error);
+  if (found.error) throw Object.assign(new Error(found.error), answer.status === 409 ? { name: "AbortError" } : {});
   return found;
 };
 
@@ -126,7 +131,7 @@ function changed(quick, after = 0) {
   const wanted = JSON.stringify([form(), quick]);
   if (wanted === last && now?.planned && (busy || !document.body.classList.contains("stale"))) return;
   stale(true);
-  say("computing …");
+  say(number($("steps").value) > 1e5 ? "computing … so many steps take minutes; any control stops it" : "computing …");
   timer = setTimeout(() => wants({ quick }), after);
 }
 // What is shown is not what the controls say: it is not saved.
@@ -134,10 +139,17 @@ function stale(is) {
   document.body.classList.toggle("stale", is);
   for (const button of $("files").querySelectorAll("button")) button.disabled = is;
 }
+// With a file open the controls do not say what is shown: "Back to the controls" wakes them.
+function resting(is) {
+  $("controls").classList.toggle("resting", is);
+  for (const part of $("controls").querySelectorAll("fieldset")) part.disabled = is;
+}
 const say = (words) => ($("status").textContent = $("brief").dataset.status = words);
 function wants(next) {
   wish = next;
-  if (!busy) serve();
+  if (!busy) return serve();
+  // Short answers are shown while a control moves; one that takes long is given up.
+  setTimeout(() => wish === next && busy && performance.now() - since >= PATIENCE && asking.abort(), Math.max(0, since + PATIENCE + 1 - performance.now()));
 }
 async function serve() {
   busy = true;
@@ -162,7 +174,7 @@ async function serve() {
       }
       if (!wish) present(Object.assign(subject, { judged }));
     } catch (error) {
-      refuse(error.message);
+      if (!wish && error.name !== "AbortError") refuse(error.message);
     }
   }
   busy = false;
@@ -215,6 +227,7 @@ function present(subject) {
   stale(late);
   if (late) say("computing …");
   $("back").hidden = Boolean(subject.planned);
+  resting(!subject.planned);
   for (const row of document.querySelectorAll("tr.pick")) row.classList.toggle("now", Number(row.dataset.number) === subject.number);
   redraw();
 }
@@ -293,7 +306,8 @@ function chart({ title, x: axis, blind, limit, stairs }, lines) {
     svg.append(draw("line", { class: "grid", x1: left, x2: wide - right, y1: Y(y), y2: Y(y) }));
     svg.append(draw("text", { x: left - 6, y: Y(y) + 4, "text-anchor": "end" }, plain(y)));
   }
-  for (const x of ticks(low, end)) svg.append(draw("text", { x: X(x), y: high - bottom + 15, "text-anchor": "middle" }, plain(x)));
+  // Steps and runs are whole.
+  for (const x of ticks(low, end).filter((at) => blind || Number.isInteger(at))) svg.append(draw("text", { x: X(x), y: high - bottom + 15, "text-anchor": "middle" }, plain(x)));
   svg.append(draw("text", { x: (left + wide - right) / 2, y: high - 4, "text-anchor": "middle" }, axis));
   if (blind) svg.append(draw("path", { class: "blind", d: `M${X(0)} ${Y(0)}L${X(1)} ${Y(1)}` }));
   if (limit) svg.append(draw("path", { class: "blind", d: `M${left} ${Y(limit)}H${wide - right}` }));
@@ -344,6 +358,8 @@ function shown(answer) {
   if (!answer.store) return wants({ show: answer });
   const { title, words, budget, rows } = answer.store;
   stale(false);
+  resting(true);
+  $("back").hidden = false;
   say("");
   let sum = 0;
   const sums = rows.map((row) => (sum += row[3] ?? 0));
@@ -355,7 +371,7 @@ function shown(answer) {
     row.addEventListener("click", () => wants({ number: answer.numbers[i] }));
     row.addEventListener("keydown", (event) => event.key === "Enter" && row.click());
   });
-  const whole = rows.length ? chart({ title: "Sum of the runs' epsilons", x: "runs", limit: budget }, [{ style: "a", points: [[0, ...rows.map((_, i) => i + 1)], [0, ...sums]] }]) : "";
+  const whole = rows.length ? chart({ title: "Sum of the runs' epsilons", x: "runs, in the order in which they began", limit: budget }, [{ style: "a", points: [[0, ...rows.map((_, i) => i + 1)], [0, ...sums]] }]) : "";
   $("store").replaceChildren(make("h2", { textContent: title }), make("p", { textContent: `${rows.length.toLocaleString("en")} runs. ${words}` }),
     whole, make("p", { className: "hint", textContent: "Choose a run to see it." }), make("div", { className: "scroll" }, list));
   if (rows.length) wants({ number: answer.numbers.at(-1) });
@@ -374,6 +390,6 @@ $("folder").addEventListener("change", async () => {
 });
 $("keep").addEventListener("click", () => now && ((kept = now), redraw()));
 $("drop").addEventListener("click", () => ((kept = null), redraw()));
-$("back").addEventListener("click", () => (($("store").hidden = true), (last = ""), changed(false)));
+$("back").addEventListener("click", () => (($("store").hidden = true), resting(false), (last = ""), changed(false)));
 arrange();
 ask("start", {}).then((first) => (first.number || first.store ? shown(first) : changed(false)), (error) => refuse(error.message));

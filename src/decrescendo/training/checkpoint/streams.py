@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from decrescendo.base.rng import Keystream, SecureStream
-from decrescendo.errors import DecrescendoError, FileRefused
+from decrescendo.errors import DecrescendoError, FileRefused, within
 from decrescendo.optim.noise import NoiseStream
 
 Stream = TypeVar("Stream", bound=np.random.Generator | NoiseStream)
@@ -41,7 +41,7 @@ def stream_at(stream: Stream, state: dict[str, Any]) -> Stream:
         if isinstance(stream, Keystream) and state["kind"] == "keyed":
             return cast("Stream", Keystream(state["key"], state["position"]))
     except (KeyError, TypeError, ValueError, RuntimeError, DecrescendoError) as error:
-        raise FileRefused(f"a checkpoint must hold the state of a random stream, got {error}") from None
+        raise FileRefused(within("a checkpoint must hold the state of a random stream", error)) from None
     raise FileRefused(
         f"a checkpoint must hold a stream of the kind that is asked for, got {state.get('kind')!r}. "
         "Resume with Secure() what was begun with Secure(), and with a number what was begun with a number"

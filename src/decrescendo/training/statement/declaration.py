@@ -5,10 +5,11 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from decrescendo.errors import FileRefused, InvalidValue, check_instance
+from decrescendo.errors import FileRefused, InvalidValue, check_instance, within
 
 NOT_STATED = "not stated by the owner of the data"
 
@@ -58,10 +59,14 @@ class Declaration:
         names = [field.name for field in dataclasses.fields(cls)]
         odd = [name for name in facts if name not in names]
         if odd:
-            raise InvalidValue(f"a declaration may say {', '.join(names)}, got {', '.join(odd)}")
+            near = get_close_matches(odd[0], names, 1)
+            raise InvalidValue(
+                f"entries must be some of {', '.join(names)}, got {', '.join(odd)}"
+                + (f". Did you mean {near[0]}?" if near else "")
+            )
         for name, value in facts.items():
             if not isinstance(value, str):
-                raise InvalidValue(f"{name} must be a text, got {name}={value!r}")
+                raise InvalidValue(f"{name} must be a text, got {name}={value!r}. Put it in quotes")
         return cls(**facts)
 
     @classmethod
@@ -74,7 +79,7 @@ class Declaration:
         try:
             return cls.of(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError, RecursionError) as error:
-            raise FileRefused(f"{os.fspath(path)} must be a declaration in TOML, got {error}") from None
+            raise FileRefused(within(f"{os.fspath(path)} must be a declaration in TOML", error)) from None
 
     def stated(self) -> dict[str, str]:
         """Every entry, in words where it is empty too."""

@@ -1,7 +1,7 @@
 """How what several runs spend adds up: rules that stay true when a run is planned after looking at another's result."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple, Protocol, final, runtime_checkable
 
@@ -84,23 +84,22 @@ class Sum:
         return cost[0] >= (_NEAR * whole.epsilon if whole.epsilon_lower is None else whole.epsilon_lower)
 
     def fits(self, runs: Sequence[Reserved]) -> bool:
-        """Both sums, exactly."""
-        epsilon, delta = self._total(runs)
-        return epsilon <= Fraction(self._budget.epsilon) and delta <= Fraction(self._budget.delta)
+        """Both sums, exactly, of the decimals that the numbers are written as."""
+        epsilon, delta = self._left(runs)
+        return epsilon >= 0 and delta >= 0
 
     def describe(self, runs: Sequence[Reserved]) -> str:
         """Sums and rests."""
-        epsilon, delta = self._total(runs)
-        left = Fraction(self._budget.epsilon) - epsilon, Fraction(self._budget.delta) - delta
-        spent = ", ".join(rounded(float(part), "up", 6) for part in (epsilon, delta))
-        rest = ", ".join(rounded(float(part), "down", 6) for part in left)
+        spent = ", ".join(rounded(float(_sum(runs, part, _written)), "up") for part in (0, 1))
+        rest = ", ".join(rounded(float(part), "down") for part in self._left(runs))
         return (
             f"reserved ({spent}), left ({rest}) of "
             f"({self._budget.epsilon:g}, {self._budget.delta:g}); epsilons and deltas of runs add up"
         )
 
-    def _total(self, runs: Sequence[Reserved]) -> Cost:
-        return _sum(runs, 0), _sum(runs, 1)
+    def _left(self, runs: Sequence[Reserved]) -> Cost:
+        given = Fraction(self._budget.epsilon), Fraction(self._budget.delta)
+        return tuple(_written(whole) - _sum(runs, part, _written) for part, whole in enumerate(given))
 
 
 @final
@@ -213,8 +212,17 @@ class Declared:
         return Truncated().certify(joint, self._budget).epsilon if len(joint) else 0.0
 
 
-def _sum(runs: Sequence[Reserved], part: int) -> Fraction:
-    return sum((run.cost[part] for run in runs), Fraction(0))
+def _sum(runs: Sequence[Reserved], part: int, read: Callable[[Fraction], Fraction] = Fraction) -> Fraction:
+    return sum((read(run.cost[part]) for run in runs), Fraction(0))
+
+
+def _written(number: Fraction) -> Fraction:
+    """A float as the decimal that people write for it: 1e-5 and 2e-5 are 3e-5, and the floats' sum is a little more.
+
+    >>> _written(Fraction(1e-5)) + _written(Fraction(2e-5)) == _written(Fraction(3e-5))
+    True
+    """
+    return Fraction(repr(float(number)))
 
 
 def composition(name: str, budget: Budget) -> Composition:

@@ -195,6 +195,11 @@ def _check_header(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             header = file.read(100)
+    except FileNotFoundError:
+        raise FileRefused(
+            f"{path} must be a store, got no file of that name. Make one first: `decrescendo ledger {path} --create "
+            "--epsilon .. --delta .. --rows ..`, or Store.create(path, budget, dataset=.., rows=..)"
+        ) from None
     except OSError as error:
         raise FileRefused(f"{path} must be a readable store, got: {error.strerror}") from None
     if not header.startswith(b"SQLite format 3\0") or int.from_bytes(header[68:72], "big") != APPLICATION:

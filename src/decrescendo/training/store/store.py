@@ -51,7 +51,7 @@ class Entry:
 
     Args:
         id: of the run, 32 hexadecimal digits.
-        label: what its user called it.
+        label: its name, as its user gave it: ``name`` of `train`, or of `Trainer`.
         who: who started it, as the operating system says.
         started: when, UTC, ISO 8601; the clock of the machine, for people: nothing is decided by it.
         agreed: its plan, fixed or adaptive.
@@ -159,7 +159,7 @@ class Store:
 
         Args:
             agreed: the plan, fixed or adaptive.
-            label: what to call it.
+            label: its name in the list, for people.
             id: from `new_id`, for who may have to ask again after a crash: the same id is the same run, reserved once.
 
         Raises:
@@ -493,6 +493,16 @@ class Account:
 def _reserved(entries: Sequence[tuple[Entry, Cost]]) -> list[Reserved]:
     """Of all runs but those that ended before they released anything."""
     return [Reserved(cost, planned(entry.agreed)) for entry, cost in entries if not entry.given_back]
+
+
+def check_name(name: object, store: Store | None) -> None:
+    """``name`` is a text, and there is a store that lists the run by it, or an error."""
+    check_instance("name", name, str)
+    if name and store is None:
+        raise InvalidValue(
+            f"name must be given with a store, which lists the run by it, got name={name!r} and no store. Open one, or "
+            "leave the name out"
+        )
 
 
 def new_id() -> str:

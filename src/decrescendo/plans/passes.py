@@ -1,0 +1,51 @@
+"""How many steps there are in so many passes over the data."""
+
+import math
+from numbers import Real
+
+from decrescendo.errors import InvalidValue, check_real
+from decrescendo.plans.curves import CurveOrValues, evaluate
+from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
+from decrescendo.plans.schedule import LARGEST_STEPS, check_steps
+
+
+def steps_of(sampling: Sampling, steps: object, epochs: object, batch: CurveOrValues | None = None) -> int:
+    """The number of steps: ``steps``, or what makes ``epochs`` expected passes over the data. One of them is ``None``.
+
+    >>> from decrescendo.plans.curves import linear
+    >>> from decrescendo.plans.sampling import PoissonSampling
+    >>> steps_of(PoissonSampling(1_000, 100), None, 2.5)
+    25
+    >>> steps_of(PoissonSampling(1_000, 100), None, 3, batch=linear(100, 300))
+    15
+    """
+    if (steps is None) == (epochs is None):
+        given = "neither" if steps is None else "both"
+        raise InvalidValue(f"exactly one of steps and epochs must be given, got {given}")
+    if epochs is None:
+        return check_steps(steps)
+    if isinstance(sampling, RandomAllocation):
+        whole = check_real("epochs", epochs, above=0)
+        if whole != round(whole):
+            raise InvalidValue(
+                "epochs must be a whole number where each record takes part once an epoch, got "
+                f"epochs={whole:g}. Take {math.ceil(whole)}"
+            )
+        return check_steps(round(whole) * sampling.steps_per_epoch)
+    if isinstance(sampling, BatchSchedule) or not (
+        batch is None or callable(batch) or isinstance(batch, Real)
+    ):
+        raise InvalidValue(
+            "epochs must be given with one batch size or a curve of them, got an array, which has a value for each "
+            "step. Give steps, their number"
+        )
+    size, count = sampling.dataset_size, 100
+    for _ in range(20 if callable(batch) else 1):
+        sizes = sampling.sizes(1) if batch is None else evaluate("batch", batch, count)
+        each = float(sizes.mean()) / size
+        hint = f"A schedule has a value for each step, and at most {LARGEST_STEPS:,}"
+        passes = check_real("epochs", epochs, above=0, at_most=LARGEST_STEPS * each, hint=hint)
+        count, before = max(1, round(passes / each)), count
+        if count == before:
+            break
+    return count

@@ -1,0 +1,123 @@
+"""Facts: a number is a constant everywhere a curve is taken, and passes over the data are a number of steps."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import decrescendo as dc
+from decrescendo.accounting import GdpClt
+from decrescendo.errors import InvalidType, InvalidValue
+from decrescendo.plans import (
+    BatchSchedule,
+    CurveOrValues,
+    Plan,
+    PoissonSampling,
+    RandomAllocation,
+    allocate,
+    curves,
+    noise_cost,
+)
+
+SAMPLING = PoissonSampling(1000, 100)
+BUDGET = dc.Budget(2.0, 1e-4)
+
+
+def calibrated(**change: Any) -> Plan:
+    given = {"steps": 3, "clip": 1.5, "accountant": GdpClt()} | change
+    return dc.calibrate(BUDGET, SAMPLING, **given)
+
+
+@pytest.mark.parametrize("clip", [1.5, np.float64(1.5), curves.constant(1.5), [1.5, 1.5, 1.5]])
+def test_a_number_is_a_constant_clip_norm(clip: CurveOrValues) -> None:
+    assert calibrated(clip=clip) == calibrated()
+
+
+@pytest.mark.parametrize("number", [2, np.float32(2), np.int64(2), np.array(2.0), torch.tensor(2.0)])
+def test_a_number_of_any_kind_is_one(number: object) -> None:
+    assert curves.as_curve("clip", number)(curves.progress(3)).tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("privacy", ["constant", 1.0, 7, np.float64(2.0), curves.constant(3.0), [1.0] * 3])
+def test_constant_noise_need_not_be_said(privacy: CurveOrValues) -> None:
+    assert calibrated(privacy=privacy) == calibrated()
+    assert np.ptp(calibrated().noise_multiplier) == 0
+
+
+def test_a_number_stands_for_a_curve_in_every_other_place() -> None:
+    u = curves.progress(4)
+    assert curves.join([1.0, curves.constant(2.0)], [0.5])(u).tolist() == [1, 1, 2, 2]
+    assert curves.from_clip(4.0)(u).tolist() == [2.0] * 4
+    assert curves.curvature(4.0, 16.0)(u).tolist() == [4.0] * 4
+    assert curves.influence(16.0)(u).tolist() == [2.0] * 4
+    plan = allocate(BUDGET, SAMPLING, steps=3, influence=1.0, clip=1.5, accountant=GdpClt())
+    assert plan.noise_multiplier == pytest.approx(calibrated().noise_multiplier, rel=1e-3)
+    assert noise_cost(plan, 2.0) == 2 * noise_cost(plan, [1.0] * 3)
+    assert calibrated(batch=100) == calibrated()
+    assert Plan.without_privacy(SAMPLING, steps=2, clip=2).clip_norm.tolist() == [2, 2]
+    assert math.isinf(Plan.without_privacy(SAMPLING, steps=2).clip_norm[0])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"privacy": "growing-mu"}, r"privacy='growing-mu'. Write curves.growing_mu\(rho_mu\)"),
+        ({"privacy": "steep"}, "privacy='steep'. Write the number itself for a constant"),
+        ({"clip": "constant"}, "clip='constant'. Write the number itself"),
+        ({"clip": True}, "clip must be a curve .*, a number or an array, got bool"),
+        ({"clip": None}, "got NoneType"),
+    ],
+)
+def test_a_name_that_says_too_little_says_what_to_write(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidType, match=words):
+        calibrated(**change)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "batch", "steps"),
+    [
+        (2, None, 20), (0.5, None, 5), (0.01, None, 1), (3, 200.0, 15), (3, curves.linear(100, 200), 20),
+    ],
+)  # fmt: skip
+def test_passes_over_the_data_are_a_number_of_steps(
+    epochs: float, batch: CurveOrValues | None, steps: int
+) -> None:
+    plan = calibrated(steps=None, epochs=epochs, batch=batch)
+    assert plan.steps == steps
+    if epochs >= 0.1:
+        assert float(plan.batch_size.sum()) / 1000 == pytest.approx(epochs, abs=0.2)
+
+
+def test_passes_are_taken_wherever_steps_are() -> None:
+    assert Plan.without_privacy(SAMPLING, epochs=3).steps == 30
+    assert allocate(BUDGET, SAMPLING, epochs=1, influence=1, clip=1, accountant=GdpClt()).steps == 10
+    allocation = RandomAllocation(1000, 4)
+    assert Plan.without_privacy(allocation, epochs=3).steps == 12
+    with pytest.raises(InvalidValue, match=r"epochs must be a whole number .*got epochs=2.5. Take 3"):
+        Plan.without_privacy(allocation, epochs=2.5)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda: calibrated(epochs=1), "exactly one of steps and epochs must be given, got both"),
+        (lambda: calibrated(steps=None), "exactly one of steps and epochs must be given, got neither"),
+        (lambda: calibrated(steps=None, epochs=-1), "epochs must be > 0"),
+        (lambda: calibrated(steps=None, epochs=10**9), "epochs must be > 0 and <= 1e.06"),
+        (lambda: calibrated(steps=None, epochs=1, batch=[100.0] * 10), "Give steps"),
+        (lambda: Plan.without_privacy(BatchSchedule(100, [5.0, 6.0]), epochs=1), "Give steps"),
+    ],
+)
+def test_a_number_of_steps_is_said_once(ask: Callable[[], object], words: str) -> None:
+    with pytest.raises(InvalidValue, match=words):
+        ask()
+
+
+def test_an_endless_budget_names_the_plan_without_one() -> None:
+    with pytest.raises(InvalidValue, match=r"epsilon must be finite.*Plan\.without_privacy"):
+        dc.Budget(math.inf, 1e-5)
+    with pytest.raises(InvalidValue, match=r"epsilon must be > 0, got epsilon=-1$"):
+        dc.Budget(-1, 1e-5)
