@@ -98,12 +98,16 @@ def _give_back(tensor: Tensor, memory: torch.UntypedStorage | Tensor, laid: tupl
 
 def _put_back(model: nn.Module, name: str, tensor: Tensor) -> None:
     """A tensor where another one was put in its place, or none."""
+    if name.endswith("]"):
+        return  # a part of a wrapper, whose code says what it is made of
     held, last = _holder(model, name, is_parameter=isinstance(tensor, nn.Parameter))
     held[last] = tensor
 
 
 def _take_away(model: nn.Module, name: str) -> None:
     """A parameter or buffer that was not there."""
+    if name.endswith("]"):
+        name = name.partition("[")[0]
     for is_parameter in (True, False):
         held, last = _holder(model, name, is_parameter=is_parameter)
         held.pop(last, None)

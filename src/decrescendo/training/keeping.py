@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
+from decrescendo.optim.several import name_of
 from decrescendo.plans.agreement import Agreement
 from decrescendo.training.bits import is_part
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
@@ -114,7 +115,7 @@ class Keeper:
             "gamma": life.gamma,
             "model": weights,
             "optimizer": moments,
-            "kind": type(optimizer).__name__,
+            "kind": name_of(optimizer),
             **place,  # and not where drawing ahead has got to
             **self._streams.others(),
             "releases": self.releases.name,
@@ -139,7 +140,7 @@ class Keeper:
         if step is None:
             return
         with _fitting():
-            kind = type(optimizer).__name__
+            kind = name_of(optimizer)
             if state.get("kind", kind) != kind:
                 raise FileRefused(
                     f"a run must go on with the optimiser it began with, {state['kind']}, got {kind}, which remembers "
