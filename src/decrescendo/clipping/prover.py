@@ -35,6 +35,7 @@ from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.operations import REJECTING
+from decrescendo.clipping.proof.refusals import GENERATOR
 from decrescendo.clipping.proof.remembered import (
     BEYOND,
     Numbers,
@@ -313,6 +314,8 @@ class Prover:
                 if not isinstance(one, Pass):
                     raise one[0]
             if any(differences):
+                if first.watch.generator and any("_C.Generator'" in found for found in differences if found):
+                    raise UnsupportedModel(GENERATOR.format(first.watch.generator))
                 raise UnsupportedModel(
                     "a pass must do the same for any number of examples, as otherwise each of them depends on how "
                     f"many others there are, got {next(filter(None, differences))}. Divide by a constant (the expected "

@@ -52,7 +52,7 @@ from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
-from decrescendo.training.run import History, Run, check_published, cpu_weights
+from decrescendo.training.run import History, Run, assumed_of, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import FLOAT32, FLOAT64, SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
@@ -231,7 +231,7 @@ class Trainer:
             accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
             gamma=0.0 if settings is None else settings.gamma or 0.0,
         )
-        self._life.supposed = (assumed,) if assumed else ()
+        self._life.supposed = (*([assumed] if assumed else []), *assumed_of(model))
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
