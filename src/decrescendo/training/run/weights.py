@@ -16,7 +16,8 @@ def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
 
     They are taken from the modules themselves and not from ``model.state_dict()``, in which code of the model
     (``get_extra_state``, ``_save_to_state_dict``, hooks) can put anything, raw data too. Names are those of the state
-    dict, so ``load_state_dict`` of an ordinary model takes them.
+    dict, so ``load_state_dict`` of an ordinary model takes them. A wrapper of tensors (a quantised weight of torchao's)
+    is there as what it is made of, each by the wrapper's name and its attribute's in brackets (``"weight[qdata]"``).
 
     Guarantee:
         every tensor is one of ``named_parameters()`` or ``named_buffers()``: the ones move by noisy means only, the
@@ -28,7 +29,8 @@ def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
     >>> sorted(cpu_weights(nn.BatchNorm1d(2, affine=False)))
     ['num_batches_tracked', 'running_mean', 'running_var']
     """
-    return {name: _whole(value).to("cpu", copy=True) for name, value in check_published(model).items()}
+    plain = ((name + part, piece) for name, v in check_published(model).items() for part, piece in pieces(v))
+    return {name: _whole(piece).to("cpu", copy=True) for name, piece in plain}
 
 
 def _whole(value: Tensor) -> Tensor:
@@ -112,10 +114,10 @@ def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
 
 
 def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no memory. Tied weights do, which the file format refuses; the names are what counts here. A
-    wrapper of tensors is what it is made of, each with its attribute's name in brackets."""
-    plain = ((name + part, piece) for name, value in weights.items() for part, piece in pieces(value))
-    return {name: piece.detach().clone(memory_format=torch.contiguous_format) for name, piece in plain}
+    """Copies that share no memory. Tied weights do, which the file format refuses; the names are what counts here."""
+    return {
+        name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in weights.items()
+    }
 
 
 def _held(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
