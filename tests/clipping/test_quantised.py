@@ -105,9 +105,7 @@ def rows(count: int) -> tuple[Tensor, Tensor]:
 
 def trained(model: nn.Module, **change: Any) -> dc.Run:
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
-    return dc.train(
-        model, loss, rows(PLAN.sampling.dataset_size), PLAN, optimizer, seed=0, **change
-    )
+    return dc.train(model, loss, rows(PLAN.sampling.dataset_size), PLAN, optimizer, seed=0, **change)
 
 
 def is_as_reference(model: nn.Module) -> Engine:
@@ -181,7 +179,9 @@ def test_an_operation_without_a_rule_is_named_with_overload_and_signature() -> N
         return x * scale + table
 
     model, table = nn.Linear(4, 4), torch.ones(4)
-    engine = Engine(model, lambda model, batch: mixed(batch[0][:, 0], table).sum(1) + model(batch[0][:, 0]).sum(1))
+    engine = Engine(
+        model, lambda model, batch: mixed(batch[0][:, 0], table).sum(1) + model(batch[0][:, 0]).sum(1)
+    )
     with pytest.raises(UnsupportedModel) as refused:
         engine.check(rows(5))
     words = str(refused.value)

@@ -40,7 +40,9 @@ def test_a_generator_of_the_programs_own_is_what_is_refused(
         def forward(self, input: Tensor) -> Tensor:
             return super().forward(draw(input, self.own))
 
-    with pytest.raises(UnsupportedModel, match=r"torch's default generator.*test_reasons\.py.*Leave generator= out"):
+    with pytest.raises(
+        UnsupportedModel, match=r"torch's default generator.*test_reasons\.py.*Leave generator= out"
+    ):
         Engine(Noisy(4, 2), squares, seeds=lambda: 1).check(torch.randn(5, 4))
 
 

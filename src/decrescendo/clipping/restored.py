@@ -31,9 +31,7 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
         raise
     changed = _restored(model, before, trained)
     if changed:
-        raise UnsupportedModel(
-            written_by_the_pass(changed, held.parameters)
-        )
+        raise UnsupportedModel(written_by_the_pass(changed, held.parameters))
 
 
 def _restored(

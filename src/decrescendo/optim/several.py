@@ -37,7 +37,9 @@ class Several(torch.optim.Optimizer):
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = tuple(optimizers)
         if not self.optimizers:
-            raise InvalidValue("optimizer must be an optimizer or several, got none. Make one of model.parameters()")
+            raise InvalidValue(
+                "optimizer must be an optimizer or several, got none. Make one of model.parameters()"
+            )
         owner: dict[int, torch.optim.Optimizer] = {}
         for optimizer in self.optimizers:
             if not isinstance(cast("object", optimizer), torch.optim.Optimizer):

@@ -31,7 +31,9 @@ def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
     {'Mine, code of neither torch nor decrescendo, moved the weights by released and public values alone'}
     """
     if len(parts := parts_of(optimizer)) > 1:
-        return set[str]().union(*(supposed_of(part, own=own // len(parts)) for part in parts), _hooked(optimizer, 0))
+        return set[str]().union(
+            *(supposed_of(part, own=own // len(parts)) for part in parts), _hooked(optimizer, 0)
+        )
     optimizer = _prepared(*parts)
     kind, found = type(optimizer), set[str]()
     known = kind.__module__.split(".")[0] in ("torch", "decrescendo")

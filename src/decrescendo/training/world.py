@@ -16,8 +16,8 @@ from decrescendo.accounting.ledger import Release
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel, check_instance
-from decrescendo.optim.several import name_of
 from decrescendo.optim.noise import NoisyMean
+from decrescendo.optim.several import name_of
 from decrescendo.training.bits import checksum, is_part
 from decrescendo.training.checkpoint.tree import pack
 from decrescendo.training.data import Rows

@@ -18,9 +18,7 @@ ALL_EXPERTS = (
 _NAMED = 3
 # Where `register_rule` says nothing.
 _TORCHS = frozenset({"aten", "prims"})
-_OUTLIERS = (
-    "Load the model with BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
-)
+_OUTLIERS = "Load the model with BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), or in 4 bits"
 GENERATOR = (
     "random numbers of a pass must come from torch's default generator, which each step seeds anew, got a generator of "
     "the program's own (generator=..) at {}, whose numbers follow from its seed and from the passes before, one after "
@@ -60,7 +58,9 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
             "They would hold the data without noise; call .eval() on that module, or use one without running "
             "statistics (GroupNorm, LayerNorm)"
         )
-    return f"a forward pass must not change the model's parameters or buffers, got a change of {shown}. {remedy}"
+    return (
+        f"a forward pass must not change the model's parameters or buffers, got a change of {shown}. {remedy}"
+    )
 
 
 def _without_a_rule(form: str) -> str:

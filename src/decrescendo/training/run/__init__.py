@@ -4,7 +4,12 @@ from decrescendo.training.run.certify import certified_epsilon, certify
 from decrescendo.training.run.history import History
 from decrescendo.training.run.record import PLAN, Run, check_free
 from decrescendo.training.run.versions import versions
-from decrescendo.training.run.weights import assumed_of, check_published, cpu_weights, entries_of_frozen_layers
+from decrescendo.training.run.weights import (
+    assumed_of,
+    check_published,
+    cpu_weights,
+    entries_of_frozen_layers,
+)
 
 __all__ = [
     "PLAN",
