@@ -155,7 +155,7 @@ def test_entries_of_a_layer_that_is_trained_are_refused_still() -> None:
         def get_extra_state(self) -> Any:
             return {"seen": 3}
 
-    with pytest.raises(UnsupportedModel, match="0._extra_state"):
+    with pytest.raises(UnsupportedModel, match=r"0\._extra_state"):
         trained(nn.Sequential(Counting(4, 4), nn.Linear(4, 3)))
 
 

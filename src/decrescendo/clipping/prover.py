@@ -377,6 +377,18 @@ class Prover:
             name for name, count in together.items() if name and count > _NAMED
         }  # entries of one thing
         said = {name.rpartition(".")[0] if name.rpartition(".")[0] in several else name for name in names}
+        alike: dict[str, list[str]] = {}  # one attribute in many layers
+        for name in sorted(said):
+            alike.setdefault(name.rpartition(".")[2], []).append(name)
+        said = {
+            name
+            for last, listed in alike.items()
+            for name in (
+                listed
+                if len(listed) <= _NAMED
+                else [f"{listed[0]} and {len(listed) - 1} others called {last}"]
+            )
+        }
         self.memory.assumed |= {
             f"what is kept in {name} is no other for other examples or another number of passes"
             for name in said

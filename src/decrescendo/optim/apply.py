@@ -140,8 +140,8 @@ def check_optimizer(
     if missing:
         raise InvalidValue(
             f"optimizer must hold every trainable parameter, got missing={missing}. "
-            "Noise would be paid for and not used: add them, give the other optimizer too (optimizer=[muon, adamw]), or "
-            "freeze them with requires_grad_(False)"
+            "Noise would be paid for and not used: add them, give the other optimizer too (optimizer=[muon, adamw]), "
+            "or freeze them with requires_grad_(False)"
         )
     stale = sorted(
         everything[key]

@@ -81,8 +81,8 @@ class Several(torch.optim.Optimizer):
         del param_group
         if self._made:
             raise InvalidValue(
-                "a group of parameters must be added to one of the optimizers, got it for several. Call add_param_group "
-                "of the one that is to train it"
+                "a group of parameters must be added to one of the optimizers, got it for several. Call "
+                "add_param_group of the one that is to train it"
             )
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]

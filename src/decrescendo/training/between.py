@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.errors import UnsupportedModel
-from decrescendo.optim.several import parts_of
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.held import Held
-from decrescendo.training.moments import inner, remembered_by, supposed_of, tensors_of
+from decrescendo.training.moments import around_step, inner, remembered_by, supposed_of, tensors_of
 from decrescendo.training.moved import Moved
 from decrescendo.training.program import Program
 from decrescendo.training.schedulers import Schedulers, Settings, settings_of
@@ -237,26 +236,17 @@ class BetweenSteps:
         self._handed = {}
         self._forget()
         gradients = self._gradients()
-        parts = [inner(part) for part in parts_of(self._optimizer)]
-        left = set(map(id, parts))
 
-        def before(*_: object) -> None:
-            if len(left) == len(parts):  # (of several, the first that steps)
-                if gradients != self._gradients():
-                    self.supposed.add(GRADIENTS_CHANGED)
-                self.look()
+        def before() -> None:
+            if gradients != self._gradients():
+                self.supposed.add(GRADIENTS_CHANGED)
+            self.look()
 
-        def after(stepped: object, *_: object) -> None:
-            left.discard(id(stepped))
-            if not left:
-                self._forget()
-                self._note()
+        def after() -> None:
+            self._forget()
+            self._note()
 
-        self._handles = [
-            handle
-            for part in parts
-            for handle in (part.register_step_pre_hook(before), part.register_step_post_hook(after))
-        ]
+        self._handles = around_step(self._optimizer, before, after)
 
     @property
     def waiting(self) -> bool:

@@ -223,8 +223,8 @@ class Keeper:
 
 
 def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
-    """The state of a model without what its frozen layers add to it, and without wrappers of tensors; a digest of these,
-    empty where there are none."""
+    """The state of a model without what its frozen layers add to it, and without wrappers of tensors; a digest of
+    these, empty where there are none."""
     entries, state = entries_of_frozen_layers(model), model.state_dict()
     beside = {name: value for name, value in state.items() if name in entries or not _is_kept(value)}
     shown = [

@@ -1,7 +1,7 @@
 """An optimiser, as a loop may change it between two steps: what it remembers, its hooks and its code."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -19,8 +19,8 @@ HOOKED = "hooks on the optimiser moved the weights by released and public values
 
 
 def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
-    """What is assumed of an optimiser's code: nothing of torch's and of ours, without hooks but ``own`` ones, also where
-    Accelerate has wrapped it.
+    """What is assumed of an optimiser's code: nothing of torch's and of ours, without hooks but ``own`` ones, also
+    where Accelerate has wrapped it.
 
     >>> weight = torch.zeros(1, requires_grad=True)
     >>> supposed_of(torch.optim.SGD([weight], lr=1.0))
@@ -70,6 +70,27 @@ def inner(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """What steps in a wrapper that calls itself an optimiser (Accelerate's) and has no hooks."""
     held = None if "_optimizer_step_pre_hooks" in vars(optimizer) else vars(optimizer).get("optimizer")
     return inner(held) if isinstance(held, torch.optim.Optimizer) else optimizer
+
+
+def around_step(
+    optimizer: torch.optim.Optimizer, before: Callable[[], None], after: Callable[[], None]
+) -> list[Any]:
+    """Call these once around the next step, of several optimisers around the first and the last of theirs; handles of
+    the hooks, two for each."""
+    parts = [inner(part) for part in parts_of(optimizer)]
+    left = set(map(id, parts))
+
+    def first(*_: object) -> None:
+        if len(left) == len(parts):
+            before()
+
+    def last(stepped: object, *_: object) -> None:
+        left.discard(id(stepped))
+        if not left:
+            after()
+
+    pairs = [(part.register_step_pre_hook(first), part.register_step_post_hook(last)) for part in parts]
+    return [handle for pair in pairs for handle in pair]
 
 
 def tensors_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

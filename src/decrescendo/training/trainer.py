@@ -687,8 +687,8 @@ def _of_its_own(seed: int | Secure, place: int) -> int | Secure:
 
 
 def _described(optimizer: torch.optim.Optimizer) -> str:
-    """Its settings, of several those of each, as a run begins or goes on, of its groups where they have several; rates are those before any
-    scheduler's."""
+    """Its settings, of several those of each, as a run begins or goes on, of its groups where they have several; rates
+    are those before any scheduler's."""
     if len(parts := parts_of(optimizer)) > 1:
         return " + ".join(map(_described, parts))
     (optimizer,) = parts
