@@ -629,3 +629,19 @@ def test_an_adapter_that_cannot_be_trained_is_refused_with_its_own_way_out(
         batch["labels"] = torch.zeros(3, dtype=torch.long)
     with pytest.raises(UnsupportedModel, match=words):
         Engine(model.train(), dc.hf.loss, seeds=lambda: 1).check(batch)
+
+
+def test_two_optimisers_step_in_the_trainer(tmp_path: Path) -> None:
+    model = bert()
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "encoder" in name]
+    rest = [p for p in model.parameters() if all(p is not one for one in matrices)]
+    several = dc.optim.Several([torch.optim.Muon(matrices, lr=0.01), torch.optim.AdamW(rest, lr=RATE)])
+    trainer = dc.hf.PrivateTrainer(
+        model=model, args=settings(tmp_path), data_collator=collator(pad_to_multiple_of=8), train_dataset=texts(),
+        optimizers=(several, None),
+    )  # fmt: skip
+    trainer.follow(PLAN, seed=3)
+    trainer.train()
+    assert trainer.run.provenance.optimizer.startswith("Muon(lr=0.01")
+    assert not any("optimiser" in one or "code of neither" in one for one in trainer.run.assumptions)
+    assert all(several.state[parameter] for parameter in (matrices[0], rest[0]))

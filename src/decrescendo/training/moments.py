@@ -30,11 +30,12 @@ def supposed_of(optimizer: torch.optim.Optimizer, *, own: int = 0) -> set[str]:
     >>> supposed_of(Mine([weight], lr=1.0))
     {'Mine, code of neither torch nor decrescendo, moved the weights by released and public values alone'}
     """
+    optimizer = _prepared(optimizer)
     if len(parts := parts_of(optimizer)) > 1:
         return set[str]().union(
             *(supposed_of(part, own=own // len(parts)) for part in parts), _hooked(optimizer, 0)
         )
-    optimizer = _prepared(*parts)
+    (optimizer,) = parts
     kind, found = type(optimizer), set[str]()
     known = kind.__module__.split(".")[0] in ("torch", "decrescendo")
     same = getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind
@@ -77,7 +78,7 @@ def around_step(
 ) -> list[Any]:
     """Call these once around the next step, of several optimisers around the first and the last of theirs; handles of
     the hooks, two for each."""
-    parts = [inner(part) for part in parts_of(optimizer)]
+    parts = [inner(part) for part in parts_of(inner(optimizer))]
     left = set(map(id, parts))
 
     def first(*_: object) -> None:

@@ -111,13 +111,13 @@ class Schedulers:
     def _is_held_by(self, scheduler: LRScheduler) -> bool:
         """Either may have it in a wrapper."""
         held = vars(scheduler).get("optimizer")
-        own = {id(inner(part)) for part in (self._optimizer, *parts_of(self._optimizer))}
+        own = {id(inner(part)) for part in (self._optimizer, *parts_of(inner(self._optimizer)))}
         return isinstance(held, torch.optim.Optimizer) and id(inner(held)) in own
 
     def _groups_of(self, scheduler: LRScheduler) -> slice:
         """Those that a scheduler sets: all, or those of one of several optimisers."""
         held, at = cast("Any", scheduler).optimizer, 0
-        for part in parts_of(self._optimizer):
+        for part in parts_of(inner(self._optimizer)):
             if inner(part) is inner(held):
                 return slice(at, at + len(part.param_groups))
             at += len(part.param_groups)
