@@ -390,7 +390,10 @@ def test_nested_tensors_are_refused_in_words() -> None:
         rows = torch.nested.as_nested_tensor(x[:, None], layout=torch.jagged)
         return m(x).sum(1) * rows.to_padded_tensor(0.0).sum((1, 2))
 
-    for loss, words in ((used, "and a nested one"), (beside, "no rule for _jagged_to_padded_dense_forward")):
+    for loss, words in (
+        (used, "and a nested one"),
+        (beside, "no rule for aten::_jagged_to_padded_dense_forward"),
+    ):
         with pytest.raises(UnsupportedModel, match=words):
             Engine(nn.Linear(3, 4), loss).clipped_sum(DATA, 1.0)
 

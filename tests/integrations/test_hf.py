@@ -580,6 +580,68 @@ def test_a_loop_of_accelerates_own_steps_the_optimiser_on_a_noisy_mean() -> None
         trainer.fill_gradients(batch)
         optimizer.step()
         optimizer.zero_grad()
+    assert not any("AcceleratedOptimizer" in one for one in trainer.finish().assumptions)
     other = bert()
     plain(other, inputs_only(texts()), collate_fn=collator(pad_to_multiple_of=8))
     assert torch.equal(weights(model), weights(other))
+
+
+def test_what_accelerate_prepared_is_judged_by_what_it_wraps() -> None:
+    import accelerate
+
+    from decrescendo.training.moments import supposed_of
+
+    class Own(torch.optim.SGD):
+        pass
+
+    accelerator, weight = accelerate.Accelerator(cpu=True), torch.zeros(1, requires_grad=True)
+    assert supposed_of(accelerator.prepare(torch.optim.AdamW([weight], lr=RATE))) == set()
+    (said,) = supposed_of(accelerator.prepare(Own([weight], lr=RATE)))
+    assert said.startswith("Own, code of neither")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"oft": True}, r"oft_R.*between steps.*coft=False"),
+        ({"alora_invocation_tokens": [3]}, "aLoRA.*leave alora_invocation_tokens out"),
+        ({"monteclora": True}, "MonteCLoRA.*use plain LoRA"),
+    ],
+    ids=["coft", "alora", "monteclora"],
+)
+def test_an_adapter_that_cannot_be_trained_is_refused_with_its_own_way_out(
+    change: dict[str, Any], words: str
+) -> None:
+    import peft
+
+    if "oft" in change:
+        config: Any = peft.OFTConfig(oft_block_size=4, coft=True, target_modules=["query"])
+    elif "monteclora" in change:
+        config = peft.LoraConfig(
+            r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", monteclora_config=peft.MontecloraConfig()
+        )
+    else:
+        config = peft.LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM", **change)
+    model: Any = peft.get_peft_model(bert() if "oft" in change else gpt2(), config)
+    ids = torch.arange(15).reshape(3, 5) % 8 + 1
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids.clone()}
+    if "oft" in change:
+        batch["labels"] = torch.zeros(3, dtype=torch.long)
+    with pytest.raises(UnsupportedModel, match=words):
+        Engine(model.train(), dc.hf.loss, seeds=lambda: 1).check(batch)
+
+
+def test_two_optimisers_step_in_the_trainer(tmp_path: Path) -> None:
+    model = bert()
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "encoder" in name]
+    rest = [p for p in model.parameters() if all(p is not one for one in matrices)]
+    several = dc.optim.Several([torch.optim.Muon(matrices, lr=0.01), torch.optim.AdamW(rest, lr=RATE)])
+    trainer = dc.hf.PrivateTrainer(
+        model=model, args=settings(tmp_path), data_collator=collator(pad_to_multiple_of=8), train_dataset=texts(),
+        optimizers=(several, None),
+    )  # fmt: skip
+    trainer.follow(PLAN, seed=3)
+    trainer.train()
+    assert trainer.run.provenance.optimizer.startswith("Muon(lr=0.01")
+    assert not any("optimiser" in one or "code of neither" in one for one in trainer.run.assumptions)
+    assert all(several.state[parameter] for parameter in (matrices[0], rest[0]))

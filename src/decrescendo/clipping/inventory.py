@@ -7,6 +7,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
+from decrescendo.clipping.proof.storage import pieces
+
 # Which modules are in training mode: dropout, statistics, whatever else a model does differently then.
 Mode: TypeAlias = tuple[bool, ...]
 
@@ -22,9 +24,10 @@ class Inventory:
     scripts: tuple[nn.Module, ...] = ()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """All of them, by name."""
-        yield from self.buffers.items()
-        yield from self.parameters.items()
+        """All of them, by name; of a wrapper of tensors (a quantised weight of torchao's) what it is made of."""
+        for name, tensor in (*self.buffers.items(), *self.parameters.items()):
+            for part, plain in pieces(tensor):
+                yield name + part, plain
 
     @classmethod
     def of(cls, model: nn.Module) -> "Inventory":

@@ -18,7 +18,6 @@ from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of, is_data
 from decrescendo.clipping.proof.reading import Reading, opened
-from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import key_of, paused
 from decrescendo.clipping.proof.surroundings import COLLECTOR
 from decrescendo.clipping.proof.watch import Watch
@@ -67,6 +66,7 @@ def run(
     check_hooks(parameters.values())
     recorder = Recorder(parameters, watch, workspace.fresh())
     watch.guarded = {key_of(tensor): name for name, tensor in held.tensors()}
+    watch.buffers = held.buffers.keys()
     watch.labels.weights = frozenset(map(key_of, held.parameters.values()))
     with COLLECTOR, gradients_kept(parameters.values()):
         with torch.enable_grad(), eager(held), unchanged(model, held), watch, recorder:
@@ -134,7 +134,7 @@ def check_apart(watch: Watch, losses: Tensor) -> None:
         raise UnsupportedModel(watch.refusal)
     check_raised(watch)
     if constant_of(label) is not Public.FILL and not (is_data(label) and Place(0).same(label)):
-        raise UnsupportedModel(refusal(label, "loss"))
+        watch.blame(label, "loss")
 
 
 def check_raised(watch: Watch) -> None:

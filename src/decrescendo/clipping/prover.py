@@ -35,6 +35,7 @@ from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.operations import REJECTING
+from decrescendo.clipping.proof.refusals import GENERATOR
 from decrescendo.clipping.proof.remembered import (
     BEYOND,
     Numbers,
@@ -323,6 +324,8 @@ class Prover:
                 if not isinstance(one, Pass):
                     raise one[0]
             if any(differences):
+                if first.watch.generator and any("_C.Generator'" in found for found in differences if found):
+                    raise UnsupportedModel(GENERATOR.format(first.watch.generator))
                 raise UnsupportedModel(
                     "a pass must do the same for any number of examples, as otherwise each of them depends on how "
                     f"many others there are, got {next(filter(None, differences))}. Divide by a constant (the expected "
@@ -384,6 +387,18 @@ class Prover:
             name for name, count in together.items() if name and count > _NAMED
         }  # entries of one thing
         said = {name.rpartition(".")[0] if name.rpartition(".")[0] in several else name for name in names}
+        alike: dict[str, list[str]] = {}  # one attribute in many layers
+        for name in sorted(said):
+            alike.setdefault(name.rpartition(".")[2], []).append(name)
+        said = {
+            name
+            for last, listed in alike.items()
+            for name in (
+                listed
+                if len(listed) <= _NAMED
+                else [f"{listed[0]} and {len(listed) - 1} others called {last}"]
+            )
+        }
         self.memory.assumed |= {
             f"what is kept in {name} is no other for other examples or another number of passes"
             for name in said

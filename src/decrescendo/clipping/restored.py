@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.proof.memory import storages
+from decrescendo.clipping.proof.refusals import written_by_the_pass
 from decrescendo.errors import UnsupportedModel
 
 
@@ -30,11 +31,7 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
         raise
     changed = _restored(model, before, trained)
     if changed:
-        raise UnsupportedModel(
-            f"a forward pass must not change the model's parameters or buffers, got a change of {', '.join(changed)}. "
-            "They would hold the data without noise; call .eval() on that module, or use one without running "
-            "statistics (GroupNorm, LayerNorm)"
-        )
+        raise UnsupportedModel(written_by_the_pass(changed, held.parameters))
 
 
 def _restored(
@@ -98,12 +95,16 @@ def _give_back(tensor: Tensor, memory: torch.UntypedStorage | Tensor, laid: tupl
 
 def _put_back(model: nn.Module, name: str, tensor: Tensor) -> None:
     """A tensor where another one was put in its place, or none."""
+    if name.endswith("]"):
+        return  # a part of a wrapper, whose code says what it is made of
     held, last = _holder(model, name, is_parameter=isinstance(tensor, nn.Parameter))
     held[last] = tensor
 
 
 def _take_away(model: nn.Module, name: str) -> None:
     """A parameter or buffer that was not there."""
+    if name.endswith("]"):
+        name = name.partition("[")[0]
     for is_parameter in (True, False):
         held, last = _holder(model, name, is_parameter=is_parameter)
         held.pop(last, None)

@@ -18,7 +18,6 @@ from torch.utils.hooks import RemovableHandle
 from decrescendo.clipping.graph import walk
 from decrescendo.clipping.precision import full_precision
 from decrescendo.clipping.proof.labels import Public, constant_of, is_data
-from decrescendo.clipping.proof.refusals import refusal
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Use
@@ -65,7 +64,7 @@ def arrived(use: Use, gradient: Tensor, watch: Watch, *, wide: bool) -> Tensor:
     watch.consume(f"the gradient of {use.name}", gradient, numbers=(use.place, use.roots))
     label, place = watch.label(gradient), use.layout.place
     if constant_of(label) is not Public.FILL and not (is_data(label) and place.same(label)):
-        raise UnsupportedModel(refusal(label, "gradient"))
+        watch.blame(label, "gradient")
     if torch.finfo(gradient.dtype).eps > torch.finfo(watch.coarsest).eps:
         watch.coarsest = gradient.dtype
     d = use.arrived(gradient)

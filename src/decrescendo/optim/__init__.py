@@ -6,5 +6,6 @@ from decrescendo.optim.averaging import averaged
 from decrescendo.optim.momentum_bc import MomentumBC
 from decrescendo.optim.noise import NoisyMean, privatise
 from decrescendo.optim.noise_aware import NoiseAware
+from decrescendo.optim.several import Several
 
-__all__ = ["privatise", "NoisyMean", "apply", "AdamBC", "MomentumBC", "NoiseAware", "averaged"]
+__all__ = ["privatise", "NoisyMean", "apply", "AdamBC", "MomentumBC", "NoiseAware", "averaged", "Several"]

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -12,10 +12,17 @@ from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import InvalidType, InvalidValue, check_instance
 from decrescendo.optim.noise import NoisyMean
 from decrescendo.optim.noise_aware import as_noise_aware
+from decrescendo.optim.several import as_one, name_of, parts_of
 
 
-def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+def apply(
+    noisy: NoisyMean,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+) -> None:
     """Let ``optimizer`` step on the noisy mean: sets every ``.grad``, steps, and clears ``.grad`` again.
+
+    A list of optimisers, each over its own parameters, is taken as `Several`.
 
     Guarantee:
         post-processing of a release: any optimiser state and learning rate keep the guarantee. A gradient
@@ -43,11 +50,12 @@ def apply(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) 
     (0.5, None)
     """
     check_instance("noisy", noisy, NoisyMean, "privatise(clipped, ...) makes one from a ClippedSum")
-    fill_gradients(noisy, model, optimizer)
+    one: torch.optim.Optimizer = as_one(optimizer)
+    fill_gradients(noisy, model, one)
     try:
-        optimizer.step()
+        one.step()
     finally:
-        clear_gradients(model, optimizer)
+        clear_gradients(model, one)
 
 
 def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -72,7 +80,7 @@ def fill_gradients(noisy: NoisyMean, model: nn.Module, optimizer: torch.optim.Op
     told = as_noise_aware(optimizer)
     if told is not None and noisy.noise_std is None:
         raise InvalidValue(
-            f"the noise of a mean must be known to {type(optimizer).__name__}, got noise_std=None. "
+            f"the noise of a mean must be known to {name_of(optimizer)}, got noise_std=None. "
             "Take means from privatise(clipped, ...), which says it"
         )
     try:
@@ -118,17 +126,8 @@ def check_optimizer(
 ) -> None:
     """Refuse an optimiser that could not step on a noisy mean of this model."""
     check_instance("optimizer", optimizer, torch.optim.Optimizer)
-    kind = type(optimizer).__name__
-    if _needs_closure(type(optimizer).step):
-        raise InvalidType(
-            f"optimizer must step on a given gradient, got {kind}, which evaluates the loss again by a "
-            "closure. "
-            "Each evaluation would be another release; use a first-order optimiser"
-        )
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        raise InvalidType(
-            f"optimizer must take dense gradients, got {kind}: noise is dense. Use torch.optim.Adam"
-        )
+    for part in parts_of(optimizer):
+        _check_kind(part)
     held = {id(tensor): tensor for group in optimizer.param_groups for tensor in group["params"]}
     everything = {id(parameter): name for name, parameter in model.parameters.items()}
     strangers = sum(key not in everything for key in held)
@@ -141,7 +140,8 @@ def check_optimizer(
     if missing:
         raise InvalidValue(
             f"optimizer must hold every trainable parameter, got missing={missing}. "
-            "Noise would be paid for and not used: add them, or freeze them with requires_grad_(False)"
+            "Noise would be paid for and not used: add them, give the other optimizer too (optimizer=[muon, adamw]), "
+            "or freeze them with requires_grad_(False)"
         )
     stale = sorted(
         everything[key]
@@ -152,6 +152,20 @@ def check_optimizer(
         raise InvalidValue(
             f"frozen parameters must have .grad None, got a gradient on {stale}. "
             "The optimiser would step on it; call optimizer.zero_grad()"
+        )
+
+
+def _check_kind(optimizer: torch.optim.Optimizer) -> None:
+    kind = type(optimizer).__name__
+    if _needs_closure(type(optimizer).step):
+        raise InvalidType(
+            f"optimizer must step on a given gradient, got {kind}, which evaluates the loss again by a "
+            "closure. "
+            "Each evaluation would be another release; use a first-order optimiser"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise InvalidType(
+            f"optimizer must take dense gradients, got {kind}: noise is dense. Use torch.optim.Adam"
         )
 
 

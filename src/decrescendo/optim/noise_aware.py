@@ -17,6 +17,9 @@ class NoiseAware(Protocol):
 
 def as_noise_aware(optimizer: object) -> NoiseAware | None:
     """``optimizer`` where it wants to be told, else ``None``."""
+    several: tuple[object, ...] | None = getattr(optimizer, "optimizers", None)
+    if isinstance(several, tuple) and not any(map(as_noise_aware, several)):
+        return None  # `Several`, of which none uses it
     # (Asking a protocol takes long, and most optimisers have nothing of the kind.)
     if getattr(optimizer, "expect_noise", None) is None:
         return None

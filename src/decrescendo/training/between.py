@@ -11,7 +11,7 @@ from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.errors import UnsupportedModel
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.held import Held
-from decrescendo.training.moments import inner, remembered_by, supposed_of, tensors_of
+from decrescendo.training.moments import around_step, inner, remembered_by, supposed_of, tensors_of
 from decrescendo.training.moved import Moved
 from decrescendo.training.program import Program
 from decrescendo.training.schedulers import Schedulers, Settings, settings_of
@@ -237,19 +237,16 @@ class BetweenSteps:
         self._forget()
         gradients = self._gradients()
 
-        def before(*_: object) -> None:
+        def before() -> None:
             if gradients != self._gradients():
                 self.supposed.add(GRADIENTS_CHANGED)
             self.look()
 
-        def after(*_: object) -> None:
+        def after() -> None:
             self._forget()
             self._note()
 
-        self._handles = [
-            inner(self._optimizer).register_step_pre_hook(before),
-            inner(self._optimizer).register_step_post_hook(after),
-        ]
+        self._handles = around_step(self._optimizer, before, after)
 
     @property
     def waiting(self) -> bool:

@@ -10,12 +10,13 @@ import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor, int64, uint8, view_as_real
 
+from decrescendo.clipping.proof.storage import pieces
 from decrescendo.optim.noise import NoisyMean
 
 
 def checksum(value: Tensor) -> bytes:
     """SHA-256 of the numbers in ``value``."""
-    return hashlib.sha256(_content(value)).digest()
+    return hashlib.sha256(b"".join(_content(part) for _, part in pieces(value))).digest()
 
 
 def fingerprint(*values: Tensor) -> bytes:
@@ -31,7 +32,7 @@ def fingerprint(*values: Tensor) -> bytes:
     """
     found: list[bytes] = []
     summed: list[Tensor] = []
-    for value in values:
+    for value in (part for whole in values for _, part in pieces(whole)):
         flat = local(value.detach()).resolve_conj().resolve_neg()
         if flat.device.type == _HASHED:
             content = _bytes_of(_in_line(flat).view(uint8))

@@ -1,5 +1,6 @@
 """The state of a run in checkpoints: saved where one is due, and the newest gone on with."""
 
+import hashlib
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -11,11 +12,14 @@ from torch import Tensor, nn
 
 from decrescendo.accounting.ledger import Release
 from decrescendo.clipping import Diagnostics
+from decrescendo.clipping.proof.storage import pieces
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
+from decrescendo.optim.several import name_of
 from decrescendo.plans.agreement import Agreement
-from decrescendo.training.bits import is_part
+from decrescendo.training.bits import checksum, is_part
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.drawing import RunStreams
+from decrescendo.training.run.weights import entries_of_frozen_layers
 from decrescendo.training.statement import FLOAT32
 from decrescendo.training.steering.quantile import Tracker
 from decrescendo.training.world import Tree, World
@@ -101,7 +105,8 @@ class Keeper:
         self._saved = life.taken
         # Where ranks hold parts, all of them take part in putting these together: none may be missing.
         assumptions = self._world.together(assumptions)
-        weights, moments = _whole(model.state_dict()), _whole(optimizer.state_dict())
+        saved, beside = _divided(model)
+        weights, moments = _whole(saved), _whole(optimizer.state_dict())
         if self.releases is None:
             return
         state = {
@@ -113,8 +118,9 @@ class Keeper:
             "accumulate": life.accumulate,
             "gamma": life.gamma,
             "model": weights,
+            "beside": beside,
             "optimizer": moments,
-            "kind": type(optimizer).__name__,
+            "kind": name_of(optimizer),
             **place,  # and not where drawing ahead has got to
             **self._streams.others(),
             "releases": self.releases.name,
@@ -139,16 +145,22 @@ class Keeper:
         if step is None:
             return
         with _fitting():
-            kind = type(optimizer).__name__
+            kind = name_of(optimizer)
             if state.get("kind", kind) != kind:
                 raise FileRefused(
                     f"a run must go on with the optimiser it began with, {state['kind']}, got {kind}, which remembers "
                     "other things. Make the same one"
                 )
-            held = model.state_dict()
-            model.load_state_dict(
-                {name: _as(held.get(name), value) for name, value in state["model"].items()}
-            )
+            held, beside = model.state_dict(), _divided(model)[1]
+            if state.get("beside", beside) != beside:
+                raise FileRefused(
+                    "a run must go on with the frozen layers it began with, got others: what they hold beside plain "
+                    "parameters and buffers (scales of quantised weights) differs. Load the same model"
+                )
+            kept = {name: held[name] for name in held if not _is_kept(held[name])}
+            kept |= {name: _as(held.get(name), value) for name, value in state["model"].items()}
+            entries = entries_of_frozen_layers(model)
+            model.load_state_dict({name: value for name, value in kept.items() if name not in entries})
             optimizer.load_state_dict(_in_parts(state["optimizer"], optimizer))
             life.supposed = tuple(str(sentence) for sentence in state["assumptions"])
             life.releases[:] = self._planned.first(step)
@@ -208,6 +220,24 @@ class Keeper:
             self._streams.go_to({name: state.pop(name) for name in ("sampling", "data")})
             self._streams.put_others({name: state.pop(name) for name in ("noise", "masks")})
         return {"step": found.step, "state": state}
+
+
+def _divided(model: nn.Module) -> tuple[dict[str, Any], str]:
+    """The state of a model without what its frozen layers add to it, and without wrappers of tensors; a digest of
+    these, empty where there are none."""
+    entries, state = entries_of_frozen_layers(model), model.state_dict()
+    beside = {name: value for name, value in state.items() if name in entries or not _is_kept(value)}
+    shown = [
+        (name, checksum(value).hex() if isinstance(value, Tensor) else repr(value))
+        for name, value in sorted(beside.items())
+    ]
+    digest = hashlib.sha256(repr(shown).encode()).hexdigest() if shown else ""
+    return {name: value for name, value in state.items() if name not in beside}, digest
+
+
+def _is_kept(value: object) -> bool:
+    """Whether a checkpoint holds an entry of a state: all but wrappers of tensors, which no file takes."""
+    return not isinstance(value, Tensor) or pieces(value)[0][0] == ""
 
 
 def _whole(tree: Any) -> Any:

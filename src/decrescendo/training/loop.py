@@ -24,7 +24,7 @@ def train(
     loss: Loss,
     data: object,
     plan: Plan | Adaptive | QuantileClip,
-    optimizer: torch.optim.Optimizer,
+    optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     *,
     seed: int | Secure,
     collate_fn: Collate | None = None,
@@ -49,7 +49,8 @@ def train(
         plan: from `calibrate`; or an `Adaptive`: noise decided on the way, within a filter's budget. When the filter
             refuses, the training ends and ``run.stopped`` says so. Or from `Plan.without_privacy`: plain SGD, which
             protects nobody, and the run says so.
-        optimizer: any ``torch.optim`` optimiser.
+        optimizer: any ``torch.optim`` optimiser; or a list of several, each over its own parameters (Muon for matrices,
+            AdamW for the rest), which together hold all that are trained.
         seed: `Secure()` for weights that leave the house; there is no default. Or a whole number >= 0, for
             experiments: as sensitive as the data, and not saved. Two trainings on the same data with one seed draw
             the same noise, which the difference of their weights cancels: publish at most one of them.

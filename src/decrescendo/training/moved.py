@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, float64, view_as_real
 
-from decrescendo.clipping.proof.storage import key_of
+from decrescendo.clipping.proof.storage import key_of, pieces
 from decrescendo.training.bits import fingerprint, local
 
 BEGAN_TRAINED = (
@@ -111,6 +111,8 @@ def codes(found: Iterable[Tensor]) -> set[bytes]:
 def _own(value: Tensor) -> Tensor | None:
     """This process's part of a tensor, as real numbers."""
     own = local(value.detach())
+    if pieces(own)[0][0]:
+        return None  # a wrapper of tensors: a weight that is quantised, and not trained
     if own.layout is not torch.strided or own.is_meta or own.is_nested or own.is_quantized:
         return None
     return view_as_real(own.resolve_conj()) if own.is_complex() else own

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 
 from decrescendo.clipping.proof.remembered import bits_in, held_in, is_closed
+from decrescendo.clipping.proof.storage import pieces
 from decrescendo.clipping.proof.whose import is_program, wrapped_by
 from decrescendo.training.bits import fingerprint, is_part
 
@@ -123,7 +124,7 @@ def _tensor_facts(tensors: list[Tensor], own: set[int]) -> list[object]:
     """Which memory, which were written to as far as torch counts it, and the bits of those that are small."""
     facts: list[object] = []
     small: list[Tensor] = []
-    for tensor in tensors:
+    for tensor in (part for whole in tensors for _, part in pieces(whole)):
         facts.append(tensor.requires_grad)
         if not _is_trained(tensor, own) and not is_part(tensor):
             counted = not tensor.is_inference() and tensor.layout == torch.strided

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from decrescendo.optim.several import parts_of
 from decrescendo.training.moments import inner
 from decrescendo.training.program import Program
 
@@ -51,7 +52,7 @@ class Schedulers:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
         self._known: list[LRScheduler] | None = None
-        self._noted: list[tuple[LRScheduler, LRScheduler]] = []
+        self._noted: list[tuple[LRScheduler, LRScheduler, slice]] = []
         self._groups: list[dict[str, Any]] = []
         self._functions: Program | None = None
 
@@ -60,7 +61,7 @@ class Schedulers:
         if self._known is None and any("initial_lr" in group for group in self._optimizer.param_groups):
             self._known = self._found()
         if self._known:
-            self._noted = [(one, _copied(one)) for one in self._known]
+            self._noted = [(one, _copied(one), self._groups_of(one)) for one in self._known]
             self._functions = Program(nn.Module(), [_functions(one) for one in self._known])
             self._functions.note()
             self._groups = [
@@ -71,17 +72,19 @@ class Schedulers:
     def made(self, now: Settings) -> bool:
         """Whether their steps since then, and nothing else, lead to these settings."""
         moved = [
-            (before, steps) for one, before in self._noted if (steps := _steps(one) - _steps(before)) != 0
+            (before, steps, own)
+            for one, before, own in self._noted
+            if (steps := _steps(one) - _steps(before)) != 0
         ]
         is_as_noted = self._functions is not None and not self._functions.changed()
-        if is_as_noted and all(0 < steps <= _MOST for _, steps in moved):
+        if is_as_noted and all(0 < steps <= _MOST for _, steps, _ in moved):
             for order in itertools.islice(itertools.permutations(moved), _ORDERS):
                 if moved and _same(self._after(order), now):
                     return True
         self._known = None  # there may be one that was made since
         return False
 
-    def _after(self, order: tuple[tuple[LRScheduler, int], ...]) -> Settings:
+    def _after(self, order: tuple[tuple[LRScheduler, int, slice], ...]) -> Settings:
         groups = [
             {key: value.clone() if isinstance(value, Tensor) else value for key, value in group.items()}
             for group in self._groups
@@ -91,8 +94,8 @@ class Schedulers:
 
         # Or schedulers warn of an optimiser that they do not know.
         cast("Any", step)._wrapped_by_lr_sched = True
-        optimizer = SimpleNamespace(param_groups=groups, step=step, _opt_called=True)
-        for before, steps in order:
+        for before, steps, own in order:
+            optimizer = SimpleNamespace(param_groups=groups[own], step=step, _opt_called=True)
             again = _copied(before, optimizer)
             for _ in range(steps):
                 again.step()
@@ -108,7 +111,17 @@ class Schedulers:
     def _is_held_by(self, scheduler: LRScheduler) -> bool:
         """Either may have it in a wrapper."""
         held = vars(scheduler).get("optimizer")
-        return isinstance(held, torch.optim.Optimizer) and inner(held) is inner(self._optimizer)
+        own = {id(inner(part)) for part in (self._optimizer, *parts_of(inner(self._optimizer)))}
+        return isinstance(held, torch.optim.Optimizer) and id(inner(held)) in own
+
+    def _groups_of(self, scheduler: LRScheduler) -> slice:
+        """Those that a scheduler sets: all, or those of one of several optimisers."""
+        held, at = cast("Any", scheduler).optimizer, 0
+        for part in parts_of(inner(self._optimizer)):
+            if inner(part) is inner(held):
+                return slice(at, at + len(part.param_groups))
+            at += len(part.param_groups)
+        return slice(None)
 
 
 def _below(kind: type) -> set[type]:

@@ -7,7 +7,7 @@ is to be read in one place. Batches come from `drawing`, checkpoints from `keepi
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
 from itertools import count
@@ -34,6 +34,7 @@ from decrescendo.errors import (
 from decrescendo.optim import apply
 from decrescendo.optim.apply import check_optimizer, fill_gradients
 from decrescendo.optim.noise import NoisyMean, privatise
+from decrescendo.optim.several import as_one, parts_of
 from decrescendo.plans.plan import Plan
 from decrescendo.plans.sampling import RandomAllocation
 from decrescendo.training.between import BetweenSteps
@@ -51,7 +52,7 @@ from decrescendo.training.keeping import Keeper, Life
 from decrescendo.training.moved import BEGAN_WITHOUT_NOISE
 from decrescendo.training.people import check_people
 from decrescendo.training.progress import Progress, unheard
-from decrescendo.training.run import History, Run, check_published, cpu_weights
+from decrescendo.training.run import History, Run, assumed_of, check_published, cpu_weights
 from decrescendo.training.source import Source, source_of
 from decrescendo.training.statement import FLOAT32, FLOAT64, SECURE, SEEDED, Provenance
 from decrescendo.training.steering import Adaptive, QuantileClip, Settings
@@ -106,7 +107,8 @@ class Trainer:
         plan: the noise multiplier and clip norm of every step; a `QuantileClip`, whose clip norm follows the
             gradients; or an `Adaptive`, which decides both on the way. A plan of `Plan.without_privacy` has no noise
             and protects nobody.
-        optimizer: any ``torch.optim`` optimiser over the model's parameters.
+        optimizer: any ``torch.optim`` optimiser over the model's parameters; or a list of several, each over its own
+            part of them (`optim.Several`).
         seed: `Secure()` for weights that leave the house: batches and noise that nobody can predict or repeat. Or a
             whole number >= 0, as sensitive as the data; its streams "sampling", "noise", "model" and "data" are used.
             The random numbers that the model draws itself (dropout) come from the third, those of transforms from the
@@ -168,7 +170,7 @@ class Trainer:
         model: nn.Module,
         loss: Loss,
         plan: Plan | Adaptive | QuantileClip,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         seed: int | Secure,
         settings: EngineSettings | None = None,
@@ -181,7 +183,7 @@ class Trainer:
         with self._world.watched():
             number = self._world.draw(lambda: {"training": next(_NUMBERS)})["training"]
             self._world = self._world.training(int(number))
-            self._begin(model, loss, plan, optimizer, seed, settings, store, checkpoints, name)
+            self._begin(model, loss, plan, as_one(optimizer), seed, settings, store, checkpoints, name)
 
     def _begin(
         self,
@@ -233,7 +235,7 @@ class Trainer:
             accumulate=FLOAT64 if settings is not None and settings.wide else FLOAT32,
             gamma=0.0 if settings is None else settings.gamma or 0.0,
         )
-        self._life.supposed = (assumed,) if assumed else ()
+        self._life.supposed = (*([assumed] if assumed else []), *assumed_of(model))
         self._digests = checkpoints is not None or store is not None
         self._keeper = (
             None
@@ -689,8 +691,11 @@ def _of_its_own(seed: int | Secure, place: int) -> int | Secure:
 
 
 def _described(optimizer: torch.optim.Optimizer) -> str:
-    """Its settings as a run begins or goes on, of its groups where they have several; rates are those before any
-    scheduler's."""
+    """Its settings, of several those of each, as a run begins or goes on, of its groups where they have several; rates
+    are those before any scheduler's."""
+    if len(parts := parts_of(optimizer)) > 1:
+        return " + ".join(map(_described, parts))
+    (optimizer,) = parts
     shown: list[str] = []
     for key in optimizer.defaults:
         values = [group.get(f"initial_{key}", group.get(key)) for group in optimizer.param_groups]

@@ -17,6 +17,7 @@ from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import ClippedSum, Diagnostics
 from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel, check_instance
 from decrescendo.optim.noise import NoisyMean
+from decrescendo.optim.several import name_of
 from decrescendo.training.bits import checksum, is_part
 from decrescendo.training.checkpoint.tree import pack
 from decrescendo.training.data import Rows
@@ -243,7 +244,7 @@ def facts_of(
         "model": f"{type(model).__name__} in {'training' if model.training else 'evaluation'}",
         "names, shapes and kinds of parameters": _digest(shapes),
         **weight_facts(model),
-        "optimizer": type(optimizer).__qualname__,
+        "optimizer": name_of(optimizer),
         "settings of the optimizer": _digest(
             [settings, *(checksum(value).hex() for value in held.values() if not is_part(value))]
         ),

@@ -20,6 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.clipping.proof.libraries import RULES as LIBRARIES
 from decrescendo.clipping.proof.tables import DECLARED
 from decrescendo.clipping.proof.whose import (
     is_found,
@@ -110,7 +111,8 @@ def called(
     if type(func) in _OVERLOADS:
         name = str(cast("Any", func)._qualified_op_name if type(func) is OpOverloadPacket else func)
         name = name.replace(".", "::", 1) if "::" not in name else name
-        if name.split("::")[0] not in _TORCHS and name.split(".")[0] not in DECLARED:
+        known = any(name.split(".")[0] in rules for rules in (DECLARED, LIBRARIES))
+        if name.split("::")[0] not in _TORCHS and not known:
             yield name.removesuffix(".default")
         if name.startswith("aten::lift"):
             yield f"{name}, called by the program"  # torch does so with what it has made of lists

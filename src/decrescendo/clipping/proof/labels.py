@@ -199,3 +199,4 @@ LAID_ALONG = (
 )
 SUMMED = "several examples are put together"
 LONG = "a constant depends on the number of examples"
+NO_RULE = "the proof has no rule for "

@@ -38,6 +38,7 @@ from decrescendo.clipping.proof.storage import (
     key_of,
     kind_of,
     paused,
+    pieces,
     storage_key,
     tensors_of,
 )
@@ -244,9 +245,11 @@ def _placed(values: Iterable[Tensor | np.ndarray]) -> "dict[_Bytes, Tensor | np.
 
 
 def parts_of(value: Tensor | np.ndarray) -> Sequence[Tensor | np.ndarray]:
-    """What has memory of its own: of a sparse tensor those that it is made of."""
-    if isinstance(value, np.ndarray) or value.layout is torch.strided:
+    """What has memory of its own: of a sparse tensor, and of a wrapper of others, those that it is made of."""
+    if isinstance(value, np.ndarray):
         return (value,)
+    if value.layout is torch.strided:
+        return [part for _, part in pieces(value)]
     with FUNCTIONS_OFF():
         if value.layout is torch.sparse_coo:
             return [value._indices(), value._values()]

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from decrescendo.clipping.proof.libraries import RULES as LIBRARIES
 from decrescendo.clipping.proof.signatures import Rule
 from decrescendo.clipping.proof.tables import BY_VALUE, DECLARED, RULES, drawn, pointwise
 
@@ -52,6 +53,8 @@ class Operation:
 
     namespace: str
     name: str
+    # "namespace::name.overload(arguments) -> outputs", as torch has it.
+    form: str
     rule: Rule | None
     arguments: tuple[str, ...]
     defaults: dict[str, Any]
@@ -117,7 +120,7 @@ def _describe(func: Any) -> Operation:
         rule = RULES.get(name) or RULES.get(name.removesuffix("_") if name.endswith("_") else name)
         if rule is None and (torch.Tag.pointwise in func.tags or _is_pointwise(name)):
             rule = pointwise
-    rule = DECLARED.get(full, rule)
+    rule = DECLARED.get(full) or LIBRARIES.get(full, rule)
     overwritten = frozenset(a.name for a in schema.arguments if a.kwarg_only and a.name in written)
     if name in ("copy_", "fill_", "zero_") or rule is drawn:
         overwritten |= frozenset(written)
@@ -141,6 +144,7 @@ def _describe(func: Any) -> Operation:
     return Operation(
         namespace=namespace,
         name=name,
+        form=f"{full}.{schema.overload_name or 'default'}({str(schema).partition('(')[2]}",
         rule=rule,
         arguments=tuple(a.name for a in schema.arguments),
         defaults={a.name: a.default_value for a in schema.arguments if a.has_default_value()},

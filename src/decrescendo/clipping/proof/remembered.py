@@ -504,7 +504,7 @@ def held_in(value: object) -> Iterable[tuple[str, object]]:
         return [(f"[{at}]", item) for at, item in enumerate(gc.get_referents(value))]
     entries = [(kind.__name__, kind) for kind in kinds if not is_closed(kind)]
     entries += [("forward", vars(kind).get("forward")) for kind in kinds if isinstance(value, nn.Module)]
-    slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, MemberDescriptorType)]
+    slots = [slot for kind in kinds for slot in slots_in(kind)]
     entries += [(slot.__name__, content(slot, value)) for slot in slots]
     try:
         held = cast("dict[str, object]", object.__getattribute__(value, "__dict__"))
@@ -560,6 +560,13 @@ def _imported(code: CodeType) -> Iterator[tuple[str, ModuleType]]:
             module = sys.modules.get(path)
             if module is not None:
                 yield path, module
+
+
+def slots_in(kind: type) -> list[MemberDescriptorType]:
+    """Where a class keeps attributes in no dictionary. (`functools.partial` and other classes of C have more such
+    descriptors, as `__weaklistoffset__`: these give an address, which changes when somebody refers to the object.)"""
+    found = vars(kind).items()
+    return [slot for name, slot in found if isinstance(slot, MemberDescriptorType) and name[:2] != "__"]
 
 
 def content(slot: Any, value: object) -> object:

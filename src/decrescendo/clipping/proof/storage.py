@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _C = cast("Any", torch)._C
 # Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
 FUNCTIONS_OFF = _C.DisableTorchFunction
+_ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TEXTS = (str, bytes, bytearray, memoryview, range)
 HAS_FUNCTION_MODES = _C._is_torch_function_mode_enabled
 
@@ -168,6 +169,24 @@ def _flat(value: Sequence[Any]) -> Iterator[Any]:
             yield from _flat(cast("Sequence[Any]", item))
         else:
             yield item
+
+
+def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
+    """The plain tensors that a wrapper is made of (torchao's quantised weights), by the names of their attributes; an
+    ordinary tensor, and what a rank holds of one in parts, is itself.
+
+    >>> [(name, tensor.shape) for name, tensor in pieces(torch.zeros(2))]
+    [('', torch.Size([2]))]
+    """
+    if (
+        type(tensor) in _ORDINARY
+        or not hasattr(tensor, "__tensor_flatten__")
+        or hasattr(tensor, "device_mesh")
+    ):
+        return [("", tensor)]
+    names = cast("tuple[list[str], object]", cast("Any", tensor).__tensor_flatten__())[0]
+    inside = ((name, cast("Tensor", getattr(tensor, name))) for name in names)
+    return [(f"[{name}]{inner}", part) for name, held in inside for inner, part in pieces(held)]
 
 
 def slots_of(output: Any) -> list[Tensor | None]:

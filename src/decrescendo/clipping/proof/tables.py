@@ -459,6 +459,8 @@ _SIGNATURES = {
     "mm": "ik,kj->ij", "addmm": "+,ik,kj->ij", "bmm": "bik,bkj->bij", "baddbmm": "+,bik,bkj->bij", "mv": "ik,k->i",
     "addmv": "+,ik,k->i", "dot": "k,k->", "vdot": "k,k->", "addr": "+,i,j->ij", "linear": ".k,ok,o->.o",
     "addbmm": "+,bik,bkj->ij", "_addmm_activation": "+,ik,kj->ij",
+    "_int_mm": "ik,kj->ij", "_scaled_mm": "ik,kj,ix,yj,j,*->ij", "_weight_int8pack_mm": "ik,*,O->iO",
+    "_weight_int4pack_mm": "ik,*,*->iO", "_weight_int4pack_mm_for_cpu": "ik,*,*->iO",
     "_cdist_forward": ".pm,.rm->.pr", "_euclidean_dist": ".pm,.rm->.pr",
     "embedding": "Vd,.->.d", "bucketize": ".,A->.", "take": "*,.->.", "multinomial": ".C->.S",
     "_sample_dirichlet": ".C->.C",

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
-from types import FunctionType, MemberDescriptorType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from decrescendo.clipping.proof.remembered import (
     numbers_of,
     plain,
     same,
+    slots_in,
 )  # fmt: skip
 from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, key_of
 from decrescendo.clipping.proof.whose import is_made_in_python, is_program, told_of
@@ -148,7 +149,7 @@ def _reads(value: object, names: tuple[str, ...]) -> list[_Read]:
     elif (state := kept_by_c(value)) is not None:
         found.append(lambda: [state(value)])
     kinds = [kind for kind in type(value).__mro__ if is_made_in_python(kind)]
-    slots = [slot for kind in kinds for slot in vars(kind).values() if isinstance(slot, MemberDescriptorType)]
+    slots = [slot for kind in kinds for slot in slots_in(kind)]
     if slots:
         found.append(lambda: [content(slot, value) for slot in slots])
     try:

@@ -9,7 +9,7 @@ Longer than most files: what happens to the labels at one operation is one walk.
 import gc
 import itertools
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, TypeAlias, cast
@@ -24,6 +24,7 @@ from decrescendo.clipping.proof.counts import Counts
 from decrescendo.clipping.proof.labels import (
     LAID_ALONG,
     LONG,
+    NO_RULE,
     SUMMED,
     Call,
     Label,
@@ -38,6 +39,7 @@ from decrescendo.clipping.proof.memory import STALE, Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span
 from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, as_before
+from decrescendo.clipping.proof.refusals import GENERATOR, refusal, written_by_the_pass
 from decrescendo.clipping.proof.script import NOTHING, Event, Recipe, Script
 from decrescendo.clipping.proof.storage import (
     FUNCTIONS_OFF,
@@ -65,6 +67,7 @@ from decrescendo.errors import UnsupportedModel
 
 # Arguments, by place and by name.
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+GENERATED = "its random numbers are those of a generator of its own"
 OWN_GENERATOR = (
     "random numbers of a generator of the program's own hold nothing of the data (torch sets its state where no "
     "operation shows)"
@@ -138,9 +141,12 @@ class Watch(Pausable):
         self.units, self.owners, self.end = self.labels.units, self.labels.owners, self.labels.end
         # The names of the model's parameters and buffers, by their storage: nothing may be written there.
         self.guarded: dict[int, str] = {}
+        self.buffers: Collection[str] = ()
         # The dtype with the fewest digits in which output gradients came.
         self.coarsest = torch.float64
         self.refusal = ""
+        # Where a generator of the program's own gave random numbers.
+        self.generator = ""
         # Memory that was made empty and put to zero, by storage: no operation has written there since.
         self.blank: dict[int, Tensor] = {}
         # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
@@ -175,6 +181,13 @@ class Watch(Pausable):
         """Refuse the pass, also where the program catches the error."""
         self.refusal = self.refusal or why
         raise UnsupportedModel(why)
+
+    def blame(self, label: Label, of: str) -> NoReturn:
+        """Refuse a loss or a gradient with this label."""
+        drawn = isinstance(label, Mixed) and label.why in (LAID_ALONG, LONG, GENERATED)
+        raise UnsupportedModel(
+            GENERATOR.format(self.generator) if drawn and self.generator else refusal(label, of)
+        )
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
         """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
@@ -327,6 +340,7 @@ class Watch(Pausable):
                     numbers.append(state_of(value))
                     if value is not torch.default_generator:
                         self.memory.assumed.add(OWN_GENERATOR)
+                        self.generator = self.generator or line()
         if kwargs:
             numbers.append(tuple(kwargs))
         labels: list[Label] = []
@@ -566,7 +580,7 @@ class Watch(Pausable):
             public = Public.RANDOM  # each number is drawn from all, whatever the others are
         label: Label = public
         if op.rule is None and op.namespace not in _OWN:
-            label = Mixed(f"the proof has no rule for {op.name}", op.name, public=True)
+            label = Mixed(NO_RULE + op.form, op.name, public=True)
         found: list[Label | None] = []
         for number, tensor in enumerate(made):
             long = None
@@ -668,7 +682,7 @@ class Watch(Pausable):
         """Of outputs that data may have reached; and whether values were looked at."""
         if op.rule is None:
             constant = not any(is_data(label) for label in known.values())
-            refused = Mixed(f"the proof has no rule for {op.name}", op.name, public=constant)
+            refused = Mixed(NO_RULE + op.form, op.name, public=constant)
             return [refused] * len(made), False
 
         def bind() -> Mapping[str, Any]:
@@ -677,7 +691,7 @@ class Watch(Pausable):
         if op.special:
             bound = bind()
             if bound.get("generator") is not None:
-                own = Mixed("its random numbers are those of a generator of its own", op.name)
+                own = Mixed(GENERATED, op.name)
                 return [own] * len(made), False
             if op.declared:
                 self.memory.assumed.add(f"{op.declared} keeps examples apart as its registered rule says")
@@ -800,9 +814,7 @@ class Watch(Pausable):
             key = key_of(target)
             if key in self.guarded:
                 self.refuse(
-                    "a forward pass must not change the model's parameters or buffers, got a change of "
-                    f"{self.guarded[key]}. They would hold the data without noise; call .eval() on that module, or use "
-                    "one without running statistics (GroupNorm, LayerNorm)"
+                    written_by_the_pass([self.guarded[key]], {self.guarded[key]}.difference(self.buffers))
                 )
             kind = self.labels.marks.get(key, (None, 0))[0]
             if data and (key in self.labels.exposed or (isinstance(kind, Public) and is_shared(target))):

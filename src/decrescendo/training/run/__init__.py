@@ -4,14 +4,21 @@ from decrescendo.training.run.certify import certified_epsilon, certify
 from decrescendo.training.run.history import History
 from decrescendo.training.run.record import PLAN, Run, check_free
 from decrescendo.training.run.versions import versions
-from decrescendo.training.run.weights import check_published, cpu_weights
+from decrescendo.training.run.weights import (
+    assumed_of,
+    check_published,
+    cpu_weights,
+    entries_of_frozen_layers,
+)
 
 __all__ = [
     "PLAN",
     "History",
     "Run",
     "check_free",
+    "assumed_of",
     "check_published",
+    "entries_of_frozen_layers",
     "cpu_weights",
     "certified_epsilon",
     "certify",

@@ -6,6 +6,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from decrescendo.clipping.proof.storage import pieces
 from decrescendo.errors import UnsupportedModel, check_instance
 from decrescendo.training.bits import is_part
 
@@ -15,7 +16,8 @@ def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
 
     They are taken from the modules themselves and not from ``model.state_dict()``, in which code of the model
     (``get_extra_state``, ``_save_to_state_dict``, hooks) can put anything, raw data too. Names are those of the state
-    dict, so ``load_state_dict`` of an ordinary model takes them.
+    dict, so ``load_state_dict`` of an ordinary model takes them. A wrapper of tensors (a quantised weight of torchao's)
+    is there as what it is made of, each by the wrapper's name and its attribute's in brackets (``"weight[qdata]"``).
 
     Guarantee:
         every tensor is one of ``named_parameters()`` or ``named_buffers()``: the ones move by noisy means only, the
@@ -27,7 +29,8 @@ def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
     >>> sorted(cpu_weights(nn.BatchNorm1d(2, affine=False)))
     ['num_batches_tracked', 'running_mean', 'running_var']
     """
-    return {name: _whole(value).to("cpu", copy=True) for name, value in check_published(model).items()}
+    plain = ((name + part, piece) for name, v in check_published(model).items() for part, piece in pieces(v))
+    return {name: _whole(piece).to("cpu", copy=True) for name, piece in plain}
 
 
 def _whole(value: Tensor) -> Tensor:
@@ -39,7 +42,8 @@ def check_published(model: nn.Module) -> Mapping[str, Tensor]:
     """What would be published of ``model``, by name; or an error where its state dict has anything else in it.
 
     Raises:
-        UnsupportedModel: an entry that is no parameter and no persistent buffer, or is another tensor than these.
+        UnsupportedModel: an entry that is no parameter and no persistent buffer, or is another tensor than these; but
+            of frozen layers (see `entries_of_frozen_layers`).
 
     >>> class Remembers(nn.Linear):
     ...     def get_extra_state(self):
@@ -60,18 +64,53 @@ def check_published(model: nn.Module) -> Mapping[str, Tensor]:
             )
     found: Mapping[str, object] = model.state_dict(keep_vars=True)
     for name, value in found.items():
-        if name not in held:
+        if name not in held and _frozen_owner(model, name) is None:
             raise UnsupportedModel(
                 f"a model's state dict must have its parameters and buffers only, got {name!r} as well. What code of "
                 "the model puts there (get_extra_state, _save_to_state_dict, hooks) may hold raw data: remove it, or "
                 "register a buffer that does not change"
             )
-        if not _same(value, held[name]):
+        if name in held and not _same(value, held[name]):
             raise UnsupportedModel(
                 f"an entry of a model's state dict must be the tensor of its name, got another {name!r}. What a hook "
                 "puts in its place may hold raw data: remove the hook"
             )
     return held
+
+
+def entries_of_frozen_layers(model: nn.Module) -> dict[str, object]:
+    """What frozen layers put into the state dict beside parameters and buffers (scales of quantised weights), by name.
+
+    It is in no run's weights.
+    """
+    held = dict(_held(model, ""))
+    found: Mapping[str, object] = model.state_dict(keep_vars=True)
+    return {name: value for name, value in found.items() if name not in held}
+
+
+def assumed_of(model: nn.Module) -> tuple[str, ...]:
+    """One sentence for each class of frozen layers that puts entries of its own into the state dict."""
+    by_kind: dict[str, list[str]] = {}
+    for name in entries_of_frozen_layers(model):
+        owner = _frozen_owner(model, name)
+        by_kind.setdefault(type(owner).__name__, []).append(name)
+    return tuple(
+        f"assumed: the {len(names)} entries that frozen layers of class {kind} add to the state dict ({names[0]}, ..) "
+        "are public; they are not in the run's weights"
+        for kind, names in sorted(by_kind.items())
+    )
+
+
+def _frozen_owner(model: nn.Module, name: str) -> nn.Module | None:
+    """The innermost module by whose name an entry's begins, where it holds tensors and trains none."""
+    modules, path = dict(model.named_modules(remove_duplicate=False)), name
+    while path:
+        path = path.rpartition(".")[0]
+        if path in modules:
+            owner = modules[path]
+            tensors = [*owner.parameters(), *owner.buffers()]
+            return owner if tensors and not any(tensor.requires_grad for tensor in tensors) else None
+    return None
 
 
 def separate(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
