@@ -21,7 +21,7 @@ from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
 from decrescendo.clipping.batches import count_rows
-from decrescendo.clipping.clipped import ClippedSum, trainable
+from decrescendo.clipping.clipped import ClippedSum, trainable, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (
     DecrescendoError,
@@ -135,14 +135,16 @@ class Trainer:
         an error inside a step after its release was recorded leaves the release in the ledger: a step may be
             wasted, never hidden. What a filter granted is spent from then on, whatever happens in the step.
         buffers and frozen parameters that a forward pass changes (running statistics, code books) hold raw
-        data without noise: refused.
+        data without noise: refused while the pass runs. Those that the loop changes between steps (a temperature, a
+        teacher's average, a mask), those that are not as constructed, and frozen ones are published as they are: the
+        run lists them by name among its assumptions.
         a loop that changes the rows of a batch before it gives it to `step`, or ends on a batch that it does not give:
             what is supposed of either is among the run's assumptions.
 
     Raises:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
             skipped.
-        UnsupportedModel: a model on the meta device, or with buffers that training changes.
+        UnsupportedModel: a model on the meta device, or with buffers that a pass changes.
         InvalidValue: data of another length than the plan's ``dataset_size``; a plan that promises less than
             its releases spend.
 
@@ -262,6 +264,7 @@ class Trainer:
         self._moved_by = _described(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
+        self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
         self._account: Account | None = None
@@ -399,6 +402,7 @@ class Trainer:
                 f"every drawn batch must be given to step, got none for batch {self._life.taken + 1}. "
                 "An empty batch (None) is a step too: its noise hides that it was empty"
             )
+        self._frozen_state.begin()
         # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
         self._keep()
         if self._life.taken:
@@ -498,15 +502,21 @@ class Trainer:
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
+        held = Inventory.of(self._model)
+        if self._frozen_state.follow() or not self._looked:  # before anything is released
+            check_optimizer(self._optimizer, held, trainable_of(held))
         self._between.enter()
         self._between.passing()
+        if not self._looked:
+            self._frozen_state.look()
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
         self._between.passed()
-        self._frozen_state.unfreeze(clipped.gradients)
+        self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
+        self._frozen_state.trained(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
-            self._frozen_state.check()
+            self._frozen_state.check_pass()
             self._looked = True
         return clipped
 
@@ -562,11 +572,11 @@ class Trainer:
         )  # fmt: skip
 
     def abandon(self) -> None:
-        """End a training that failed. If it has released nothing, its store has back what was reserved for it
-        (`Account.give_back`); not where it can go on from checkpoints."""
+        """End a training that failed. Its entry in the store is closed; if it has released nothing, the store has back
+        what was reserved for it (`Account.finish`). Not where it can go on from checkpoints."""
         if self._account is not None and self._keeper is None:
             with suppress(DecrescendoError):  # the failure is what is to be told
-                self._account.give_back()
+                self._account.finish()
 
     def finish(self) -> Run:
         """The run so far. Ending before the plan does is allowed, and said in the run.
@@ -576,21 +586,28 @@ class Trainer:
         taken is no guarantee (stopping is post-processing of the whole plan only). An adaptive run has its
         filter's whole budget as its guarantee, wherever it ended.
 
+        Nothing that the loop did to the model between steps is refused here, after the budget is spent: buffers and
+        frozen parameters that it changed, and parameters that it added or froze, are among the run's assumptions.
+
         Raises:
             PlanViolation: an adaptive run that released something else than was granted.
-            UnsupportedModel: buffers or frozen parameters have changed, or there is more in the model's state dict than
-                its parameters and buffers.
         """
+        try:
+            return self._finished()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _finished(self) -> Run:
         with self._world.watched():
             self._parts.settle()
-            self._frozen_state.check()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             self._between.look_at_rows()
             early = self._life.taken < self._source.steps and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._drawn is not None)
             self._between.left()
             assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
-            weights = cpu_weights(self._model)
+            weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
         columns, ledger = self._life.columns, self.ledger
@@ -612,7 +629,8 @@ class Trainer:
         )
 
     def _provenance(self, assumptions: tuple[str, ...]) -> Provenance:
-        count = sum(parameter.numel() for parameter in trainable(self._model).values())
+        kept = dict(self._model.named_parameters()).keys()
+        count = sum(size for name, size in self._trained.items() if name in kept)
         return Provenance(
             random=SECURE if isinstance(self._streams.sampling, SecureStream) else SEEDED,
             resumed=self._life.resumed,
@@ -642,13 +660,13 @@ class Trainer:
                 *found,
                 f"{kind.__name__}, which summed and released, added the plan's noise to one clipped sum",
             )
+        found = (*found, *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def _keep(self) -> None:
         if self._keeper is not None and self._keeper.is_due:
             # Or the next life would take what was changed for what was there before.
             self._parts.settle()
-            self._frozen_state.check()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
             self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
 
