@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.proof.memory import storages
+from decrescendo.clipping.proof.refusals import WRITES
 from decrescendo.errors import UnsupportedModel
 
 
@@ -32,8 +33,7 @@ def unchanged(model: nn.Module, held: Inventory) -> Generator[None]:
     if changed:
         raise UnsupportedModel(
             f"a forward pass must not change the model's parameters or buffers, got a change of {', '.join(changed)}. "
-            "They would hold the data without noise; call .eval() on that module, or use one without running "
-            "statistics (GroupNorm, LayerNorm)"
+            + WRITES
         )
 
 

@@ -25,7 +25,7 @@ def not_as_constructed(model: nn.Module) -> Iterator[str]:
     >>> seen = nn.BatchNorm1d(2)
     >>> _ = seen(torch.randn(3, 2))
     >>> list(not_as_constructed(seen))
-    ['running_mean', 'running_var', 'num_batches_tracked']
+    ['running_mean', 'running_var']
     """
     seen: set[int] = set()
     for path, module in model.named_modules():

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from itertools import count
 from typing import NoReturn, final
 
@@ -20,7 +21,7 @@ from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows
+from decrescendo.clipping.batches import count_rows, map_rows
 from decrescendo.clipping.clipped import ClippedSum, trainable, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (
@@ -45,6 +46,7 @@ from decrescendo.training.data import Rows, assumption_of, held_by, table_of
 from decrescendo.training.distinct import check_distinct
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
+from decrescendo.training.finite import check_finite
 from decrescendo.training.frozen_state import FrozenStateGuard
 from decrescendo.training.held import Held, kept_by, memory_of
 from decrescendo.training.keeping import Keeper, Life
@@ -221,7 +223,10 @@ class Trainer:
         self._streams = RunStreams.of(_of_its_own(seed, place))
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
-        engine = Engine(model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep)
+        chosen = settings or EngineSettings()
+        engine = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
+        # Looks at rows before the first step: it must not move the streams of the run.
+        self._looking = None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=_no_stream)
         if self._world.size > 1:
             engine.tell()
         self._engine: Clipper = engine
@@ -321,6 +326,8 @@ class Trainer:
         collate_fn: Collate | None = None,
         num_workers: int = 0,
         people: object = None,
+        *,
+        require_finite: bool | None = None,
     ) -> Iterator[Batch | None]:
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
@@ -336,10 +343,22 @@ class Trainer:
                 the random numbers of transforms.
             people: whose row each is, an id a row, for a plan that protects people: held against the number of
                 examples that it allows one of them, before anything is drawn.
+            require_finite: refuse data with NaN or infinity in a row of which the model makes no finite gradient: such
+                a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
+                a data frame, a list); ``True``: of other data each example is made once for it; ``False``: nowhere. The
+                refusal tells that there is such a row, and nothing else (`training.finite`).
         """
         with self._world.watched():
             check_integer("num_workers", num_workers, at_least=0)
-            return self._draw(self._table(data, collate_fn, num_workers, people), num_workers)
+            if require_finite is not None:
+                check_instance("require_finite", require_finite, bool)
+            table = self._table(data, collate_fn, num_workers, people)
+            if (looking := self._looking) is not None:
+                here = partial(map_rows, lambda rows: rows.to(self._device))
+                check_finite(table, require_finite, lambda batch: looking().per_example_norms(here(batch)))
+            elif require_finite:
+                check_finite(table, require_finite)
+            return self._draw(table, num_workers)
 
     def _table(
         self, data: object, collate_fn: Collate | None, workers: int, people: object
@@ -695,6 +714,11 @@ class Trainer:
             )
         self._between.take_back(batch)
         return self._settings
+
+
+def _no_stream() -> int:
+    """A seed for a pass of which nothing is released."""
+    return 0
 
 
 def _of_its_own(seed: int | Secure, place: int) -> int | Secure:

@@ -38,6 +38,7 @@ from decrescendo.clipping.proof.memory import STALE, Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span
 from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, as_before
+from decrescendo.clipping.proof.refusals import WRITES
 from decrescendo.clipping.proof.script import NOTHING, Event, Recipe, Script
 from decrescendo.clipping.proof.storage import (
     FUNCTIONS_OFF,
@@ -801,8 +802,7 @@ class Watch(Pausable):
             if key in self.guarded:
                 self.refuse(
                     "a forward pass must not change the model's parameters or buffers, got a change of "
-                    f"{self.guarded[key]}. They would hold the data without noise; call .eval() on that module, or use "
-                    "one without running statistics (GroupNorm, LayerNorm)"
+                    f"{self.guarded[key]}. {WRITES}"
                 )
             kind = self.labels.marks.get(key, (None, 0))[0]
             if data and (key in self.labels.exposed or (isinstance(kind, Public) and is_shared(target))):
