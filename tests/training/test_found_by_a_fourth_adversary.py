@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from decrescendo.accounting import Budget, Ledger, RenyiFilter
-from decrescendo.errors import PlanViolation, UnsupportedModel
+from decrescendo.errors import PlanViolation
 from decrescendo.plans import BatchSchedule, PoissonSampling, RandomAllocation, Schedule
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Checkpoints, Store, Trainer, train

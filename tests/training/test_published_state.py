@@ -86,16 +86,17 @@ class TestFromTheBeginning:
 
     @pytest.mark.parametrize(
         "value",
-        [torch.tensor([0.2, 0.8]), torch.tensor(0.3), torch.randn(5, 3), torch.tensor([3, 9, 2]), torch.linspace(0, 1, 5)],
+        [
+            torch.tensor([0.2, 0.8]), torch.tensor(0.3), torch.randn(5, 3), torch.tensor([3, 9, 2]),
+            torch.linspace(0, 1, 5),
+        ],
         ids=["class priors", "a number", "a code book", "counts", "quantiles"],
     )  # fmt: skip
     def test_other_values_computed_before_the_start_are_said(self, data: Data, value: Tensor) -> None:
         assert run_of(data, With(known=value)).assumptions == (PUBLIC_BUFFERS.format("known"),)
 
     def test_frozen_parameters_are_said_shortly(self, data: Data) -> None:
-        assert run_of(data, frozen()).assumptions == (
-            PUBLIC_PARAMETERS.format("beside.weight, beside.bias"),
-        )
+        assert run_of(data, frozen()).assumptions == (PUBLIC_PARAMETERS.format("beside.weight, beside.bias"),)
         deep = nn.Sequential(*(nn.Linear(3, 3) for _ in range(9))).requires_grad_(False)
         assert run_of(data, nn.Sequential(deep, nn.Linear(3, 2))).assumptions == (
             PUBLIC_PARAMETERS.format("*.*.weight (9), *.*.bias (9)"),
@@ -218,7 +219,7 @@ class TestBetweenSteps:
                 self.mean.copy_(x.detach().mean(0))
                 return super().forward(x)
 
-        with pytest.raises(UnsupportedModel, match="forward pass must not change .* change of mean"):
+        with pytest.raises(UnsupportedModel, match=r"forward pass must not change .* change of mean"):
             run_of(data, Writes(mean=torch.zeros(3)))
 
     def test_a_model_frozen_after_its_last_step_is_finished(self, data: Data) -> None:

@@ -58,8 +58,8 @@ def warn_of_lost(batch: Batch, lost: int) -> None:
         else "there is NaN or infinity in them: fill missing values in before the training"
     )
     warnings.warn(
-        f"{lost} of {count_rows(batch)} rows given have a gradient that is not finite, and would count as zero in every "
-        f"step; {why}",
+        f"{lost} of {count_rows(batch)} rows given have a gradient that is not finite, and would count as zero in "
+        f"every step; {why}",
         UserWarning,
         stacklevel=3,
     )

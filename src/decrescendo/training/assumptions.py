@@ -51,15 +51,18 @@ PUBLIC_PARAMETERS = (
     ASSUMED + "the frozen parameters {} are public; they are published as they are, without noise"
 )
 STATE_SET = (
-    ASSUMED + "only released or public values went into {}, which code outside of the training steps changed during "
+    ASSUMED
+    + "only released or public values went into {}, which code outside of the training steps changed during "
     "the run; such buffers and frozen parameters are published as they are, without noise"
 )
 PARAMETERS_MADE = (
-    ASSUMED + "only released or public values went into the parameters {}, which code outside of the training steps "
+    ASSUMED
+    + "only released or public values went into the parameters {}, which code outside of the training steps "
     "added during the run"
 )
 TRAINED_SET = (
-    ASSUMED + "only released or public values decided which parameters are trained; during the run {} by code outside "
+    ASSUMED
+    + "only released or public values decided which parameters are trained; during the run {} by code outside "
     "of the training steps"
 )
 # Names that are shown one by one; of more, those alike but for their numbers are one, up to so many.

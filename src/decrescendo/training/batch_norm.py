@@ -1,7 +1,5 @@
 """A model without batch normalisation, which mixes examples: each becomes a group normalisation."""
 
-from typing import cast
-
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 
@@ -15,8 +13,9 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     """The model with each BatchNorm replaced by a GroupNorm of few groups, in place.
 
     BatchNorm computes its statistics over the examples of a batch, so no example's gradient is its own. GroupNorm
-    computes them within one example, over the channels of a group. Weight and bias of each layer are carried over: they
-    are the same ``nn.Parameter`` objects, so an optimiser that has them stays right. Running statistics are dropped.
+    computes them within one example, over the channels of a group. Weight and bias of each layer are carried over:
+    they are the same ``nn.Parameter`` objects, so an optimiser that has them stays right. Running statistics are
+    dropped.
 
     A group has several channels always. GroupNorm with *one* channel a group erases the columns of a table: for inputs
     of shape (N, C) each group is then one number, which is its own mean, and every row comes out as the bias. With a few
@@ -45,7 +44,9 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     check_instance("model", model, nn.Module)
     most = check_integer("groups", groups, at_least=1)
     found = {name: module for name, module in model.named_modules() if isinstance(module, _BatchNorm)}
-    made = {id(module): _group_norm(name, module, most) for name, module in found.items()}  # before any is replaced
+    made = {
+        id(module): _group_norm(name, module, most) for name, module in found.items()
+    }  # before any is replaced
     if isinstance(model, _BatchNorm):
         return made[id(model)]
     for parent in list(model.modules()):
@@ -59,18 +60,19 @@ def _group_norm(name: str, layer: _BatchNorm, most: int) -> nn.GroupNorm:
     where, kind = name or "the model", type(layer)
     if isinstance(layer, _LazyNormBase):
         raise InvalidValue(
-            f"layers must have their shapes, got {where} ({kind.__name__}). Call the model once, on rows that are made up"
+            f"layers must have their shapes, got {where} ({kind.__name__}). Call the model once, on rows that are made "
+            "up"
         )
     if kind.forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
         raise UnsupportedModel(
-            f"a BatchNorm to be replaced must be torch's own, got {where} ({kind.__name__}), whose forward does something "
-            "else as well. Replace it by a class of your own that normalises with nn.GroupNorm"
+            f"a BatchNorm to be replaced must be torch's own, got {where} ({kind.__name__}), whose forward does "
+            "something else as well. Replace it by a class of your own that normalises with nn.GroupNorm"
         )
     channels = layer.num_features
     if channels == 1 and isinstance(layer, nn.BatchNorm1d):
         raise UnsupportedModel(
-            f"a group must have several channels, got {where} with num_features=1: each row would come out as the bias. "
-            "Take the layer out, and scale that column by public constants"
+            f"a group must have several channels, got {where} with num_features=1: each row would come out as the "
+            "bias. Take the layer out, and scale that column by public constants"
         )
     count = max(
         number
@@ -79,5 +81,5 @@ def _group_norm(name: str, layer: _BatchNorm, most: int) -> nn.GroupNorm:
     )
     made = nn.GroupNorm(count, channels, eps=layer.eps, affine=layer.affine)
     if layer.affine:
-        made.weight, made.bias = cast("nn.Parameter", layer.weight), cast("nn.Parameter", layer.bias)
+        made.weight, made.bias = layer.weight, layer.bias
     return made.train(layer.training)

@@ -30,6 +30,7 @@ from decrescendo.training.program import Program
 from decrescendo.training.schedulers import Schedulers, Settings, settings_of
 from decrescendo.training.trained import TrainedSet
 
+
 class _State(NamedTuple):
     """Of weights and their optimiser, but for what it remembers: to look at that takes longest."""
 

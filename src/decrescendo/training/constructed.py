@@ -16,9 +16,9 @@ def not_as_constructed(model: nn.Module) -> Iterator[str]:
     """Names of the persistent buffers whose numbers a constructor cannot have made without data.
 
     A buffer is as constructed if it holds 0, 1 or infinity in every place (running statistics before the first pass),
-    0, 1, 2, .. (positions), two numbers on both sides of a diagonal (a causal mask) or sines of the position. The vectors
-    of spectral normalisation follow from the weights. All else (statistics, priors, code books, tables, constants)
-    may be computed from data.
+    0, 1, 2, .. (positions), two numbers on both sides of a diagonal (a causal mask) or sines of the position. The
+    vectors of spectral normalisation follow from the weights. All else (statistics, priors, code books, tables,
+    constants) may be computed from data.
 
     >>> list(not_as_constructed(nn.BatchNorm1d(2)))
     []

@@ -24,16 +24,17 @@ def check_finite(
 ) -> None:
     """That no row is lost because it has NaN or infinity in it.
 
-    A row whose gradient is not finite counts as zero, at every step, and how many there are is private: a run cannot say
-    it. So this is looked at once, before anything is drawn. The refusal tells that there is such a row, and neither which
-    nor how many; so does no refusal tell that there is none. Whoever may not tell even that sets ``require_finite=False``.
+    A row whose gradient is not finite counts as zero, at every step, and how many there are is private: a run cannot
+    say it. So the data are read once, before anything is drawn. The refusal tells that there is such a row, and neither
+    which nor how many; a training that begins tells that there is none. Whoever may not tell even that sets
+    ``require_finite=False``.
 
     Args:
         table: the data.
-        asked: ``None``: data in memory alone (columns of tensors or arrays, data frames, lists of plain examples), whose
-            numbers are there to be looked at; ``True``: all data, of which each example is then made once; ``False``: none.
-        norms: of the gradients of a batch's rows, at the weights that the run begins from. A model may fill in missing
-            values itself: then those of the rows that are tried are finite, and nothing is refused.
+        asked: ``None``: data in memory alone (columns of tensors or arrays, data frames, lists of plain examples),
+            whose numbers are there to be read; ``True``: all data, of which each example is then made once; ``False``: none.
+        norms: of the gradients of a batch's rows, at the weights that the run begins from. A model may fill in
+            missing values itself: then those of the rows that are tried are finite, and nothing is refused.
 
     Raises:
         InvalidValue: there is a row with NaN or infinity, of which the model makes a gradient that is not finite.
@@ -58,8 +59,8 @@ def check_finite(
         return
     raise InvalidValue(
         "data must have no NaN and no infinity in them, got a row that has. Its gradient is not finite and would count "
-        "as zero in every step: fill missing values in with public constants and add a column that says where they were, "
-        "let the model do so, or set require_finite=False to train without such rows"
+        "as zero in every step: fill missing values in with public constants and add a column that says where they "
+        "were, let the model do so, or set require_finite=False to train without such rows"
     )
 
 

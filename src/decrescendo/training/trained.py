@@ -36,5 +36,9 @@ class TrainedSet:
             if self._before.get(name, value.requires_grad) is not value.requires_grad:
                 (self._unfrozen if value.requires_grad else self._frozen)[name] = None
         found = {"frozen": self._frozen, "unfrozen": self._unfrozen}
-        what = " and ".join(f"{named(names)} {'was' if len(names) == 1 else 'were'} {how}" for how, names in found.items() if names)
+        what = " and ".join(
+            f"{named(names)} {'was' if len(names) == 1 else 'were'} {how}"
+            for how, names in found.items()
+            if names
+        )
         return TRAINED_SET.format(what) if what else ""

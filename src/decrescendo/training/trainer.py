@@ -226,7 +226,9 @@ class Trainer:
         chosen = settings or EngineSettings()
         engine = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
         # Looks at rows before the first step: it must not move the streams of the run.
-        self._looking = None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=_no_stream)
+        self._looking = (
+            None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=_no_stream)
+        )
         if self._world.size > 1:
             engine.tell()
         self._engine: Clipper = engine
