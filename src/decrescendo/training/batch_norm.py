@@ -18,8 +18,8 @@ def without_batch_norm(model: nn.Module, *, groups: int = 8) -> nn.Module:
     dropped.
 
     A group has several channels always. GroupNorm with *one* channel a group erases the columns of a table: for inputs
-    of shape (N, C) each group is then one number, which is its own mean, and every row comes out as the bias. With a few
-    columns a group much of each row is lost in the same way; raw columns of a table are better scaled by public
+    of shape (N, C) each group is then one number, which is its own mean, and every row comes out as the bias. With a
+    few columns a group much of each row is lost in the same way; raw columns of a table are better scaled by public
     constants.
 
     Args:

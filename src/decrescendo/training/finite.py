@@ -32,7 +32,8 @@ def check_finite(
     Args:
         table: the data.
         asked: ``None``: data in memory alone (columns of tensors or arrays, data frames, lists of plain examples),
-            whose numbers are there to be read; ``True``: all data, of which each example is then made once; ``False``: none.
+            whose numbers are there to be read; ``True``: all data, of which each example is then made once; ``False``:
+            none.
         norms: of the gradients of a batch's rows, at the weights that the run begins from. A model may fill in
             missing values itself: then those of the rows that are tried are finite, and nothing is refused.
 

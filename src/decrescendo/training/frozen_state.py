@@ -61,15 +61,14 @@ class FrozenStateGuard:
         """A step moves these: what is in them is released."""
         self._trained |= set(names)
 
-    def follow(self) -> bool:
-        """Before each step: what was frozen and is trained now is compared, what is frozen now is held; whether there
-        is any such, or a new parameter. (A look at all would take long where models are large.)"""
+    def follow(self) -> None:
+        """Before each step: what was frozen and is trained now is compared, what is frozen now is held. (A look at all
+        would take long where models are large.)"""
         now = {name for name, value in self._parameters() if not value.requires_grad}
         before = {name for name in self._state if name in self._names}
         if now == before and self._names == self._names_now():
-            return False
+            return
         self.look(turned=now ^ before)
-        return True
 
     def look(self, turned: set[str] | None = None) -> None:
         """Note what has changed since the last look: of all, or of the parameters ``turned`` alone."""

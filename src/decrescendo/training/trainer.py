@@ -524,8 +524,8 @@ class Trainer:
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
         held = Inventory.of(self._model)
-        if self._frozen_state.follow() or not self._looked:  # before anything is released
-            check_optimizer(self._optimizer, held, trainable_of(held))
+        check_optimizer(self._optimizer, held, trainable_of(held))  # before anything is released
+        self._frozen_state.follow()
         self._between.enter()
         self._between.passing()
         if not self._looked:

@@ -15,12 +15,12 @@ ALL_EXPERTS = (
 WRITES = (
     "They would hold private data without noise. Replace BatchNorm by GroupNorm "
     "(model = decrescendo.training.without_batch_norm(model)), or call .eval() on it if it has public statistics, "
-    "which no private row went into; let no other layer keep anything of its inputs, or call .eval() where that stops it"
+    "which no private row went into; let no other layer keep anything of its inputs, or call .eval() if that stops it"
 )
 # Of batch normalisation without running statistics: it takes those of the batch in evaluation mode, too.
 _GROUP_NORM = (
-    "Replace BatchNorm by GroupNorm: model = decrescendo.training.without_batch_norm(model), or F.group_norm with "
-    "several channels a group; here it has no public statistics that it could use"
+    "Replace BatchNorm by GroupNorm (model = decrescendo.training.without_batch_norm(model), or F.group_norm with "
+    "several channels a group); here it has no public statistics that it could use"
 )
 _REMEDIES = {
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _GROUP_NORM),
