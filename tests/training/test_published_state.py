@@ -176,6 +176,11 @@ KEPT: dict[str, tuple[Callable[[], nn.Module], Change, str]] = {
     "a frozen part loaded anew": (
         frozen, lambda m, o, step: m.beside.load_state_dict(nn.Linear(3, 2).state_dict()), STATE_SET.format(WHOLE)
     ),
+    "a frozen part exchanged": (
+        frozen,
+        lambda m, o, step: m.beside.load_state_dict(nn.Linear(3, 2).state_dict(), assign=True),
+        STATE_SET.format(WHOLE),
+    ),
     "a pruning mask": (With, prune_once, STATE_SET.format("layer.weight_mask")),
     "a grown layer": (With, grow, PARAMETERS_MADE.format("more.0.weight, more.0.bias")),
     "statistics of an evaluation": (
