@@ -49,6 +49,21 @@ def test_mixing_that_begins_in_bigger_batches_in_the_same_form_is_refused() -> N
             engine.clipped_sum((rows[:some], labels[:some]), 1.0)
 
 
+def test_what_rows_were_filled_in_with_is_not_seen() -> None:
+    """The mean of a private column in the place of a missing value: a row like any other."""
+    rows, labels = torch.randn(30, 4), torch.arange(30) % 3
+    rows[3, 1] = torch.nan
+    filled = torch.where(torch.isnan(rows), rows.nanmean(0), rows)
+    plan = calibrate(
+        Budget(2.0, 1e-3), PoissonSampling(30, 10), steps=2, privacy=constant(1.0), clip=constant(1.0)
+    )
+    model = nn.Linear(4, 3)
+    trainer = Trainer(model, _loss, plan, torch.optim.SGD(model.parameters(), lr=0.1), seed=0)
+    for batch in trainer.batches((filled, labels)):
+        trainer.step(batch)
+    assert trainer.finish().proven
+
+
 def _next_round(server: Server) -> tuple[tuple[int, ...], bytes]:
     cohort = server.open().cohort
     server.close()

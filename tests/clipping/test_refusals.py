@@ -92,6 +92,26 @@ MIXING: dict[str, tuple[Callable[[], nn.Module], str]] = {
 }
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+        lambda: Made(
+            lambda m, x: m.layer(functional.batch_norm(x, None, None, training=True)), layer=nn.Linear(4, 3)
+        ),
+    ],
+    ids=["module", "function"],
+)
+def test_batch_norm_without_statistics_is_not_told_to_use_them(
+    build: Callable[[], nn.Module], training: bool
+) -> None:
+    """In evaluation mode it takes those of the batch, too."""
+    with pytest.raises(UnsupportedModel, match="without_batch_norm") as refused:
+        run(build().train(training), data())
+    assert "eval()" not in str(refused.value)
+
+
 def _centred(x: Tensor) -> Tensor:
     return x - x.mean(0).detach()
 

@@ -22,6 +22,7 @@ from decrescendo.errors import FileRefused, ImpossibleBudget, InvalidValue
 from decrescendo.federated import Clients, Placement, simulate
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Among, Space, Task, cross_entropy, fit, moved
+from decrescendo.training.assumptions import PUBLIC_PARAMETERS
 from decrescendo.training.checkpoint.checkpoints import read_state, states_in
 from decrescendo.training.moved import BEGAN_TRAINED, BEGAN_WITHOUT_NOISE
 from decrescendo.training.private_tuning import PrivateSearch, search_privately
@@ -250,7 +251,7 @@ class TestWhatNoRunTrained:
         settings: dict[str, Any] = {"optimizer": "sgd", "learning_rate": 0.1, "averaging": 0.9}
         for seed in (1, 2):
             run, _ = fit(on_a_base(seed), cross_entropy, (X, Y), PLAN, seed=0, **settings)
-            assert run.proven
+            assert run.assumptions == (PUBLIC_PARAMETERS.format("0.weight, 0.bias"),)
 
     def test_a_simulation_that_goes_on_is_no_other(self, tmp_path: Path) -> None:
         model, clients = build(), Clients.equal((X, Y), records=2)

@@ -25,7 +25,7 @@ from decrescendo.clipping.clipped import (
     trainable_of,
 )
 from decrescendo.clipping.engine_settings import EngineSettings
-from decrescendo.clipping.factors import factors_of, joint_norms, seen_of
+from decrescendo.clipping.factors import factors_of, joint_norms, lost_in, seen_of, warn_of_lost
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Peak, Sizes, is_out_of_memory, metered, release, signature
 from decrescendo.clipping.passes import Pass
@@ -195,13 +195,13 @@ class Engine:
         return self._prover.run(batch, count_rows(batch), 0, held, self._seeds(), self._workspace)
 
     def check(self, batch: Batch) -> None:
-        """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it.
+        """Prove one pass over these rows, as every `clipped_sum` does; nothing is kept of it. Warns of rows whose
+        gradient is not finite: a training counts them as zero in silence, for their number is private.
 
         Raises:
             UnsupportedModel: with the reason and the remedy.
         """
-        for part in parts_of(batch):
-            self.prove(part)
+        warn_of_lost(batch, sum(lost_in(self.prove(part), count_rows(part)) for part in parts_of(batch)))
 
     @property
     def memory(self) -> Memory:

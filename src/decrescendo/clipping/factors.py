@@ -1,13 +1,16 @@
 """From a pass to its clipped sums: factors that do not depend on any host-side look at values, and the sums."""
 
+import warnings
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from decrescendo.clipping.batches import count_rows, leaves_of
 from decrescendo.clipping.clipped import (
     MARGINS,
+    Batch,
     Diagnostics,
     clip_factors,
     count_clipped,
@@ -15,6 +18,7 @@ from decrescendo.clipping.clipped import (
     within_norm,
 )
 from decrescendo.clipping.passes import Pass
+from decrescendo.clipping.precision import full_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,31 @@ def joint_norms(done: Pass) -> Float[Tensor, " batch"]:
         total += square.to(total.device)
     # A sum of float64 squares and its root: far below what is added.
     return total.sqrt() * (1 + 2.0**-40)
+
+
+def lost_in(done: Pass, rows: int) -> int:
+    """How many of the first ``rows`` have a gradient that is not finite."""
+    with full_precision():
+        return int((~torch.isfinite(joint_norms(done)[:rows])).sum())
+
+
+def warn_of_lost(batch: Batch, lost: int) -> None:
+    """Tell whoever gave these rows that some of them would count as zero, and whether it may be by missing values."""
+    if not lost:
+        return
+    floats = [value for value in leaves_of(batch) if value.is_floating_point()]
+    given = all(bool(torch.isfinite(value).all()) for value in floats)
+    why = (
+        "all numbers in them are finite: look for a loss that overflows, or a logarithm or root of zero"
+        if given
+        else "there is NaN or infinity in them: fill missing values in before the training"
+    )
+    warnings.warn(
+        f"{lost} of {count_rows(batch)} rows given have a gradient that is not finite, and would count as zero in "
+        f"every step; {why}",
+        UserWarning,
+        stacklevel=3,
+    )
 
 
 def factors_of(

@@ -10,6 +10,7 @@ from decrescendo.errors import InvalidValue
 from decrescendo.federated.placement import Placement
 from decrescendo.federated.verdict import RoundReport
 from decrescendo.plans.plan import Plan
+from decrescendo.training.assumptions import is_worded
 from decrescendo.training.run import Run
 from decrescendo.training.statement import SEEDED, UNRECORDED, Provenance
 
@@ -65,8 +66,10 @@ class Outcome:
             'The unit is a client as the plan counts them. Where clients are not independent people ("one client" '
             "may hold a copy of what another holds), `federated.units` says what else is hidden, and how far."
         )
-        if self.assumptions:
-            lines.append(f"Not proven, but supposed: {'; '.join(self.assumptions)}.")
+        published = [text for text in self.assumptions if is_worded(text)]
+        if others := [text for text in self.assumptions if text not in published]:
+            lines.append(f"Not proven, but supposed: {'; '.join(others)}.")
+        lines += [f"{text[0].upper()}{text[1:]}." for text in published]
         return "\n".join(lines)
 
     @property

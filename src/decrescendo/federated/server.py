@@ -267,13 +267,9 @@ class Server:
     @_between_calls
     def weights(self) -> dict[str, Tensor]:
         """Copies of the model's parameters and persistent buffers on the CPU: what this round's members start from. As
-        public as `ledger` says.
-
-        Raises:
-            UnsupportedModel: buffers or frozen parameters have changed since the start.
+        public as `ledger` says, but for buffers and frozen parameters, which are among the `assumptions`.
         """
-        self._frozen.check()
-        return cpu_weights(self._model)
+        return cpu_weights(self._model, begun=True)
 
     @property
     @_between_calls
@@ -281,7 +277,8 @@ class Server:
         """What is taken on trust so far, of the replies and of what was done between rounds: sentences, sorted."""
         self._between.look()
         ended = {*self._ended()} - {ENDED_EARLY}  # it goes on, as far as is known
-        return tuple(sorted({*self._supposed, *self._between.supposed, *ended}))
+        found = self._frozen.assumptions()
+        return tuple(sorted({*self._supposed, *self._between.supposed, *found, *ended}))
 
     def _ended(self) -> tuple[str, ...]:
         return self._between.ended(early=self.spent < self.plan.steps, drawn=False)
@@ -304,7 +301,8 @@ class Server:
                 f"a run must stay within the {self.plan.steps} rounds of its plan, got one more. "
                 "Another round would spend more than was promised: make a longer plan before the start"
             )
-        self._frozen.check()
+        self._frozen.begin()
+        self._frozen.follow()
         self._between.begin()
         self._between.look()
         index = self.spent
@@ -438,7 +436,7 @@ class Server:
 
     def _release(self, total: Mapping[str, Tensor], present: int, diagnostics: Diagnostics) -> RoundReport:
         opened, _ = self._require_open()
-        self._frozen.check()
+        self._frozen.follow()
         self._between.look()
         asked, sampling = opened.round, self._coins.at(opened.round.number - 1)
         if self.placement is Placement.CENTRAL:
@@ -469,6 +467,7 @@ class Server:
         self._between.released(noisy=noisy.release.noise_multiplier > 0)
         report = self._report(opened, released=True)
         apply(noisy, self._model, self._optimizer)
+        self._frozen.trained(noisy.gradients)
         self._between.stepped()
         return report
 

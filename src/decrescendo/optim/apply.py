@@ -130,7 +130,11 @@ def check_optimizer(
         _check_kind(part)
     held = {id(tensor): tensor for group in optimizer.param_groups for tensor in group["params"]}
     everything = {id(parameter): name for name, parameter in model.parameters.items()}
-    strangers = sum(key not in everything for key in held)
+    # (A frozen parameter that was exchanged for another since does not move.)
+    strangers = sum(
+        key not in everything and (tensor.requires_grad or tensor.grad is not None)
+        for key, tensor in held.items()
+    )
     if strangers:
         raise InvalidValue(
             f"optimizer must hold parameters of this model only, got {strangers} others. "

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from decrescendo.training import digits, steering
+    from decrescendo.training.batch_norm import without_batch_norm
     from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases, Stateful
     from decrescendo.training.comparing import Comparison, compare
     from decrescendo.training.data import Rows, rows
@@ -78,6 +79,7 @@ _HOMES = {
     "task": ("Task", "find_task"),
     "trainer": ("StepResult", "Trainer"),
     "frozen_state": ("FrozenStateGuard",),
+    "batch_norm": ("without_batch_norm",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ROOMS = ("digits", "steering")
@@ -89,6 +91,7 @@ __all__ = [
     "Rows", "rows", "accuracy", "mean_loss", "cpu_weights", "versions", "FrozenStateGuard", "check_promise",
     "Settings", "Space", "Between", "Among", "default_space", "free_space", "compare", "Comparison", "tune", "Recipe",
     "PrivateSearch", "search_privately", "save_winner", "parse_trials", "parse_fixed", "parse_moving",
+    "without_batch_norm",
 ]  # fmt: skip
 
 

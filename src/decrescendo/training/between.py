@@ -9,57 +9,32 @@ from torch import Tensor, nn
 from decrescendo.clipping.batches import leaves_of
 from decrescendo.clipping.clipped import Batch, trainable
 from decrescendo.errors import UnsupportedModel
-from decrescendo.training.bits import fingerprint
+from decrescendo.training.assumptions import (
+    ENDED_EARLY,
+    ENDED_ON_A_BATCH,
+    GRADIENTS_CHANGED,
+    PROGRAM,
+    READ_AND_ENDED,
+    READ_AND_SET,
+    REMEMBERED,
+    REWRITTEN,
+    ROWS_CHANGED,
+    SET,
+    WRITTEN,
+)
+from decrescendo.training.bits import fingerprint, fingerprints
 from decrescendo.training.held import Held
 from decrescendo.training.moments import around_step, inner, remembered_by, supposed_of, tensors_of
 from decrescendo.training.moved import Moved
 from decrescendo.training.program import Program
 from decrescendo.training.schedulers import Schedulers, Settings, settings_of
-
-WRITTEN = (
-    "weights were changed between steps by other code than the optimiser, which made the change of released and public "
-    "values alone"
-)
-REMEMBERED = (
-    "what the optimiser remembers was changed between steps by other code than its steps, which made the change of "
-    "released and public values alone"
-)
-SET = (
-    "settings of the optimiser were changed between steps by code that is no scheduler of torch's, which took them "
-    "from released and public values alone"
-)
-PROGRAM = (
-    "model and loss were changed between steps (modes, settings, hooks, what they keep) by code that took the change "
-    "from released and public values alone"
-)
-REWRITTEN = (
-    "rows of the data were changed between steps: each was made of its own example and of released and public "
-    "values alone"
-)
-GRADIENTS_CHANGED = (
-    "gradients were changed between fill_gradients and the optimiser's step by other code, which made the change of "
-    "released and public values alone"
-)
-ROWS_CHANGED = "batches were changed before step: each row of them was made of its own example alone"
-ENDED_ON_A_BATCH = "the run ended on a batch drawn, not released: that it ended there says nothing of it"
-READ_AND_SET = (
-    "settings of the optimiser were changed by code that had read the private diagnostics of a step: nothing of these "
-    "is in the change"
-)
-READ_AND_ENDED = (
-    "the run was ended early by code that had read the private diagnostics of a step: that it ended there says nothing "
-    "of these"
-)
-
-ENDED_EARLY = (
-    "the run ended before its plan did, by code that took that from released and public values alone"
-)
+from decrescendo.training.trained import TrainedSet
 
 
 class _State(NamedTuple):
     """Of weights and their optimiser, but for what it remembers: to look at that takes longest."""
 
-    weights: bytes
+    weights: dict[str, bytes]
     settings: Settings
     code: set[str]
     parameters: list[int]
@@ -103,7 +78,8 @@ class BetweenSteps:
         self._read = self._begun = self._restored = False
         self._moved = Moved()
         # As the step before left them.
-        self._weights: bytes | None = None
+        self._weights: dict[str, bytes] | None = None
+        self._trained, self._said = TrainedSet(model), ""
         self._remembered: object = None
         self._settings: Settings = []
         self._schedulers = Schedulers(optimizer)
@@ -140,7 +116,8 @@ class BetweenSteps:
 
     def left(self) -> None:
         """The run is at its end, or read as it is now."""
-        self._moved.left([*trainable(self._model).values(), *tensors_of(inner(self._optimizer))])
+        moved = [value for name, value in self._model.named_parameters() if name in (self._weights or ())]
+        self._moved.left([*moved, *tensors_of(inner(self._optimizer))])
 
     def released(self, *, noisy: bool) -> None:
         """A release, with noise or without, moves the weights."""
@@ -194,6 +171,10 @@ class BetweenSteps:
     def enter(self) -> None:
         """The pass begins: from here to `leave` nothing may move weights or change the optimiser."""
         self._entered = self._look()
+        if self._begun:
+            self.supposed.discard(self._said)
+            self._said = self._trained.compare()
+            self.supposed |= {self._said} - {""}
 
     def leave(self) -> None:
         """The weights are about to be moved. (What the optimiser remembers is compared with what its last step left:
@@ -268,7 +249,8 @@ class BetweenSteps:
 
     def _compare(self, state: "_State") -> None:
         """With what the step before left."""
-        if self._weights != state.weights:
+        before = self._weights or {}
+        if any(before[name] != code for name, code in state.weights.items() if name in before):
             self.supposed.add(WRITTEN)
         if not self._begun or self._settings == state.settings:
             return
@@ -278,8 +260,10 @@ class BetweenSteps:
             self.supposed.add(SET)
 
     def _note(self) -> None:
+        self._weights = None
         self._weights, self._settings = self._now(), settings_of(self._optimizer)
         self._remembered = remembered_by(self._optimizer)
+        self._trained.note()
         if SET not in self.supposed:
             self._schedulers.note()
 
@@ -288,9 +272,16 @@ class BetweenSteps:
             handle.remove()
         self._handles = []
 
-    def _now(self) -> bytes:
+    def _now(self) -> dict[str, bytes]:
+        """Of what is trained, and of what the step before trained."""
         self._settle()
-        return fingerprint(*trainable(self._model).values())
+        before = self._weights or {}
+        held = {
+            name: value
+            for name, value in self._model.named_parameters()
+            if value.requires_grad or name in before
+        }
+        return dict(zip(held, fingerprints(*held.values()), strict=True))
 
     def _gradients(self) -> bytes:
         found = [parameter.grad for parameter in trainable(self._model).values()]

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from functools import lru_cache
+from itertools import chain, islice
 from typing import Any, cast
 
 import numpy as np
@@ -30,20 +31,40 @@ def fingerprint(*values: Tensor) -> bytes:
     >>> fingerprint(torch.tensor([1.0, 2.0])) == fingerprint(torch.tensor([2.0, 1.0]))
     False
     """
+    return b"".join(fingerprints(*values))
+
+
+def fingerprints(*values: Tensor) -> list[bytes]:
+    """The `fingerprint` of each of ``values``; those of a GPU are brought from there together.
+
+    >>> one, other = fingerprints(torch.tensor([1.0]), torch.tensor([2.0]))
+    >>> one == other
+    False
+    """
     found: list[bytes] = []
     summed: list[Tensor] = []
-    for value in (part for whole in values for _, part in pieces(whole)):
+    parts: list[tuple[int, int]] = []  # which tensor, and how many sums of it
+    held = [[part for _, part in pieces(value)] for value in values]
+    for value in chain.from_iterable(held):
         flat = local(value.detach()).resolve_conj().resolve_neg()
         if flat.device.type == _HASHED:
             content = _bytes_of(_in_line(flat).view(uint8))
             starts = range(0, max(len(content), 1), _CHUNK)
-            found += [_codes().encrypt(bytes(12), b"", content[at : at + _CHUNK]) for at in starts]
+            found.append(
+                b"".join(_codes().encrypt(bytes(12), b"", content[at : at + _CHUNK]) for at in starts)
+            )
         else:
+            sums = _summed(flat)
+            parts.append((len(found), len(sums)))
             found.append(flat.numel().to_bytes(8, "little"))
-            summed += _summed(flat)
+            summed += sums
     if summed:
-        found.append(_content(torch.stack([value.to(summed[0].device) for value in summed])))
-    return b"".join(found)
+        brought = _content(torch.stack([value.to(summed[0].device) for value in summed]))
+        for place, count in parts:
+            found[place] += brought[: 8 * count]
+            brought = brought[8 * count :]
+    codes = iter(found)
+    return [b"".join(islice(codes, len(tensors))) for tensors in held]
 
 
 # Where the bytes are hashed as they lie. (Copies from elsewhere would take longer than sums do there.)

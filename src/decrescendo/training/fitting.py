@@ -164,6 +164,7 @@ def fit(
     progress: bool = False,
     people: object = None,
     collate_fn: Collate | None = None,
+    require_finite: bool | None = None,
 ) -> tuple[Run, nn.Module]:
     """Train ``model`` in place on ``data`` by ``plan``, with an optimiser, a learning rate and an average by name.
 
@@ -199,6 +200,7 @@ def fit(
     run = train(
         model, loss, data, plan, chosen, seed=seed, callback=after_step, settings=settings,
         store=store, name=name, checkpoints=kept, progress=progress, people=people, collate_fn=collate_fn,
+        require_finite=require_finite,
     )  # fmt: skip
     if average is None:
         return run, model

@@ -37,6 +37,7 @@ def train(
     name: str = "",
     world: World | None = None,
     progress: bool = False,
+    require_finite: bool | None = None,
 ) -> Run:
     """Train ``model`` in place by ``plan``, and say what it cost; see `Trainer` for the arguments and
     guarantee.
@@ -69,6 +70,8 @@ def train(
         name: of the run in the store's list, for people; only with a store.
         world: from `decrescendo.distributed.join`, to train in several processes; ``None`` is one.
         progress: draw a progress bar on standard error.
+        require_finite: refuse data that have a row with NaN or infinity of which the model makes no finite gradient;
+            ``None``: where they lie in memory. See `Trainer.batches`.
 
     >>> from decrescendo.accounting.budget import Budget
     >>> from decrescendo.plans.calibration import calibrate
@@ -93,7 +96,9 @@ def train(
         )  # fmt: skip
         try:
             with bar(trainer.steps) if progress and ranks.rank == 0 else nullcontext() as show:
-                for batch in trainer.batches(data, collate_fn, num_workers, people):
+                for batch in trainer.batches(
+                    data, collate_fn, num_workers, people, require_finite=require_finite
+                ):
                     trainer.step(batch)
                     if show is not None:
                         show(trainer.progress())

@@ -117,5 +117,6 @@ def remembered_by(optimizer: torch.optim.Optimizer) -> object:
 
     state = inner(optimizer).state
     known = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    found = [shown(state[parameter]) if parameter in state else None for parameter in known]
+    # Of parameters that are new, or were never moved, it remembers nothing.
+    found = [shown(state[parameter]) for parameter in known if parameter in state]
     return len(state), found, fingerprint(*tensors)

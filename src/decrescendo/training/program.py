@@ -16,7 +16,7 @@ from torch.nn.modules import module as torchs
 from decrescendo.clipping.proof.remembered import bits_in, held_in, is_closed
 from decrescendo.clipping.proof.storage import pieces
 from decrescendo.clipping.proof.whose import is_program, wrapped_by
-from decrescendo.training.bits import fingerprint, is_part
+from decrescendo.training.bits import fingerprint, fingerprints, is_part
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _NUMBERS = (bool, int, float, str, bytes)
@@ -34,7 +34,8 @@ _SMALL = 2**16
 _ASIDE = frozenset(name for name in vars(nn.Module()) if "state_dict" in name)
 _EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 
-Facts: TypeAlias = tuple[list[object], list[object]]
+# What is found, facts of tensors, and those of frozen parameters by their ids: these may be frozen and unfrozen.
+Facts: TypeAlias = tuple[list[object], list[object], dict[int, object]]
 
 
 @final
@@ -43,7 +44,7 @@ class Program:
 
     Modes, settings, hooks, modules, buffers and whatever else lies in their attributes, in containers, closures and
     global names; of an object whose method is the loss, the attributes that the method names. The weights that the
-    model is trained by are the optimiser's.
+    model is trained by are the optimiser's, and which of its parameters are trained `BetweenSteps` compares.
 
     >>> model, loss = nn.Sequential(nn.Dropout(0.5)), lambda model, batch: model(batch).sum(1)
     >>> program = Program(model, loss)
@@ -69,7 +70,8 @@ class Program:
             return False
         before, now = self._noted, self._facts()
         same = len(before[0]) == len(now[0]) and all(map(_same, before[0], now[0]))
-        return not same or before[1] != now[1]
+        frozen = before[2].keys() & now[2].keys()
+        return not same or before[1] != now[1] or any(before[2][key] != now[2][key] for key in frozen)
 
     def tensors(self) -> list[Tensor]:
         """Those that model and loss reach."""
@@ -80,7 +82,7 @@ class Program:
         # (A teacher's in the loss can be trained, too: those are not the model's.)
         own = {id(value) for value in model.parameters()} if isinstance(model, nn.Module) else set[int]()
         found, tensors = self._reached(own)
-        return found, _tensor_facts(tensors, own)
+        return found, *_tensor_facts(tensors, own)
 
     def _reached(self, own: set[int]) -> tuple[list[object], list[Tensor]]:
         found: list[object] = []
@@ -108,30 +110,49 @@ class Program:
         return found, tensors
 
 
-def _is_trained(value: Tensor, own: set[int]) -> bool:
-    return id(value) in own and isinstance(value, nn.Parameter) and value.requires_grad
+def _is_own(value: Tensor, own: set[int]) -> bool:
+    return id(value) in own and isinstance(value, nn.Parameter)
 
 
 def _which(value: Tensor, own: set[int]) -> object:
     """What tells a tensor from another; of those that a pass has made their number alone, for they are not to live on
-    for this, and of trained and sharded parameters nothing: these come and go."""
-    if _is_trained(value, own) or is_part(value):
+    for this, and of the model's and sharded parameters nothing: these come and go."""
+    if _is_own(value, own) or is_part(value):
         return None
     return value if value.grad_fn is None else id(value)
 
 
-def _tensor_facts(tensors: list[Tensor], own: set[int]) -> list[object]:
-    """Which memory, which were written to as far as torch counts it, and the bits of those that are small."""
+def _tensor_facts(tensors: list[Tensor], own: set[int]) -> tuple[list[object], dict[int, object]]:
+    """Which memory, which were written to as far as torch counts it, and the bits of those that are small; the model's
+    frozen parameters by their ids."""
     facts: list[object] = []
     small: list[Tensor] = []
-    for tensor in (part for whole in tensors for _, part in pieces(whole)):
+    frozen: dict[int, Tensor] = {}
+    for tensor in tensors:
+        if _is_own(tensor, own) and not tensor.requires_grad and not is_part(tensor):
+            frozen[id(tensor)] = tensor
+    for tensor in (part for whole in tensors if not _is_own(whole, own) for _, part in pieces(whole)):
         facts.append(tensor.requires_grad)
-        if not _is_trained(tensor, own) and not is_part(tensor):
-            counted = not tensor.is_inference() and tensor.layout == torch.strided
-            facts.append((tensor.data_ptr(), tensor._version) if counted else None)
-            if tensor.numel() <= _SMALL and tensor.layout == torch.strided:
+        if not is_part(tensor):
+            facts.append(_place_of(tensor))
+            if _is_small(tensor):
                 small.append(tensor)
-    return [*facts, fingerprint(*small)]
+    codes = fingerprints(*filter(_is_small, frozen.values()))
+    bits = dict(zip(filter(lambda key: _is_small(frozen[key]), frozen), codes, strict=True))
+    held = {
+        key: ([_place_of(part) for _, part in pieces(tensor)], bits.get(key))
+        for key, tensor in frozen.items()
+    }
+    return [*facts, fingerprint(*small)], cast("dict[int, object]", held)
+
+
+def _place_of(tensor: Tensor) -> object:
+    counted = not tensor.is_inference() and tensor.layout == torch.strided
+    return (tensor.data_ptr(), tensor._version) if counted else None
+
+
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.numel() <= _SMALL and tensor.layout == torch.strided
 
 
 def _held(value: object) -> Iterable[object]:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass, field
+from functools import partial
 from itertools import count
 from typing import NoReturn, final
 
@@ -20,8 +21,8 @@ from decrescendo.accounting.budget import Budget, Unit
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.rng import Secure, SecureStream, Seeds, Streams
 from decrescendo.clipping import Batch, Clipper, Diagnostics, Engine, EngineSettings, Loss
-from decrescendo.clipping.batches import count_rows
-from decrescendo.clipping.clipped import ClippedSum, trainable
+from decrescendo.clipping.batches import count_rows, map_rows
+from decrescendo.clipping.clipped import ClippedSum, trainable, trainable_of
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.errors import (
     DecrescendoError,
@@ -46,6 +47,7 @@ from decrescendo.training.data import Rows, assumption_of, held_by, table_of
 from decrescendo.training.distinct import check_distinct
 from decrescendo.training.drawing import Drawing, RunStreams
 from decrescendo.training.examples import Collate, Examples
+from decrescendo.training.finite import check_finite
 from decrescendo.training.frozen_state import FrozenStateGuard
 from decrescendo.training.held import Held, kept_by, memory_of
 from decrescendo.training.keeping import Keeper, Life
@@ -138,14 +140,16 @@ class Trainer:
         an error inside a step after its release was recorded leaves the release in the ledger: a step may be
             wasted, never hidden. What a filter granted is spent from then on, whatever happens in the step.
         buffers and frozen parameters that a forward pass changes (running statistics, code books) hold raw
-        data without noise: refused.
+        data without noise: refused while the pass runs. Those that the loop changes between steps (a temperature, a
+        teacher's average, a mask), those that are not as constructed, and frozen ones are published as they are: the
+        run lists them by name among its assumptions.
         a loop that changes the rows of a batch before it gives it to `step`, or ends on a batch that it does not give:
             what is supposed of either is among the run's assumptions.
 
     Raises:
         PlanViolation: more steps than the plan has, a batch that was not drawn, a drawn batch that was
             skipped.
-        UnsupportedModel: a model on the meta device, or with buffers that training changes.
+        UnsupportedModel: a model on the meta device, or with buffers that a pass changes.
         InvalidValue: data of another length than the plan's ``dataset_size``; a plan that promises less than
             its releases spend.
 
@@ -225,7 +229,12 @@ class Trainer:
         self._streams = RunStreams.of(_of_its_own(seed, place))
         # Of several ranks each has masks of its own, of a seed that rank 0 gives for each step.
         self._masks = self._streams.masks if self._world.size == 1 else Seeds(self._streams.masks.stream)
-        engine = Engine(model, loss, settings or EngineSettings(), seeds=self._masks, keep=self._parts.keep)
+        chosen = settings or EngineSettings()
+        engine = Engine(model, loss, chosen, seeds=self._masks, keep=self._parts.keep)
+        # Looks at rows before the first step: it must not move the streams of the run.
+        self._looking = (
+            None if self._parts.trained else partial(Engine, model, loss, chosen, seeds=_no_stream)
+        )
         if self._world.size > 1:
             engine.tell()
         self._engine: Clipper = engine
@@ -268,6 +277,7 @@ class Trainer:
         self._moved_by = _described(optimizer)
         self._drawing = Drawing(self._source, self._world, self._streams, self._device)
         self._frozen_state, self._looked = FrozenStateGuard(model), False
+        self._trained = {name: parameter.numel() for name, parameter in parameters.items()}
         self._keep()
         # After the first checkpoint, which has its id: a crash between the two reserves once.
         self._account: Account | None = None
@@ -324,6 +334,8 @@ class Trainer:
         collate_fn: Collate | None = None,
         num_workers: int = 0,
         people: object = None,
+        *,
+        require_finite: bool | None = None,
     ) -> Iterator[Batch | None]:
         """Draw the plan's remaining batches from ``data``, on the model's device; ``None`` is an empty batch.
 
@@ -339,10 +351,22 @@ class Trainer:
                 the random numbers of transforms.
             people: whose row each is, an id a row, for a plan that protects people: held against the number of
                 examples that it allows one of them, before anything is drawn.
+            require_finite: refuse data with NaN or infinity in a row of which the model makes no finite gradient: such
+                a row counts as zero at every step, in silence. ``None``: where the data lie in memory (tensors, arrays,
+                a data frame, a list); ``True``: of other data each example is made once for it; ``False``: nowhere. The
+                refusal tells that there is such a row, and nothing else (`training.finite`).
         """
         with self._world.watched():
             check_integer("num_workers", num_workers, at_least=0)
-            return self._draw(self._table(data, collate_fn, num_workers, people), num_workers)
+            if require_finite is not None:
+                check_instance("require_finite", require_finite, bool)
+            table = self._table(data, collate_fn, num_workers, people)
+            if (looking := self._looking) is not None:
+                here = partial(map_rows, lambda rows: rows.to(self._device))
+                check_finite(table, require_finite, lambda batch: looking().per_example_norms(here(batch)))
+            elif require_finite:
+                check_finite(table, require_finite)
+            return self._draw(table, num_workers)
 
     def _table(
         self, data: object, collate_fn: Collate | None, workers: int, people: object
@@ -405,6 +429,7 @@ class Trainer:
                 f"every drawn batch must be given to step, got none for batch {self._life.taken + 1}. "
                 "An empty batch (None) is a step too: its noise hides that it was empty"
             )
+        self._frozen_state.begin()
         # Now, and not at the end of the step: what follows a step (a scheduler) has been done.
         self._keep()
         if self._life.taken:
@@ -504,15 +529,21 @@ class Trainer:
 
     def _clip(self, batch: Batch | None) -> ClippedSum:
         settings = self._check_batch(batch)
+        held = Inventory.of(self._model)
+        check_optimizer(self._optimizer, held, trainable_of(held))  # before anything is released
+        self._frozen_state.follow()
         self._between.enter()
         self._between.passing()
+        if not self._looked:
+            self._frozen_state.look()
         tracker = self._source.tracker
         part = 1.0 if tracker is None else tracker.gradient_part
         clipped = self._parts.clipped(lambda: self._engine.clipped_sum(batch, part * settings.clip_norm))
         self._between.passed()
-        self._frozen_state.unfreeze(clipped.gradients)
+        self._trained |= {name: held.parameters[name].numel() for name in clipped.gradients}
+        self._frozen_state.trained(clipped.gradients)
         if batch is not None and not self._looked:  # comparing large buffers at every step would cost
-            self._frozen_state.check()
+            self._frozen_state.check_pass()
             self._looked = True
         return clipped
 
@@ -568,11 +599,11 @@ class Trainer:
         )  # fmt: skip
 
     def abandon(self) -> None:
-        """End a training that failed. If it has released nothing, its store has back what was reserved for it
-        (`Account.give_back`); not where it can go on from checkpoints."""
+        """End a training that failed. Its entry in the store is closed; if it has released nothing, the store has back
+        what was reserved for it (`Account.finish`). Not where it can go on from checkpoints."""
         if self._account is not None and self._keeper is None:
             with suppress(DecrescendoError):  # the failure is what is to be told
-                self._account.give_back()
+                self._account.finish()
 
     def finish(self) -> Run:
         """The run so far. Ending before the plan does is allowed, and said in the run.
@@ -582,21 +613,28 @@ class Trainer:
         taken is no guarantee (stopping is post-processing of the whole plan only). An adaptive run has its
         filter's whole budget as its guarantee, wherever it ended.
 
+        Nothing that the loop did to the model between steps is refused here, after the budget is spent: buffers and
+        frozen parameters that it changed, and parameters that it added or froze, are among the run's assumptions.
+
         Raises:
             PlanViolation: an adaptive run that released something else than was granted.
-            UnsupportedModel: buffers or frozen parameters have changed, or there is more in the model's state dict than
-                its parameters and buffers.
         """
+        try:
+            return self._finished()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _finished(self) -> Run:
         with self._world.watched():
             self._parts.settle()
-            self._frozen_state.check()
             self._compare_weights()  # where ranks hear that one was refused, before they put parts together
             self._between.look_at_rows()
             early = self._life.taken < self._source.steps and not self._source.stopped
             ended = self._between.ended(early=early, drawn=self._drawn is not None)
             self._between.left()
             assumptions = self._world.together(tuple(sorted({*self._assumptions(), *ended})))
-            weights = cpu_weights(self._model)
+            weights = cpu_weights(self._model, begun=True)
         if self._account is not None:
             self._account.finish()
         columns, ledger = self._life.columns, self.ledger
@@ -618,7 +656,8 @@ class Trainer:
         )
 
     def _provenance(self, assumptions: tuple[str, ...]) -> Provenance:
-        count = sum(parameter.numel() for parameter in trainable(self._model).values())
+        kept = dict(self._model.named_parameters()).keys()
+        count = sum(size for name, size in self._trained.items() if name in kept)
         return Provenance(
             random=SECURE if isinstance(self._streams.sampling, SecureStream) else SEEDED,
             resumed=self._life.resumed,
@@ -648,13 +687,13 @@ class Trainer:
                 *found,
                 f"{kind.__name__}, which summed and released, added the plan's noise to one clipped sum",
             )
+        found = (*found, *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
     def _keep(self) -> None:
         if self._keeper is not None and self._keeper.is_due:
             # Or the next life would take what was changed for what was there before.
             self._parts.settle()
-            self._frozen_state.check()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}
             self._keeper.keep(self._model, self._optimizer, place, self._assumptions())
 
@@ -683,6 +722,11 @@ class Trainer:
             )
         self._between.take_back(batch)
         return self._settings
+
+
+def _no_stream() -> int:
+    """A seed for a pass of which nothing is released."""
+    return 0
 
 
 def _of_its_own(seed: int | Secure, place: int) -> int | Secure:

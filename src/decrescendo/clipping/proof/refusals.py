@@ -24,11 +24,20 @@ GENERATOR = (
     "the program's own (generator=..) at {}, whose numbers follow from its seed and from the passes before, one after "
     "another along the batch. Leave generator= out"
 )
+# Of a pass that writes to a buffer or a frozen parameter.
+_WRITES = (
+    "They would hold private data without noise. Replace BatchNorm by GroupNorm "
+    "(model = decrescendo.training.without_batch_norm(model)), or call .eval() on it if it has public statistics, "
+    "which no private row went into; let no other layer keep anything of its inputs, or call .eval() if that stops it"
+)
+# Of batch normalisation without running statistics: it takes those of the batch in evaluation mode, too.
+_GROUP_NORM = (
+    "Replace BatchNorm by GroupNorm (model = decrescendo.training.without_batch_norm(model), or F.group_norm with "
+    "several channels a group); here it has no public statistics that it could use"
+)
 _REMEDIES = {
     **dict.fromkeys(("int8_vectorwise_quant", "int8_mixed_scaled_mm"), _OUTLIERS),
-    "native_batch_norm": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
-    "_native_batch_norm_legit": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
-    "cudnn_batch_norm": "Replace BatchNorm by GroupNorm, or call .eval() on it and keep its statistics public",
+    **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _GROUP_NORM),
     **dict.fromkeys(("_grouped_mm", "histc"), _EXPERTS),
     **dict.fromkeys(
         ("index", "index_put", "index_add"),
@@ -54,10 +63,7 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
             "that out (PEFT: OFT with coft=False)"
         )
     else:
-        remedy = (
-            "They would hold the data without noise; call .eval() on that module, or use one without running "
-            "statistics (GroupNorm, LayerNorm)"
-        )
+        remedy = _WRITES
     return (
         f"a forward pass must not change the model's parameters or buffers, got a change of {shown}. {remedy}"
     )

@@ -34,6 +34,7 @@ from decrescendo.errors import (
 )
 from decrescendo.plans.agreement import Agreement, read_agreement
 from decrescendo.plans.sampling import drawn_by
+from decrescendo.training.assumptions import is_worded
 from decrescendo.training.run.certify import certify
 from decrescendo.training.run.history import History
 from decrescendo.training.run.versions import versions
@@ -130,13 +131,22 @@ class Run:
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the guarantee takes on trust because it was declared, or could only be compared, or was done between
-        steps by code of the user's: sentences, sorted. Empty: nothing."""
+        steps by code of the user's, or is published as it is: sentences, sorted. Empty: nothing.
+
+        Buffers that are not as constructed (running statistics, priors, code books) and frozen parameters go out with
+        the weights, without noise: they are assumed to be public, by name, in a sentence that begins with "assumed:".
+        """
         return (UNRECORDED,) if self.provenance is None else self.provenance.assumptions
 
     @property
     def proven(self) -> bool:
         """Whether each example was proven apart from the others at every step, and nothing taken on trust but what
-        every run takes. If not, see `assumptions`."""
+        every run takes. If not, see `assumptions`.
+
+        A model without buffers and frozen parameters, or with buffers as constructed, adds nothing to these. A frozen
+        pre-trained part does: that no private row is in it nobody can prove here, so that such a run is not proven,
+        although its examples may be.
+        """
         return not self.assumptions
 
     def with_metrics(self, metrics: Mapping[str, float]) -> "Run":
@@ -160,7 +170,7 @@ class Run:
             if planned.kind == "estimate"
             else f"promised: {asked if math.isfinite(budget.epsilon) else 'no privacy'}",
             f"steps: {self.steps}{self.plan.taken(self.steps)}",
-            *(f"not proven, but supposed: {assumption}" for assumption in self.assumptions),
+            *(text if is_worded(text) else f"not proven, but supposed: {text}" for text in self.assumptions),
             *([f"stopped: {self.stopped}"] if self.stopped else []),
             *([gap] if (gap := self.plan.gap(self.ledger)) else []),
             *(f"{name}: {value:.4g}" for name, value in self.metrics.items()),

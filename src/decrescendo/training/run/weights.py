@@ -11,7 +11,7 @@ from decrescendo.errors import UnsupportedModel, check_instance
 from decrescendo.training.bits import is_part
 
 
-def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
+def cpu_weights(model: nn.Module, *, begun: bool = False) -> dict[str, Tensor]:
     """Copies on the CPU of what may be published: the named parameters, and the named buffers that torch would save.
 
     They are taken from the modules themselves and not from ``model.state_dict()``, in which code of the model
@@ -19,17 +19,25 @@ def cpu_weights(model: nn.Module) -> dict[str, Tensor]:
     dict, so ``load_state_dict`` of an ordinary model takes them. A wrapper of tensors (a quantised weight of torchao's)
     is there as what it is made of, each by the wrapper's name and its attribute's in brackets (``"weight[qdata]"``).
 
+    Args:
+        model: whose weights are copied.
+        begun: whether something was released already: what else was put into the state dict since is then left out,
+            and not refused.
+
     Guarantee:
-        every tensor is one of ``named_parameters()`` or ``named_buffers()``: the ones move by noisy means only, the
-        others must not change in training (`training.Trainer`).
+        every tensor is one of ``named_parameters()`` or ``named_buffers()``: the trained ones move by noisy means, and
+        a run lists the others among its assumptions (`training.Trainer`).
 
     Raises:
-        UnsupportedModel: see `check_published`.
+        UnsupportedModel: see `check_published`; unless ``begun``.
 
     >>> sorted(cpu_weights(nn.BatchNorm1d(2, affine=False)))
     ['num_batches_tracked', 'running_mean', 'running_var']
     """
-    plain = ((name + part, piece) for name, v in check_published(model).items() for part, piece in pieces(v))
+    known = {id(tensor) for tensor in (*model.parameters(), *model.buffers())} if begun else set[int]()
+    listed = {name: value for name, value in _held(model, "") if id(value) in known}
+    published = listed if begun else check_published(model)
+    plain = ((name + part, piece) for name, value in published.items() for part, piece in pieces(value))
     return {name: _whole(piece).to("cpu", copy=True) for name, piece in plain}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from decrescendo.accounting.budget import rounded
 from decrescendo.accounting.membership import percent
 from decrescendo.base.markdown import table
+from decrescendo.training.assumptions import is_worded
 
 SHOWN = 11
 LABELS = {
@@ -207,7 +208,7 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
         }
         resumed = ", ".join(str(step) for step in provenance["resumed"]) or "never"
         lines += [
-            _apart(provenance["assumptions"], facts["mechanism"].get("row", facts["promise"]["unit"])),
+            *_assumed(provenance["assumptions"], facts["mechanism"].get("row", facts["promise"]["unit"])),
             f"Random numbers: {random[provenance['random']]}.",
             f"Resumed after a stop, after step: {resumed}. A step that is done again has the same batch and the same "
             "noise, is the same release, and counts once.",
@@ -229,10 +230,14 @@ def _provenance(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _apart(assumptions: list[str], unit: str) -> str:
-    if not assumptions:
-        return f"{unit.capitalize()}s were proven apart at every step."
-    return f"Not proven, but supposed: {'; '.join(_line(text).rstrip('.') for text in assumptions)}."
+def _assumed(assumptions: list[str], unit: str) -> list[str]:
+    """Whether examples are independent, then a line for each assumption about what is published beside the weights."""
+    published = [text for text in assumptions if is_worded(text)]
+    others = [text for text in assumptions if text not in published]
+    lines = [f"{unit.capitalize()}s were proven apart at every step."]
+    if others:
+        lines = [f"Not proven, but supposed: {'; '.join(_line(text).rstrip('.') for text in others)}."]
+    return [*lines, *(f"{text[0].upper()}{text[1:].rstrip('.')}." for text in map(_line, published))]
 
 
 def _audit(audit: Mapping[str, Any] | None) -> str:

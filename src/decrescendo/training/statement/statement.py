@@ -22,6 +22,7 @@ from decrescendo.errors import AccountingError, InvalidValue, check_instance, ch
 from decrescendo.plans.agreement import Agreement
 from decrescendo.plans.plan import row_of
 from decrescendo.plans.sampling import BatchSchedule, RandomAllocation, Sampling
+from decrescendo.training.assumptions import is_of_published
 from decrescendo.training.statement.declaration import Declaration
 from decrescendo.training.statement.prose import markdown
 from decrescendo.training.statement.provenance import FLOAT64, SECURE, Provenance
@@ -337,6 +338,10 @@ def _gaps(provenance: Provenance | None) -> list[str]:
     if not provenance.proven:
         gaps.append(
             "what was taken on trust and is not so (see how it was run): then the promise is not proven"
+        )
+    if any(map(is_of_published, provenance.assumptions)):
+        gaps.append(
+            "buffers and frozen parameters, which are published as they are, without noise (see how it was run)"
         )
     if provenance.random != SECURE:
         gaps.append(
