@@ -181,6 +181,42 @@ def slice_rows(batch: Batch, start: int, stop: int) -> Batch:
     return map_rows(lambda rows: rows[start:stop], batch)
 
 
+def memory_order(rows: Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor from the slowest to the fastest in memory, as a copy of its rows keeps them.
+
+    Rows come one after another, whatever their order in memory was; within a row a permuted memory format stays
+    (`torch.channels_last`, the result of ``transpose(1, 2)``), and a dimension that was expanded stays where it is.
+
+    >>> import torch
+    >>> memory_order(torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last))
+    (0, 2, 3, 1)
+    >>> memory_order(torch.zeros(3, 2).t())
+    (0, 1)
+    """
+    steps, sizes = rows.stride(), rows.shape
+    laid = [dim for dim in range(1, rows.dim()) if steps[dim]]
+    order = list(range(rows.dim()))
+    # A dimension of size one, whose step says nothing, comes after the one that it ties with, as torch has it.
+    for place, dim in zip(laid, sorted(laid, key=lambda dim: (-steps[dim], sizes[dim] == 1)), strict=True):
+        order[place] = dim
+    return tuple(order)
+
+
+def copy_rows(rows: Tensor, index: Tensor | None = None) -> Tensor:
+    """The rows, or those at ``index``, in memory of their own and in their `memory_order`, however many there are.
+
+    >>> import torch
+    >>> copy_rows(torch.zeros(3, 2, 4).transpose(1, 2), torch.tensor([0, 0])).stride()
+    (8, 1, 4)
+    """
+    order = memory_order(rows)
+    source = rows.permute(order)
+    source = source if index is None else source[index.to(rows.device)]
+    # (Of an index, and of `contiguous`, the steps of dimensions of size one are another matter.)
+    found = source.new_empty(source.shape).copy_(source)
+    return found.permute([order.index(dim) for dim in range(rows.dim())])
+
+
 def select_rows(batch: Batch, index: Tensor) -> Batch:
     """The rows at ``index``, copied."""
     return map_rows(lambda rows: torch.index_select(rows, 0, index.to(rows.device)), batch)

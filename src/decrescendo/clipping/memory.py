@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from decrescendo.clipping.batches import map_rows
+from decrescendo.clipping.batches import map_rows, memory_order
 from decrescendo.clipping.clipped import Batch
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.proof.called import ours
 from decrescendo.errors import InvalidValue
 
-# What memory depends on, apart from the number of rows: shapes and dtypes of a row, and the model's mode. Never values.
+# What memory depends on, apart from the number of rows: shapes, dtypes and memory formats of a row, and the model's
+# mode. Never values.
 Signature: TypeAlias = tuple[object, ...]
 
 _FIRST, _GROWTH = 2, 8
@@ -58,7 +59,7 @@ def signature(held: Inventory, batch: Batch) -> Signature:
     leaves: list[object] = []
 
     def look(rows: Tensor) -> Tensor:
-        leaves.append((tuple(rows.shape[1:]), rows.dtype))
+        leaves.append((tuple(rows.shape[1:]), rows.dtype, memory_order(rows)))
         return rows
 
     map_rows(look, batch)

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import seeded
-from decrescendo.clipping.batches import map_rows, slice_rows
+from decrescendo.clipping.batches import copy_rows, map_rows, slice_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.factors import joint_norms
 from decrescendo.clipping.inventory import Inventory
@@ -793,12 +793,14 @@ class OnDevice(TorchDispatchMode):
 
 
 def given(batch: Batch, rows: int, watch: Watch) -> Batch:
-    """As many rows as the watch counts, in memory of their own, whose labels it knows."""
+    """As many rows as the watch counts, in memory of their own, whose labels it knows.
+
+    Their memory format is the batch's for any number of rows, or passes that are compared would differ by it.
+    """
     index = None if rows == watch.count else torch.arange(watch.count, device="cpu") % rows
 
     def give(tensor: Tensor) -> Tensor:
-        own = tensor.detach()
-        own = own.clone(memory_format=torch.contiguous_format) if index is None else own[index.to(own.device)]
+        own = copy_rows(tensor.detach(), index)
         watch.assign(tensor, Mixed("rows that were not given to the pass are used"))
         watch.assign(own, Place(0))
         return own.requires_grad_(tensor.requires_grad)
