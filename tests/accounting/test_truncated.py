@@ -27,8 +27,9 @@ from decrescendo.accounting import (
     smallest_cap,
     trade_off,
 )
+from decrescendo.accounting.overflow import overflow_of
 from decrescendo.accounting.pld.overfull import Overfull
-from decrescendo.accounting.truncated import least_epsilon, overflow_of
+from decrescendo.accounting.truncated import least_epsilon
 from decrescendo.accounting.verify import verify_epsilon
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import AccountingError, InvalidValue

@@ -15,7 +15,7 @@ from broken_builds import BROKEN, BROKEN_EPOCHS, healthy
 from torch import nn
 
 from decrescendo.accounting import Budget, Ledger
-from decrescendo.accounting.truncated import overflow_of
+from decrescendo.accounting.overflow import overflow_of
 from decrescendo.audit import Attack, AuditResult, PrivacyCurve, curve, many_runs, one_run
 from decrescendo.audit.attacks import batch_size, counted, crowded, once, one_canary, opposed, padded
 from decrescendo.audit.probe import Probed, probed_loss, with_canaries

@@ -33,12 +33,13 @@ from decrescendo.accounting.filters import (
 from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
 from decrescendo.accounting.gdp import GdpClt, clt_mu
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.overflow import smallest_cap
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp
 from decrescendo.accounting.selection import Selection, Trials
 from decrescendo.accounting.trade_off import trade_off
-from decrescendo.accounting.truncated import Truncated, smallest_cap
+from decrescendo.accounting.truncated import Truncated
 
 __all__ = [
     "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "EpsilonCurve", "Accountant", "Pld",

@@ -33,14 +33,14 @@ from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Bound, Budget, Guarantee, Kind, check_one_example
 from decrescendo.accounting.gaussian import check_delta
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.overflow import left_of, overflow_of, price_of
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.pld.accountant import truncated_delta, truncated_epsilon, truncated_estimate
 from decrescendo.accounting.pld.overfull import LEAST_NOISE
 from decrescendo.accounting.protocol import Accountant, estimate
 from decrescendo.accounting.selection import Selection
-from decrescendo.errors import AccountingError, check_instance, check_integer, check_real
+from decrescendo.errors import AccountingError, check_instance, check_real
 
-_SLACK = 1 + 1e-8  # what a binomial tail may be off by, relatively, and its sum
 _ATTEMPTS, _TRIED = 30, 16
 _NEAR = 1e-3  # of delta: so much may be paid too much for the cap
 
@@ -196,23 +196,6 @@ def _of_pld(judge: Pld) -> Accountant:
     return Allocated()
 
 
-def overflow_of(ledger: Ledger) -> float:
-    """tau: the probability that a record is ever drawn into a batch that is full without it; an upper bound."""
-    check_instance("ledger", ledger, Ledger)
-    return min(1.0, float(ledger.count @ ledger.overflow) * _SLACK)
-
-
-def left_of(ledger: Ledger, delta: float, epsilon: float) -> float:
-    """What the cap leaves of ``delta`` at ``epsilon``, at least; below or at 0 where it may leave nothing.
-
-    A promise of (epsilon, delta) is right by `Truncated` if the batches that are not cut keep (epsilon, what is left).
-
-    >>> left_of(Ledger.of([1.0], 0.5), 1e-5, 2.0)
-    1e-05
-    """
-    return delta - _price(ledger, epsilon) * _SLACK
-
-
 def spent_on_the_cap(ledger: Ledger, guarantee: Guarantee) -> float:
     """What of the guarantee's delta pays for the cap, at most: what `left_of` does not leave, or, where it leaves
     nothing, delta less the lower end of that of batches that are not cut.
@@ -272,7 +255,7 @@ def _composes(ledger: Ledger) -> bool:
 def _paid(judge: Accountant, ledger: Ledger, epsilon: float) -> Bound:
     """The judge's delta and the cap's."""
     found = judge.delta(ledger.cut(1, None), epsilon)
-    price = _price(ledger, epsilon)
+    price = price_of(ledger, epsilon)
     return Bound(min(1.0, math.nextafter(found.value + price, 2.0)), _kind(found.kind))
 
 
@@ -298,37 +281,6 @@ def _paid_somewhere(judge: Accountant, ledger: Ledger) -> list[tuple[float, floa
     return found
 
 
-def _price(ledger: Ledger, epsilon: float) -> float:
-    overflow = overflow_of(ledger)
-    return overflow * math.exp(min(epsilon, 700.0)) if ledger.is_allocated else overflow
-
-
 def _kind(found: Kind) -> Kind:
     """With the price, a bound if it was one or exact."""
     return "upper" if found == "exact" else found
-
-
-def smallest_cap(
-    ledger: Ledger, dataset_size: int, epsilon: float, delta: float, *, share: float = 0.01
-) -> int:
-    """The least ``max_batch_size`` that costs at most ``share`` of ``delta`` at ``epsilon``, whatever the noise.
-
-    A smaller one may be had for more noise: `calibrate` finds how much.
-
-    Args:
-        ledger: the planned releases; of their noise nothing is asked.
-        dataset_size: N.
-        epsilon, delta: the budget, epsilon >= 0; of Poisson batches nothing hangs on epsilon.
-        share: in (0, 1).
-
-    >>> smallest_cap(Ledger.of([1.0] * 500, sample_rate=250 / 60_000), 60_000, epsilon=1.2, delta=1e-6)
-    347
-    """
-    limit = check_real("share", share, above=0, below=1) * check_real("delta", delta, above=0, below=1)
-    near = check_real("epsilon", epsilon, at_least=0)
-    low, high = 0, check_integer("dataset_size", dataset_size, at_least=1) + 1  # the latter costs nothing
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = _price(ledger.cut(dataset_size, middle), near) <= limit
-        low, high = (low, middle) if enough else (middle, high)
-    return high

@@ -16,10 +16,10 @@ from decrescendo.accounting.gaussian import Gaussian
 from decrescendo.accounting.gdp import GdpClt
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.mixture import BinomialMixture, composed
+from decrescendo.accounting.overflow import left_of
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
 from decrescendo.accounting.rdp import Rdp, round_down, round_up
-from decrescendo.accounting.truncated import left_of
 from decrescendo.errors import AccountingError, check_integer
 
 # Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It

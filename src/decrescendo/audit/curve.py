@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from decrescendo.accounting import Allocated, Ledger, Pld, Truncated
+from decrescendo.accounting.overflow import overflow_of
 from decrescendo.accounting.pld.allocation import LEAST_NOISE
-from decrescendo.accounting.truncated import overflow_of
 from decrescendo.audit.error_rates import ErrorRates
 from decrescendo.errors import AccountingError, check_real
 

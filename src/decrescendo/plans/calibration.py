@@ -15,8 +15,9 @@ from scipy.optimize import brentq
 from decrescendo.accounting import Accountant, Allocated, GdpClt, Pld, Selection, Trials, Truncated
 from decrescendo.accounting.budget import Budget, Guarantee, check_budget
 from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.overflow import left_of, overflow_of, smallest_cap
 from decrescendo.accounting.protocol import estimate
-from decrescendo.accounting.truncated import composes, left_of, of_epochs, overflow_of, smallest_cap
+from decrescendo.accounting.truncated import composes, of_epochs
 from decrescendo.errors import AccountingError, ImpossibleBudget, InvalidValue, check_instance
 from decrescendo.plans.curves import CurveOrValues, evaluate
 from decrescendo.plans.passes import steps_of

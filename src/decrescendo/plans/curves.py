@@ -3,6 +3,8 @@
 A *privacy* curve gives relative mu_t = 1/z_t (only its shape matters: `calibrate` scales it); a *clip* curve gives C_t
 itself. One combinator a line; the papers' names with their equations.
 
+Longer than most files: a list of short curves that is looked up as one.
+
 ===============================  =============================  ==================================================
 schedule                         privacy                        clip
 ===============================  =============================  ==================================================

@@ -1,4 +1,7 @@
-"""Search for settings on public data that stand in for a task's own, and the recipe that comes of it."""
+"""Search for settings on public data that stand in for a task's own, and the recipe that comes of it.
+
+Longer than most files: a search and its result, which name each other.
+"""
 
 import math
 import platform

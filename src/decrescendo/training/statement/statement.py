@@ -15,7 +15,8 @@ from decrescendo.accounting.budget import Guarantee, Unit
 from decrescendo.accounting.epsilon_curve import EpsilonCurve
 from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.membership import ALARMS, membership
-from decrescendo.accounting.truncated import overflow_of, spent_on_the_cap
+from decrescendo.accounting.overflow import overflow_of
+from decrescendo.accounting.truncated import spent_on_the_cap
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, check_real
