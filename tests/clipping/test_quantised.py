@@ -124,7 +124,8 @@ def test_adapters_beside_quantised_layers_are_trained_and_the_layers_entries_are
     model = adapted(Quantised)
     assert is_as_reference(model).assumptions == ()
     run = trained(model)
-    (said,) = run.assumptions
+    said, frozen = run.assumptions
+    assert frozen.startswith("assumed: the frozen parameters")
     assert said.startswith("assumed: the 2 entries that frozen layers of class Quantised add")
     assert "0.base.weight.absmax" in said
     assert not any("absmax" in name for name in run.weights)

@@ -126,6 +126,8 @@ def _no_curve(ledger: Ledger | None, guarantee: Guarantee | None) -> str:
     """Why the curve of the releases is not to be taken, in words; empty: it is."""
     if ledger is None:
         return "noise was decided on the way"
+    if guarantee is not None and math.isinf(guarantee.epsilon):
+        return "nothing is promised"
     if guarantee is not None and not _OF_RELEASES.fullmatch(guarantee.accountant):
         return f"{guarantee.accountant} accounts something else than these releases"
     return ""
