@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from decrescendo.clipping.clipped import Batch
 from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, UnsupportedModel
-from decrescendo.integrations.hf.own_loss import PerExample
+from decrescendo.clipping.each_row import PerExample
 
 # Parts of names of arguments that models take for what they are to learn.
 _LABELS = ("label", "positions", "target")
@@ -69,7 +69,8 @@ def _inputs(batch: Batch) -> tuple[dict[str, Any], int]:
         if not isinstance(value, Tensor) or value.dim() == 0:
             raise InvalidType(
                 f"a batch must hold tensors with a row an example, got {key} as {type(value).__name__}. Boxes and "
-                f"masks in lists are matched over the whole batch, and settings belong into model.config: {_OWN}"
+                "masks in lists are matched over the whole batch, return_loss compares its examples with each other, "
+                f"and settings belong into model.config: {_OWN}"
             )
     sizes = {key: len(value) for key, value in inputs.items()}
     rows = next(iter(sizes.values()), 0)

@@ -1,4 +1,4 @@
-"""A model's own loss, one value an example: its forward pass as it is, with another end to torch's loss functions."""
+"""Loss functions of torch that return one number for a batch, made to return one for each of its rows."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,8 @@ _ELEMENTWISE = frozenset(
     )
 )  # fmt: skip
 _BY_CLASS = frozenset({functional.cross_entropy, functional.nll_loss})
-_SELECTS = frozenset({Tensor.masked_select, torch.masked_select})
+_SELECTS = frozenset({Tensor.masked_select, torch.masked_select, Tensor.__getitem__})
+_CASTS = frozenset({Tensor.float, Tensor.double, Tensor.half, Tensor.bfloat16, Tensor.long, Tensor.to, Tensor.type_as})
 
 
 class PerExample(TorchFunctionMode):
@@ -45,7 +46,7 @@ class PerExample(TorchFunctionMode):
         self.rows = rows
         # Loss functions that were met.
         self.met: list[str] = []
-        # What was selected by a mask, with the places it was selected from.
+        # Of what a mask selected: all the places, and the mask.
         self._selected: Any = WeakIdKeyDictionary()
 
     def __torch_function__(
@@ -58,22 +59,39 @@ class PerExample(TorchFunctionMode):
                 self.met.append(func.__name__)
                 return self._each(func, given)
         output = func(*args, **kwargs)
-        if func in _SELECTS:
+        if func in _SELECTS and len(args) == 2 and not kwargs and _is_mask(args[1]):
             self._selected[output] = args
-        elif func is Tensor.__getitem__ and _is_mask(args[1]):
-            self._selected[output] = ()
+        elif func in _CASTS and args[0] in self._selected:
+            whole, mask = self._selected[args[0]]
+            self._selected[output] = func(whole, *args[1:], **kwargs), mask
         return output
 
     def _each(self, func: Any, given: dict[str, Any]) -> Tensor:
         if func is functional.ctc_loss:
             return self._transcripts(given)
-        first = next(iter(given.values()))
-        if first in self._selected:
+        mask: Tensor | None = None
+        names = [name for name in ("input", "target") if given[name] in self._selected]
+        for name in names:  # at all places, of which those count that the mask takes
+            given[name], mask = self._selected[given[name]]
+        if len(names) == 1:
             raise UnsupportedModel(
                 f"the places of a loss must be known by row, but {func.__name__} gets those that a mask selects from "
-                "the whole batch. Write a loss of your own: one value an example from model(**inputs).logits"
+                "the whole batch. Multiply by the mask, or write a loss of your own"
             )
-        return self._by_class(func, given) if func in _BY_CLASS else self._elementwise(func, given)
+        values = func(**{**given, "reduction": "none"})
+        kept = torch.ones_like(values)
+        if mask is not None:
+            mask = mask.bool().reshape(*mask.shape, *[1] * (values.dim() - mask.dim())).expand_as(values)
+            values, kept = torch.where(mask, values, torch.zeros_like(values)), mask.to(values.dtype)
+        if func in _BY_CLASS and not given["target"].is_floating_point():
+            kept = kept * _counted(given, values.dtype).reshape_as(values)
+        total = self._by_row(values, func.__name__).sum(1)
+        if given["reduction"] == "sum":
+            return total
+        if given["reduction"] == "batchmean":
+            return total * self.rows / len(values)
+        among = self._by_row(kept, func.__name__).sum(1)
+        return total / torch.where(among == 0, torch.ones_like(among), among)
 
     def _by_row(self, values: Tensor, name: str) -> Tensor:
         """Of n times k places, n rows of k."""
@@ -86,31 +104,9 @@ class PerExample(TorchFunctionMode):
             )
         return values.reshape(self.rows, -1)
 
-    def _elementwise(self, func: Any, given: dict[str, Any]) -> Tensor:
-        reduction, length = given["reduction"], len(given["input"]) // self.rows if given["input"].dim() else 1
-        each = self._by_row(func(**{**given, "reduction": "none"}), func.__name__)
-        if reduction == "mean":
-            return each.mean(1)
-        return each.sum(1) / length if reduction == "batchmean" else each.sum(1)
-
-    def _by_class(self, func: Any, given: dict[str, Any]) -> Tensor:
-        target, weight, ignored = given["target"], given["weight"], given["ignore_index"]
-        if given["input"].dim() == 1 and self.rows > 1:
-            raise UnsupportedModel("one example")
-        each = self._by_row(func(**{**given, "reduction": "none"}), func.__name__)
-        if given["reduction"] == "sum":
-            return each.sum(1)
-        if target.is_floating_point():  # a probability of each class
-            return each.mean(1)
-        kept = (target != ignored).to(each.dtype)
-        if weight is not None:
-            kept = kept * weight[target.clamp(0, len(weight) - 1)].to(each.dtype)
-        total = self._by_row(kept, func.__name__).sum(1)
-        return each.sum(1) / torch.where(total == 0, torch.ones_like(total), total)
-
     def _transcripts(self, given: dict[str, Any]) -> Tensor:
         targets, lengths, mean = given["targets"], given["target_lengths"], given["reduction"] == "mean"
-        if targets in self._selected and len(self._selected[targets]) == 2:
+        if targets in self._selected:
             labels, mask = self._selected[targets]
             order = (~mask).long().argsort(dim=1, stable=True)
             given["targets"] = labels.gather(1, order).clamp(min=0)
@@ -133,6 +129,13 @@ def _bound(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
         )
         given["size_average"] = given["reduce"] = None
     return given
+
+
+def _counted(given: dict[str, Any], dtype: torch.dtype) -> Tensor:
+    """What each place counts for in a mean: nothing where its label is ignored, otherwise the weight of its class."""
+    target, weight = given["target"], given["weight"]
+    counted = (target != given["ignore_index"]).to(dtype)
+    return counted if weight is None else counted * weight[target.clamp(0, len(weight) - 1)].to(dtype)
 
 
 def _is_mask(index: object) -> bool:
