@@ -1,91 +1,222 @@
-"""One loss an example from what a Hugging Face model returns, whatever the other examples of its batch are."""
+"""One loss an example from a Hugging Face model: the model's own loss of that example alone."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.clipped import Batch
-from decrescendo.errors import InvalidType, InvalidValue, UnsupportedModel
+from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, UnsupportedModel
+from decrescendo.clipping.each_row import PerExample
 
-# Positions of a label that do not count.
-IGNORED = -100
+# Parts of names of arguments that models take for what they are to learn.
+_LABELS = ("label", "positions", "target")
+# Ends of the names of outputs that balance experts over all tokens of a batch.
+_BALANCES = ("aux_loss", "z_loss")
+# Of values, alone and in a batch of two: in float32, on a device that may round its products, in half precision.
+_CLOSE, _ROUNDED, _HALF = 1e-4, 1e-3, 5e-2
+_OWN = "write a loss of your own, one value an example from model(**inputs)"
+_ARMED: Any = cast("Any", torch)._C._len_torch_dispatch_stack
 
 
 def loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy of each example: of its class, or its mean over the example's own labelled tokens.
+    """The model's own loss of each example: ``loss(model, batch)[i]`` is ``model(**row_i).loss``, row i alone.
 
-    The loss that a model computes by itself divides by the tokens of all examples; this one leaves ``labels`` out of
-    the call and reads the logits. Labels of a causal language model are those of the next token; those of a masked
-    one, of a token classifier and of an encoder with a decoder stand where they are.
+    The model is called with its labels, as a trainer calls it, so what it makes of them (shifted labels, inputs of a
+    decoder, a prompt's places) is its own. Where it would average over the batch, each example's mean is taken over
+    its own places.
 
     Args:
-        model: a model for sequence or token classification, or for causal, masked or sequence-to-sequence language
-            modelling, from ``transformers``; adapters of ``peft`` on it are looked through.
-        batch: what a collator of ``transformers`` makes: a mapping with ``labels``, of shape (batch,), or (batch,
-            tokens) with -100 where nothing is asked.
+        model: any model of ``transformers`` that takes labels and returns a loss, with adapters of ``peft`` or without.
+        batch: what a collator of ``transformers`` makes: a mapping of tensors with a row an example, labels among them.
 
     Edge cases:
-        an example of which no token counts has a loss of zero.
+        an example of which no token counts has a loss of zero, where the model's own would be NaN; a loss that is not
+        each example's own (of contrast, of balance between experts) is refused: in a private pass by the proof, and
+        elsewhere the first and the last row are passed alone and compared, without their dropout.
 
     Raises:
-        InvalidType: a batch without labels.
-        InvalidValue: labels that do not fit the logits.
-        UnsupportedModel: a model of another kind, which needs a loss of your own.
+        InvalidType: a batch without labels, or with something in it that has no rows.
+        InvalidValue: tensors that do not have a row for each example.
+        UnsupportedModel: a model that returns no loss, or one that is not each example's own.
 
     >>> import torch
     >>> class Classifier(nn.Module):
-    ...     def forward(self, x):
-    ...         return {"logits": x}
+    ...     def forward(self, x, labels):
+    ...         return {"logits": x, "loss": nn.functional.cross_entropy(x, labels)}
     >>> x = torch.zeros(2, 4)
     >>> loss(Classifier(), {"x": x, "labels": torch.tensor([0, 3])})
     tensor([1.3863, 1.3863])
     """
-    if not isinstance(batch, Mapping) or "labels" not in batch:
-        shown = ", ".join(map(str, batch)) if isinstance(batch, Mapping) else type(batch).__name__
+    inputs, rows = _inputs(batch)
+    each = _each(model, inputs, rows)
+    if rows > 1 and not _ARMED():
+        _check_alone(model, inputs, rows)
+    return each
+
+
+def _inputs(batch: Batch) -> tuple[dict[str, Any], int]:
+    """The arguments of the model, and how many examples they hold."""
+    if not isinstance(batch, Mapping):
         raise InvalidType(
-            f"a batch must be a mapping with labels, got {shown}. Name the column 'labels' (or 'label', with a "
-            "collator of transformers); a Trainer drops columns that the model's forward does not take"
+            f"a batch must be a mapping with labels, got {type(batch).__name__}. Use a collator of transformers"
         )
-    inputs = {str(key): value for key, value in cast("Mapping[str, Any]", batch).items() if key != "labels"}
-    logits, labels = _logits(model(**inputs), model), cast("Tensor", batch["labels"])
-    if labels.is_floating_point():
+    inputs = {str(key): value for key, value in cast("Mapping[str, Any]", batch).items() if value is not None}
+    for key, value in inputs.items():
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            raise InvalidType(
+                f"a batch must hold tensors with a row an example, got {key} as {type(value).__name__}. Boxes and "
+                "masks in lists are matched over the whole batch, return_loss compares its examples with each other, "
+                f"and settings belong into model.config: {_OWN}"
+            )
+    sizes = {key: len(value) for key, value in inputs.items()}
+    rows = next(iter(sizes.values()), 0)
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"{key}={size}" for key, size in sizes.items())
         raise InvalidValue(
-            "labels must be whole numbers, got floating-point ones. For regression or several labels at once write a "
-            "loss: one value an example from model(**inputs).logits"
+            f"every tensor of a batch must have one row an example, got rows {shown}. Give tensors that have "
+            f"(position_ids with the examples first, images of one size), or {_OWN}"
         )
-    if labels.dim() == 1 and logits.dim() == 2:
-        return nn.functional.cross_entropy(logits, labels, reduction="none")
-    if labels.dim() != 2 or logits.dim() != 3:
-        raise InvalidValue(
-            f"labels must be one an example or one a token, got shape {tuple(labels.shape)} for logits of shape "
-            f"{tuple(logits.shape)}. Write a loss of your own: one value an example from model(**inputs).logits"
-        )
-    if _predicts_the_next(model):
-        logits, labels = logits[:, :-1], labels[:, 1:]
-    each = nn.functional.cross_entropy(logits.transpose(1, 2), labels, ignore_index=IGNORED, reduction="none")
-    return each.sum(1) / (labels != IGNORED).sum(1).clamp(min=1)
+    return inputs, rows
 
 
-def _logits(output: object, model: nn.Module) -> Tensor:
-    found: object = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if not isinstance(found, Tensor):
+def _each(model: nn.Module, inputs: dict[str, Any], rows: int) -> Tensor:
+    """One loss an example, from one forward pass."""
+    _check_taken(model, inputs)
+    mode = PerExample(rows)
+    try:
+        with problem_type_kept(model), mode:
+            output = model(**inputs)
+    except (DecrescendoError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if not mode.met:
+            raise
         raise UnsupportedModel(
-            f"the model must return logits, got {type(output).__name__} without them from {type(model).__name__}. "
-            "Take the class with a head (..ForSequenceClassification), or write a loss of your own"
+            f"a model must take its loss as one value an example, but {_name(model)} does with it what one number "
+            f"alone allows ({type(error).__name__}). It is not each example's own: {_OWN}"
+        ) from error
+    _check_balance(model, output)
+    found = _loss_of(output)
+    if found is None:
+        raise _without(model, inputs, output)
+    if found.shape != (rows,):
+        met = ", ".join(dict.fromkeys(mode.met)) or "no loss function of torch's"
+        raise UnsupportedModel(
+            f"a model's loss must be a mean over places that belong to one example each, but {_name(model)} returns "
+            f"one of shape {tuple(found.shape)} for {rows} examples, from {met}. It is not each example's own: {_OWN}"
         )
     return found
 
 
-def _predicts_the_next(model: nn.Module) -> bool:
-    base = cast("Any", model).get_base_model() if hasattr(model, "get_base_model") else model
-    name, config = type(base).__name__, getattr(base, "config", None)
-    aligned = ("MaskedLM", "TokenClassification")
-    if getattr(config, "is_encoder_decoder", False) or any(kind in name for kind in aligned):
-        return False
-    if any(kind in name for kind in ("CausalLM", "LMHead", "ForConditionalGeneration")):
-        return True
-    raise UnsupportedModel(
-        f"a model with labels for tokens must be a causal or masked language model or a token classifier, got {name}. "
-        "Whether its labels are those of the next token is not known: write a loss of your own"
+def _check_taken(model: nn.Module, inputs: dict[str, Any]) -> None:
+    taken = inspect.signature(_base(model).forward).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+        return
+    left = [name for name in inputs if name not in taken and any(part in name for part in _LABELS)]
+    if left:
+        raise UnsupportedModel(
+            f"a model must take labels and return a loss, but the forward of {_name(model)} takes no {left[0]}. Take "
+            f"the class with a head (..ForSequenceClassification), or {_OWN}"
+        )
+
+
+def _check_balance(model: nn.Module, output: object) -> None:
+    """Refuse a loss with a part that looks at how all tokens of the batch are spread over experts."""
+    fields = cast("Mapping[str, object]", output) if isinstance(output, Mapping) else vars(output)
+    for name, value in fields.items():
+        if isinstance(value, Tensor) and str(name).endswith(_BALANCES):
+            raise UnsupportedModel(
+                f"the loss of an example must be its own, but {_name(model)} adds {name}, which balances experts over "
+                "all tokens of the batch. Leave it out: model.config.output_router_logits = False (in TRL "
+                "router_aux_loss_coef=0.0)"
+            )
+
+
+def _loss_of(output: object) -> Tensor | None:
+    found: object = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if found is None and isinstance(output, tuple) and not hasattr(output, "_fields"):
+        first: object = cast("tuple[object, ...]", output)[0] if output else None
+        found = first if isinstance(first, Tensor) and first.dim() <= 1 else None
+    return found if isinstance(found, Tensor) else None
+
+
+def _without(model: nn.Module, inputs: dict[str, Any], output: object) -> DecrescendoError:
+    """Why there is no loss."""
+    if not any(part in name for name in inputs for part in _LABELS):
+        return InvalidType(
+            f"a batch must be a mapping with labels, got {', '.join(inputs)}. Name the column 'labels' (or 'label', "
+            "with a collator of transformers); a Trainer drops columns that the model's forward does not take"
+        )
+    return UnsupportedModel(
+        f"a model must return a loss, got {type(output).__name__} without one from {_name(model)}. Take the class "
+        f"with a head (..ForSequenceClassification), or {_OWN}"
     )
+
+
+def _check_alone(model: nn.Module, inputs: dict[str, Any], rows: int) -> None:
+    """Refuse a loss that is another one in company: the first and the last row, together and each alone."""
+    two = {key: value[[0, rows - 1]] for key, value in inputs.items()}
+    with _quietly(model) as began:
+        together = _each(model, two, 2)
+        drew = not torch.equal(began, torch.get_rng_state())
+        for row in (0, 1):
+            torch.set_rng_state(began)
+            with problem_type_kept(model):
+                alone = _loss_of(model(**{key: value[row : row + 1] for key, value in two.items()}))
+            if drew or not torch.equal(began, torch.get_rng_state()):
+                return  # the model draws random numbers here, too: other ones in company
+            if alone is None or not _close(model, together[row], alone):
+                raise UnsupportedModel(
+                    f"the loss of an example must be the same alone as in a batch, got another one from "
+                    f"{_name(model)}: its loss, or its forward pass, compares or mixes the examples of a batch, or has "
+                    f"their places in another order. In place of it {_OWN}"
+                )
+
+
+def _close(model: nn.Module, found: Tensor, alone: Tensor) -> bool:
+    expected = alone.reshape(()).double()
+    if bool(expected.isnan()):  # no token counts
+        return True
+    dtypes = {value.dtype for value in model.parameters()} - {torch.float32, torch.float64}
+    full = _CLOSE if found.device.type == "cpu" else _ROUNDED
+    limit = _HALF if dtypes or torch.is_autocast_enabled(found.device.type) else full
+    return torch.allclose(found.double(), expected, rtol=limit, atol=limit / 10)
+
+
+@contextmanager
+def _quietly(model: nn.Module) -> Generator[Tensor]:
+    """Without dropout and gradients, and with random numbers that nobody else gets; yields where they begin."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = {value.device for value in model.parameters() if value.device.type == "cuda"}
+    with torch.no_grad(), torch.random.fork_rng(list(devices)):
+        try:
+            model.eval()
+            yield torch.get_rng_state()
+        finally:
+            for module, mode in modes:
+                module.training = mode
+
+
+@contextmanager
+def problem_type_kept(model: nn.Module) -> Generator[None]:
+    """What Transformers notes of the first labels that a model sees (``config.problem_type``) is taken back."""
+    config = getattr(model, "config", None)
+    unset = config is not None and getattr(config, "problem_type", "") is None
+    try:
+        yield
+    finally:
+        if unset:
+            cast("Any", config).problem_type = None
+
+
+def _base(model: nn.Module) -> nn.Module:
+    """The model below adapters."""
+    return cast("Any", model).get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def _name(model: nn.Module) -> str:
+    return type(_base(model)).__name__
