@@ -122,7 +122,9 @@ def test_what_cannot_be_logged_to_is_one_sentence(plan: dc.Plan) -> None:
         train(plan, lambda optimizer: Log(fewer, lambda values, step: None))
     model = nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(InvalidType, match="callback must be a function of a Progress, or a list of such functions, got str"):
+    with pytest.raises(
+        InvalidType, match="callback must be a function of a Progress, or a list of such functions, got str"
+    ):
         unchecked(dc.train)(model, None, None, plan, optimizer, seed=0, callback="print")
 
 

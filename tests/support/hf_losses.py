@@ -77,7 +77,11 @@ def _spans(rows: int, config: Any) -> Batch:
 
 
 def _spans_or_none(rows: int, config: Any) -> Batch:
-    return {**_spans(rows, config), "cls_index": labelled(rows, ()), "is_impossible": torch.rand(rows).round()}
+    return {
+        **_spans(rows, config),
+        "cls_index": labelled(rows, ()),
+        "is_impossible": torch.rand(rows).round(),
+    }
 
 
 def _heard(rows: int, config: Any) -> Batch:
@@ -183,7 +187,7 @@ class Case:
 
 
 _HEADS = ("BertForSequenceClassification", "GPT2ForSequenceClassification", "T5ForSequenceClassification")
-_SPEECH = "Data2VecAudio UniSpeechSat Wav2Vec2Bert Wav2Vec2Conformer Wav2Vec2 WavLM".split()
+_SPEECH = ["Data2VecAudio", "UniSpeechSat", "Wav2Vec2Bert", "Wav2Vec2Conformer", "Wav2Vec2", "WavLM"]
 CASES = (
     *(Case(f"{name}ForPreTraining", _two_tasks("next_sentence_label"))
       for name in ("Bert", "BigBird", "Ernie", "FNet", "MegatronBert")),

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.clipping.clipped import Batch
-from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, UnsupportedModel
 from decrescendo.clipping.each_row import PerExample
+from decrescendo.errors import DecrescendoError, InvalidType, InvalidValue, UnsupportedModel
 
 # Parts of names of arguments that models take for what they are to learn.
 _LABELS = ("label", "positions", "target")
