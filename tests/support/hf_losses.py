@@ -245,6 +245,7 @@ def alone(model: nn.Module, batch: Any) -> Tensor:
     config = model.config
     kept, found = getattr(config, "problem_type", None), []
     for row in range(len(next(iter(batch.values())))):
+        torch.manual_seed(0)  # hashes of Reformer's attention are drawn
         found.append(model(**row_of(batch, row)).loss.reshape(()))
         config.problem_type = kept
     return torch.stack(found)

@@ -80,6 +80,8 @@ class BetweenSteps:
         # As the step before left them.
         self._weights: dict[str, bytes] | None = None
         self._trained, self._said = TrainedSet(model), ""
+        # Attributes of model and loss that were changed, and the sentence that names them.
+        self._named, self._told = dict[str, None](), ""
         self._remembered: object = None
         self._settings: Settings = []
         self._schedulers = Schedulers(optimizer)
@@ -143,7 +145,10 @@ class BetweenSteps:
     def passing(self) -> None:
         """Model and loss are about to be called."""
         if self._program.changed():
-            self.supposed.add(PROGRAM)
+            self._named.update(dict.fromkeys(self._program.names_of_change()))
+            self.supposed.discard(self._told)
+            self._told = PROGRAM + (f": {', '.join(self._named)}" if self._named else "")
+            self.supposed.add(self._told)
         if self._writes != self._data.writes():
             self.supposed.add(REWRITTEN)
 

@@ -30,6 +30,8 @@ _SHORT = 2**18
 _ENTRIES, _MOST = 1_000, 20_000
 # Numbers of a tensor that is compared bit by bit: a step would wait for larger ones.
 _SMALL = 2**16
+# Of what was changed so many attributes are named.
+_SHOWN = 3
 # Of a module: what torch keeps for states that are saved and loaded.
 _ASIDE = frozenset(name for name in vars(nn.Module()) if "state_dict" in name)
 _EVERYWHERE = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
@@ -52,8 +54,8 @@ class Program:
     >>> program.changed()
     False
     >>> model[0].p = 0.1
-    >>> program.changed()
-    True
+    >>> program.changed(), program.names_of_change()
+    (True, ['Dropout.p'])
     """
 
     def __init__(self, model: object, loss: object) -> None:
@@ -73,6 +75,21 @@ class Program:
         frozen = before[2].keys() & now[2].keys()
         return not same or before[1] != now[1] or any(before[2][key] != now[2][key] for key in frozen)
 
+    def names_of_change(self) -> list[str]:
+        """Attributes that are other than noted, by class and name, as far as they can be told; at most three."""
+        before: list[object] = [] if self._noted is None else self._noted[0]
+        model = self._model
+        own = {id(value) for value in model.parameters()} if isinstance(model, nn.Module) else set[int]()
+        found, _, owners = self._reached(own)
+        names: list[str] = []
+        for at, (was, now) in enumerate(zip(before, found, strict=False)):
+            if not _same(was, now):
+                held: dict[str, object] = getattr(owners[at], "__dict__", {})
+                names += [f"{type(owners[at]).__name__}.{name}" for name, item in held.items() if item is now]
+                if len(before) != len(found):
+                    break  # what comes after lies elsewhere in the lists
+        return list(dict.fromkeys(names))[:_SHOWN]
+
     def tensors(self) -> list[Tensor]:
         """Those that model and loss reach."""
         return self._reached(set())[1]
@@ -81,17 +98,20 @@ class Program:
         model = self._model
         # (A teacher's in the loss can be trained, too: those are not the model's.)
         own = {id(value) for value in model.parameters()} if isinstance(model, nn.Module) else set[int]()
-        found, tensors = self._reached(own)
+        found, tensors, _ = self._reached(own)
         return found, *_tensor_facts(tensors, own)
 
-    def _reached(self, own: set[int]) -> tuple[list[object], list[Tensor]]:
+    def _reached(self, own: set[int]) -> tuple[list[object], list[Tensor], list[object]]:
+        """What is found, the tensors among it, and in what each lies."""
         found: list[object] = []
+        owners: list[object] = []
         tensors: list[Tensor] = []
         seen: set[int] = set()
-        left: list[object] = [self._loss, self._model]
-        left += [getattr(torchs, name, None) for name in _EVERYWHERE]
+        left: list[tuple[object, object]] = [(None, self._loss), (None, self._model)]
+        left += [(None, getattr(torchs, name, None)) for name in _EVERYWHERE]
         while left:
-            value = left.pop()
+            owner, value = left.pop()
+            owners.append(owner)
             if isinstance(value, Tensor):
                 found.append(_which(value, own))
                 tensors.append(value)
@@ -103,11 +123,13 @@ class Program:
                     kind = type(item)
                     if kind in _PLAIN:
                         found.append(item)
+                        owners.append(value)
                     elif kind in _EMPTY and not item:
                         found.append(kind)
+                        owners.append(value)
                     else:
-                        left.append(item)
-        return found, tensors
+                        left.append((value, item))
+        return found, tensors, owners
 
 
 def _is_own(value: Tensor, own: set[int]) -> bool:

@@ -11,6 +11,7 @@ from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
 from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel
 from decrescendo.integrations.hf.losses import loss as own_tokens
+from decrescendo.integrations.hf.losses import problem_type_kept
 from decrescendo.integrations.hf.refusals import check_arguments
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
@@ -176,6 +177,11 @@ class PrivateMixin(_Base):
             self.optimizer.train()
         self._private.fill_gradients(inputs.batch)
         return torch.zeros((), device=self.args.device)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """The trainer's own. What Transformers notes of the labels that it meets there is not left in the model."""
+        with problem_type_kept(self.model):
+            return super().evaluation_loop(*args, **kwargs)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Zero: those of a batch would tell its size."""
