@@ -142,7 +142,7 @@ class TestSentence3:
 
 
 class TestSentence4:
-    """Examples are apart, by proof, and gradients pass one gate in one direction."""
+    """Examples are independent, which is checked at every pass, and gradients pass one gate in one direction."""
 
     def test_each_door_takes_what_the_one_before_makes(self) -> None:
         """That a type checker refuses the short cut: tests/optim/test_apply.py, which runs one."""

@@ -239,10 +239,9 @@ def test_every_public_name_is_in_the_index_with_its_file() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     section = text[text.index("## Public names, by file") : text.index("## Seams")]
     found: dict[str, set[str]] = {}
-    for room, files in re.findall(r"^\| `(\w+)/` \| (.*) \|$", section, re.MULTILINE):
-        for file, names in re.findall(r"`([\w/]+)` \(([^)]*)\)", files):
-            assert (ROOT / f"src/decrescendo/{room}/{file}.py").is_file(), file
-            found[f"decrescendo.{room}.{file}".replace("/", ".")] = set(names.split(", "))
+    for file, names in re.findall(r"^\| `([\w/]+)` \| (.*) \|$", section, re.MULTILINE):
+        assert (ROOT / f"src/decrescendo/{file}.py").is_file(), file
+        found[f"decrescendo.{file}".replace("/", ".")] = set(names.split(", "))
     public: set[str] = set()
     for name in PUBLIC_ROOMS:
         room = importlib.import_module(f"decrescendo.{name}")
@@ -257,3 +256,59 @@ def test_every_public_name_is_in_the_index_with_its_file() -> None:
         name for file, names in found.items() if not re.search(r"\.(flower|hf)\.", file) for name in names
     }
     assert public == rest
+
+
+def packages_in_the_architecture() -> list[tuple[list[str], list[str]]]:
+    """Of each section under "Packages": the folders in its heading, and the files in the first column of its table."""
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    _, *sections = text[text.index("## Packages") : text.index("## Who may import whom")].split("\n### ")
+    return [
+        (
+            re.findall(r"`([\w/]+)/`", section.splitlines()[0]),
+            [
+                name
+                for row in table_rows(section)
+                if row[0] not in ("files", "---")
+                for name in re.findall(r"`([^`]+)`", row[0])
+            ],
+        )
+        for section in sections
+    ]
+
+
+def test_every_file_that_the_architecture_speaks_of_exists() -> None:
+    sections = packages_in_the_architecture()
+    assert sum(len(names) for _, names in sections) > 150
+    library, missing = ROOT / "src/decrescendo", []
+    for folders, names in sections:
+        # Where a section has several folders, its files are named from the one above.
+        above = [(ROOT if one.startswith("papers/") else library) / one for one in folders] or [library]
+        places = above if len(above) == 1 else [above[0].parent]
+        for name in names:
+            missing += (
+                [name]
+                if not any((at / f"{name}{end}").exists() for at in places for end in ("", ".py"))
+                else []
+            )
+    assert missing == []
+
+
+def test_every_package_of_the_library_is_in_the_architecture() -> None:
+    library = ROOT / "src/decrescendo"
+    folders = {folder for found, _ in packages_in_the_architecture() for folder in found}
+    inner = {
+        f"{found[0]}/{name}".rstrip("/")
+        for found, names in packages_in_the_architecture()
+        for name in names
+        if found
+    }
+    direct = {name.rstrip("/") for _, names in packages_in_the_architecture() for name in names}
+    packages = {str(path.parent.relative_to(library)) for path in library.rglob("*/__init__.py")}
+    assert len(packages) > 20
+    assert packages - folders - inner - direct == set()
+
+
+def test_no_cell_of_a_table_in_the_architecture_is_too_long_to_be_read_at_once() -> None:
+    rows = table_rows((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
+    assert len(rows) > 100
+    assert [cell for row in rows for cell in row if len(cell) > 300] == []
