@@ -90,6 +90,8 @@ class Operation:
     views: bool
     # Made of others, which autograd takes apart; where it is off (inference mode) they come as they are.
     composite: bool
+    # A view by strides and an offset, which count numbers of memory.
+    strided: bool
     # Where the examples come to lie follows from where they lie in the arguments: no value is looked at for it.
     structural: bool
     # "namespace::name" where what it does was declared by the user.
@@ -159,7 +161,8 @@ def _describe(func: Any) -> Operation:
         special=special,
         views=bool(schema.returns)
         and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
-        structural=not (written or grows or special) and rule not in BY_VALUE,
+        strided=name == "as_strided",
+        structural=not (written or grows or special or name == "as_strided") and rule not in BY_VALUE,
         declared=full if full in DECLARED else "",
         composite=full not in DECLARED and func._can_decompose(),
         **known,

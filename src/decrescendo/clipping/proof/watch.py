@@ -60,6 +60,7 @@ from decrescendo.clipping.proof.storage import (
     written_in,
 )
 from decrescendo.clipping.proof.stream import Stream
+from decrescendo.clipping.proof.strides import grid_of
 from decrescendo.clipping.proof.surroundings import CHANGED, COLLECTOR, is_flushing, is_traced
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
 from decrescendo.clipping.proof.whose import line
@@ -422,7 +423,10 @@ class Watch(Pausable):
                 self.lifted.update(map(storage_key, tensors))
             if op.unread:
                 given = ()
-        event = Event(func, given, wired, _sizes(op, sized, given, labels if data else ()))
+        sizes = _sizes(op, sized, given, labels if data else ())
+        if op.strided:
+            given, sizes = self._laid(made[0], given, sizes)
+        event = Event(func, given, wired, sizes)
         self.script.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, known, before if data else None)
@@ -465,6 +469,20 @@ class Watch(Pausable):
                 event, arguments, tuple(kwargs or ()), tuple(found), public, noted
             )
         return output
+
+    def _laid(
+        self, view: Tensor, given: tuple[object, ...], sizes: tuple[int, ...]
+    ) -> tuple[tuple[object, ...], tuple[int, ...]]:
+        """The numbers of `as_strided`, and which are sizes: as `strides` says, where the pass made the memory."""
+        key = key_of(view)
+        mark = self.labels.marks.get(key, (None, 0))[0]
+        if mark is None or self.labels.counting or not view.numel():
+            return given, sizes
+        if isinstance(mark, Span) and not mark.constant and mark.owners is None:
+            return (self.labels.view(view, mark)[1],), ()
+        total = view.untyped_storage().nbytes() // view.element_size()
+        grid = grid_of(total, view.shape, view.stride(), int(view.storage_offset()))
+        return (given, sizes) if grid is None else (grid, (0,))
 
     def _check_shapes(self, made: Sequence[Tensor], shapes: Sequence[torch.Size]) -> None:
         """A constant that has as many rows as examples may follow their number in no other dimension."""
