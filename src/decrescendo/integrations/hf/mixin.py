@@ -19,6 +19,7 @@ from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
+from decrescendo.integrations.hf.saving import configure
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.data import check_one_data_set, table_of
@@ -119,6 +120,8 @@ class PrivateMixin(_Base):
             )  # not what Accelerate wraps it in
             if not self._public_eval:
                 check_scheduler(self.lr_scheduler)
+            if self.args.save_strategy != "no":
+                configure(self.model)
             facts, _ = data_facts(table_of(data, collator)) if states.keeps else ({}, True)
             beginning = Beginning(seed, facts.get("rows of the data", ""))
             kept = states.checkpoints(beginning, self.lr_scheduler, registered=store is not None)
