@@ -26,6 +26,7 @@ from decrescendo.errors import (
     PlanViolation,
     UnsupportedModel,
 )
+from decrescendo.integrations.hf.records import ONE_ROW_A_RECORD
 from decrescendo.training import Trainer
 from decrescendo.training.data import table_of
 from decrescendo.training.examples import EXAMPLES_APART, Draw
@@ -95,7 +96,7 @@ def test_a_bert_on_ragged_text_by_the_mixin_is_the_plain_trainers_run(tmp_path: 
     assert torch.equal(weights(trainer.model), weights(model))
     assert not torch.equal(weights(model), before)
     assert trainer.run.ledger == run.ledger == PLAN.ledger
-    assert trainer.run.assumptions == (EXAMPLES_APART,)
+    assert trainer.run.assumptions == (ONE_ROW_A_RECORD, EXAMPLES_APART)
     assert run.assumptions == (EXAMPLES_APART,)
     assert trainer.run.diagnostics == run.diagnostics
 
@@ -164,7 +165,7 @@ def test_a_gpt2_with_adapters_by_trl_is_the_plain_trainers_run(tmp_path: Path) -
     run = plain(model, rows, collate_fn=trainer.data_collator)
     assert torch.equal(weights(trainer.model), weights(model))
     assert not torch.equal(weights(model), before)
-    assert trainer.run.assumptions == (EXAMPLES_APART,)
+    assert trainer.run.assumptions == (ONE_ROW_A_RECORD, EXAMPLES_APART)
     assert run.assumptions == (EXAMPLES_APART,)
     assert trainer.run.ledger == PLAN.ledger
 
@@ -188,7 +189,7 @@ def test_a_vision_model_with_augmentation_and_two_workers_is_the_plain_trainers_
         model = vit()
         run = plain(model, Augmented(), num_workers=workers)
         assert torch.equal(weights(trainer.model), weights(model))
-        assert trainer.run.assumptions == (EXAMPLES_APART,)
+        assert trainer.run.assumptions == (ONE_ROW_A_RECORD, EXAMPLES_APART)
         assert run.assumptions == (EXAMPLES_APART,)
 
 
@@ -362,44 +363,61 @@ def test_what_the_loss_cannot_say_is_one_sentence(build: Any, batch: Any, error:
 
 # Wrong uses of the trainers
 
+# As users write them, in the real objects, which make enumerations of texts.
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"gradient_accumulation_steps": 2}, "gradient_accumulation_steps must be 1"),
     ({"max_grad_norm": 1.0}, "max_grad_norm must be 0"),
     ({"max_steps": 3}, "max_steps must be the plan's number of steps, 4, got max_steps=3"),
     ({"max_steps": -1}, "max_steps must be the plan's number of steps"),
-    ({"fp16": True}, "fp16 must be False"),
     ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "lr_scheduler_type must not follow scores"),
+    ({"lr_scheduler_type": "greedy"}, "lr_scheduler_type must not follow scores"),
     ({"save_strategy": "best", "eval_strategy": "steps", "metric_for_best_model": "loss"}, "save_strategy must not be"),
     (
-        {"load_best_model_at_end": True},
+        {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"},
         "load_best_model_at_end must be False",
     ),
-    ({"eval_strategy": "steps", "report_to": ["tensorboard"]}, "report_to must be 'none' while the trainer evaluates"),
+    ({"metric_for_best_model": "accuracy", "eval_strategy": "steps"}, "metric_for_best_model must be None"),
+    ({"report_to": ["tensorboard"], "eval_strategy": "steps"}, "report_to must be 'none' while the trainer evaluates"),
+    ({"report_to": ["tensorboard"], "eval_on_start": True}, "report_to must be 'none' while the trainer evaluates"),
     ({"push_to_hub": True}, "push_to_hub must be False"),
-    ({"include_num_input_tokens_seen": "all"}, "include_num_input_tokens_seen must be 'no'"),
+    ({"include_num_input_tokens_seen": True}, "include_num_input_tokens_seen must be 'no'"),
+    ({"include_num_input_tokens_seen": "non_padding"}, "include_num_input_tokens_seen must be 'no'"),
     ({"skip_memory_metrics": False}, "skip_memory_metrics must be True, got skip_memory_metrics=False: the memory"),
-    ({"debug": ["underflow_overflow"]}, "debug must be empty"),
+    ({"debug": "underflow_overflow"}, "debug must be empty"),
     ({"label_smoothing_factor": 0.1}, "label_smoothing_factor must be 0"),
     ({"use_liger_kernel": True}, "use_liger_kernel must be False"),
     ({"torch_compile": True}, "torch_compile must be False"),
+    ({"torch_compile_mode": "default"}, "torch_compile must be False"),
     ({"auto_find_batch_size": True}, "auto_find_batch_size must be False"),
     ({"dataloader_drop_last": True}, "dataloader_drop_last must be False"),
     ({"train_sampling_strategy": "group_by_length"}, "train_sampling_strategy must be 'random'"),
+    ({"train_sampling_strategy": "sequential"}, "train_sampling_strategy must be 'random'"),
     ({"optim": "lomo"}, "optim must be an optimiser that steps on gradients"),
+    ({"optim": "adalomo"}, "optim must be an optimiser that steps on gradients"),
+    ({"optim": "galore_adamw_layerwise"}, "optim must be an optimiser that steps on gradients"),
+    ({"optim": "apollo_adamw_layerwise"}, "optim must be an optimiser that steps on gradients"),
+    ({"enable_jit_checkpoint": True}, "enable_jit_checkpoint must be False"),
+    ({"gradient_checkpointing_kwargs": {"offload": True}}, "must be without 'offload'"),
+]  # fmt: skip
+# Those that this machine cannot make (no GPU, no such package, one process).
+NOT_MADE: list[tuple[dict[str, Any], str]] = [
+    ({"fp16": True}, "fp16 must be False"),
     ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed must be None"),
     ({"fsdp": True}, "fsdp must be off"),
+    ({"parallelism_config": object()}, "parallelism_config must be None"),
     ({"world_size": 2}, "one process with one device must train, got world_size=2"),
-]  # fmt: skip
-REFUSED_BY_TRL = [
+]
+REFUSED_BY_TRL: list[tuple[dict[str, Any], str]] = [
     ({"packing": True}, "packing must be False"),
     ({"padding_free": True}, "padding_free must be False"),
     ({"loss_type": "dft"}, "loss_type must be 'nll'"),
     ({"activation_offloading": True}, "activation_offloading must be False"),
+    ({"router_aux_loss_coef": 0.01}, "router_aux_loss_coef must be 0"),
 ]
 
 
 class Changed:
-    """Arguments that this machine cannot make (no GPU, no such package), as they would be."""
+    """Arguments that this machine cannot make, as they would be."""
 
     def __init__(self, arguments: Any, change: dict[str, Any]) -> None:
         self.__dict__.update({"_arguments": arguments, **change})
@@ -413,34 +431,75 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return classifier(tmp_path_factory.mktemp("sound"))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    REFUSED + REFUSED_BY_TRL,
-    ids=lambda item: "-".join(item) if isinstance(item, dict) else "",
-)
-def test_arguments_that_break_a_private_training_are_one_sentence(
-    sound: Any, change: Any, words: str
-) -> None:
-    kept = sound.args
+def refused(trainer: Any, arguments: Any, change: dict[str, Any], words: str) -> None:
+    kept = trainer.args
     try:
-        sound.args = Changed(kept, change)
+        trainer.args = arguments
         with pytest.raises(InvalidValue, match=words) as caught:
-            sound.follow(PLAN, seed=3)
+            trainer.follow(PLAN, seed=3)
     finally:
-        sound.args = kept
+        trainer.args = kept
     assert "\n" not in str(caught.value)
-    name = next(iter(change))
-    assert f"got {name}=" in str(caught.value) or "got report_to=" in str(caught.value)
+    assert any(f"got {name}=" in str(caught.value) for name in [*change, "torch_compile"])
 
 
-def test_names_of_arguments_that_are_refused_exist_in_the_versions_tested() -> None:
-    """A rule for a name that was renamed would refuse nothing, and say nothing."""
+def name_of(item: Any) -> str:
+    return "-".join(map(str, *[item.items()])) if isinstance(item, dict) else ""
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED, ids=name_of)
+def test_arguments_that_break_a_private_training_are_one_sentence(
+    sound: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], words: str
+) -> None:
+    """In the real objects: `lr_scheduler_type="reduce_lr_on_plateau"` becomes an enumeration of another name, and was
+    accepted."""
+    for name in ("BACKEND", "MODE"):  # which compilation sets for the process
+        monkeypatch.setenv(f"ACCELERATE_DYNAMO_{name}", "no")
+    monkeypatch.setattr("transformers.training_args.is_liger_kernel_available", lambda: True, raising=False)
+    refused(sound, settings(tmp_path, **change), change, words)
+
+
+@pytest.mark.parametrize(("change", "words"), NOT_MADE, ids=name_of)
+def test_arguments_for_other_machines_are_refused(sound: Any, change: dict[str, Any], words: str) -> None:
+    refused(sound, Changed(sound.args, change), change, words)
+
+
+@pytest.mark.parametrize(("change", "words"), REFUSED_BY_TRL, ids=name_of)
+def test_arguments_of_trl_that_break_a_private_training_are_one_sentence(
+    sound: Any, tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
     import trl
 
-    from decrescendo.integrations.hf.refusals import RULES
+    refused(sound, settings(tmp_path, trl.SFTConfig, **change), change, words)
 
-    known = {*transformers.TrainingArguments.__dataclass_fields__, *trl.SFTConfig.__dataclass_fields__}
-    assert {name for name, *_ in RULES} - known == {"group_by_length"}  # of versions before 5
+
+def test_every_argument_of_the_versions_tested_was_looked_at() -> None:
+    """A rule for a name that was renamed would refuse nothing, and say nothing; nor does a new argument go unseen."""
+    import trl
+
+    from decrescendo.integrations.hf.known import KNOWN
+    from decrescendo.integrations.hf.refusals import NAMES
+
+    fields = {*transformers.TrainingArguments.__dataclass_fields__, *trl.SFTConfig.__dataclass_fields__}
+    assert NAMES - fields == {"group_by_length"}  # of versions before 5
+    assert fields <= KNOWN | NAMES
+    assert not KNOWN & NAMES
+    tried = {next(iter(change)) for change, _ in (*REFUSED, *NOT_MADE, *REFUSED_BY_TRL)}
+    assert NAMES - tried == {"group_by_length", "activation_checkpointing_kwargs"}
+
+
+def test_an_argument_that_is_not_known_is_said(
+    sound: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from decrescendo.integrations.hf import known
+
+    monkeypatch.setattr(known, "KNOWN", known.KNOWN - {"neftune_noise_alpha"})
+    assert list(known.unknown(settings(tmp_path), frozenset(dir(sound.args)) - {"neftune_noise_alpha"})) == []
+    monkeypatch.setattr(sound, "args", settings(tmp_path, neftune_noise_alpha=5.0))
+    sound.follow(PLAN, seed=3)
+    assert any(
+        text.startswith("assumed: arguments") and "neftune_noise_alpha" in text for text in sound._assumed
+    )
 
 
 def test_real_arguments_with_accumulation_are_refused(tmp_path: Path) -> None:
@@ -448,15 +507,29 @@ def test_real_arguments_with_accumulation_are_refused(tmp_path: Path) -> None:
         classifier(tmp_path, gradient_accumulation_steps=4).follow(PLAN, seed=0)
 
 
-def test_a_batchs_own_loss_and_early_stopping_are_refused(tmp_path: Path) -> None:
+def test_a_batchs_own_loss_and_choices_by_private_scores_are_refused(tmp_path: Path) -> None:
+    class Mine(transformers.EarlyStoppingCallback):
+        pass
+
     trainer = classifier(tmp_path)
     trainer.compute_loss_func = lambda *_, **__: 0
     with pytest.raises(InvalidValue, match="compute_loss_func must be None"):
         trainer.follow(PLAN, seed=3)
+    for kind in (transformers.EarlyStoppingCallback, Mine):
+        trainer = classifier(tmp_path)
+        trainer.add_callback(kind())
+        with pytest.raises(InvalidValue, match=r"must not stop by scores.*public_eval=True"):
+            trainer.follow(PLAN, seed=3)
     trainer = classifier(tmp_path)
-    trainer.add_callback(transformers.EarlyStoppingCallback())
-    with pytest.raises(InvalidValue, match="must not stop by scores"):
+    optimizer = torch.optim.AdamW(trainer.model.parameters())
+    trainer.lr_scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    with pytest.raises(InvalidValue, match=r"the scheduler must not follow scores.*public_eval=True"):
         trainer.follow(PLAN, seed=3)
+
+
+def test_adapters_are_given_in_the_model_to_a_trainer_that_does_not_take_them(tmp_path: Path) -> None:
+    with pytest.raises(InvalidType, match=r"peft_config must go to a trainer .*peft\.get_peft_model"):
+        dc.hf.PrivateTrainer(model=bert(), args=settings(tmp_path), train_dataset=texts(), peft_config=object())
 
 
 @pytest.mark.slow
@@ -470,7 +543,7 @@ def test_a_training_has_one_plan_and_one_life(tmp_path: Path) -> None:
     with pytest.raises(InvalidType, match="plan must be a Plan"):
         getattr(type(trainer).follow, "__wrapped__", type(trainer).follow)(trainer, "plan.json", seed=0)
     trainer.follow(PLAN, seed=3)
-    with pytest.raises(PlanViolation, match="got resume_from_checkpoint"):
+    with pytest.raises(PlanViolation, match="must keep its checkpoints, got save_strategy='no'"):
         trainer.train(resume_from_checkpoint=True)
     with pytest.raises(PlanViolation, match="a search over many"):
         trainer.hyperparameter_search()

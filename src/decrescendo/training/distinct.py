@@ -1,14 +1,16 @@
 """That each record is one row: a plan for examples draws each row by itself, and a record with several has several
 shares of the budget. What known containers take twice, and rows that are one memory, are told; copies are not."""
 
+import itertools
 import operator
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
@@ -49,14 +51,45 @@ def check_distinct(data: object, *, columns: bool = False) -> str:
         InvalidValue: a record that has several rows.
     """
     own = type(data) is list and not columns
-    if own or isinstance(data, (Subset, ConcatDataset, StackDataset)) or _is_hugging_face(data):
-        _check_none(_repeated(_identities(data)), type(data).__name__)
+    if own or isinstance(data, (Subset, ConcatDataset, StackDataset)) or is_hugging_face(data):
+        _check_none(max(map(_repeated, _views(data)), default=0), type(data).__name__)
         if own and _share_objects(cast("list[object]", data)):
             return SAME_OBJECT
         return OVERLAPPING if rows_overlap(data) else ""
     if (found := columns_of(data)) and all(_is_expanded(column) for column in found):
         _check_none(len(cast("Any", found[0])) - 1, "tensor expanded from one row,")
     return OVERLAPPING if columns_overlap(found) else ""
+
+
+def share_records(one: object, other: object) -> bool:
+    """Whether a row of one is known to be a row of the other, too.
+
+    >>> rows = [torch.zeros(2), torch.ones(2)]
+    >>> share_records(rows, rows[1:]), share_records(rows, [torch.ones(2)])
+    (True, False)
+    """
+    first, second = list(_views(one)), list(_views(other))
+    return any(
+        mine.shape[1] == its.shape[1]
+        and _repeated(np.concatenate([np.unique(mine, axis=0), np.unique(its, axis=0)])) > 0
+        for mine in first
+        for its in second
+    )
+
+
+def _views(data: object) -> Iterator[Identities]:
+    """What rows are told by, one way after another: of a `datasets.Dataset` each column may be another's, too."""
+    if is_hugging_face(data):
+        held: Any = data
+        chosen, files = _chosen(held), _files(held)
+        for column in held.data.columns:
+            rows, known = _in_column(column, files)
+            rows, known = (rows, known) if chosen is None else (rows[chosen], known[chosen])
+            yield rows[known]
+        if chosen is not None:
+            yield np.stack([np.full(len(chosen), id(data)), chosen], 1)
+        return
+    yield _identities(data)
 
 
 def _share_objects(records: list[object]) -> bool:
@@ -84,7 +117,7 @@ def _identities(data: object) -> Identities:
         held = cast("Any", data).datasets
         parts = [_identities(part) for part in (held.values() if isinstance(held, dict) else held)]
         return np.hstack([part[: len(cast("Any", data))] for part in parts])
-    if _is_hugging_face(data):
+    if is_hugging_face(data):
         return _in_table(data)
     rows = np.arange(len(cast("Any", data)))
     if type(data) is list:
@@ -108,30 +141,67 @@ def _together(parts: Iterable[Identities]) -> Identities:
     return np.concatenate(padded) if padded else np.zeros((0, wide), dtype=np.int64)
 
 
-def _is_hugging_face(data: object) -> bool:
+def is_hugging_face(data: object) -> bool:
+    """Whether it is a `datasets.Dataset`."""
     datasets = sys.modules.get("datasets")
     return datasets is not None and isinstance(data, cast("Any", datasets).Dataset)
 
 
 def _in_table(data: Any) -> Identities:
     """Where the columns of a `datasets.Dataset` lie, of which other such data sets may be made; two numbers for all."""
-    rows, held = np.zeros((len(data.data), 2), dtype=np.int64), False
+    rows, held, files = np.zeros((len(data.data), 2), dtype=np.int64), False, _files(data)
     for column in data.data.columns:
-        end = 0
-        for chunk in column.chunks:
-            start, end = end, end + len(chunk)
-            if places := [
-                buffer.address for buffer in chunk.buffers() if buffer is not None
-            ]:  # (of nulls none)
-                rows[start:end] *= _ODD  # (numbers of 64 bits, which go round)
-                rows[start:end] += np.stack(
-                    [np.full(len(chunk), places[0]), chunk.offset + np.arange(len(chunk))], 1
-                )
-                held = True
+        found, known = _in_column(column, files)
+        rows[known] *= _ODD  # (numbers of 64 bits, which go round)
+        rows[known] += found[known]
+        held = held or bool(known.any())
     if not held:
         rows = np.stack([np.full(len(rows), id(data)), np.arange(len(rows))], 1)
-    chosen = getattr(data, "_indices", None)
-    return rows if chosen is None else rows[chosen.column(0).to_numpy()]
+    chosen = _chosen(data)
+    return rows if chosen is None else rows[chosen]
+
+
+def _in_column(column: Any, files: dict[int, int]) -> tuple[Identities, Bool[np.ndarray, " rows"]]:
+    """Where each value of a column lies: its buffer, or its file and the buffer's place there, and its number; and
+    which have a place (nulls have none)."""
+    rows, known = np.zeros((len(column), 2), dtype=np.int64), np.zeros(len(column), dtype=bool)
+    end = 0
+    for chunk in column.chunks:
+        start, end = end, end + len(chunk)
+        if buffers := [buffer for buffer in chunk.buffers() if buffer is not None]:
+            base = _whole(buffers[0]).address
+            where = buffers[0].address
+            if base in files:  # one file may be mapped several times
+                where = hash((files[base], where - base))
+            rows[start:end] = np.stack([np.full(len(chunk), where), chunk.offset + np.arange(len(chunk))], 1)
+            known[start:end] = True
+    return rows, known
+
+
+def _files(data: Any) -> dict[int, int]:
+    """Of memory-mapped parts of a `datasets.Dataset`: which file (a number) lies at which address."""
+    found: dict[int, int] = {}
+    for part in itertools.chain(*getattr(data.data, "blocks", [[data.data]])):
+        path = getattr(part, "path", None)
+        if path is not None:
+            for column in part.columns:
+                for chunk in column.chunks:
+                    for buffer in filter(None, chunk.buffers()):
+                        found[_whole(buffer).address] = hash(os.path.realpath(path))
+    return found
+
+
+def _whole(buffer: Any) -> Any:
+    """What a buffer is a part of."""
+    while buffer.parent is not None:
+        buffer = buffer.parent
+    return buffer
+
+
+def _chosen(data: Any) -> Int[np.ndarray, " rows"] | None:
+    """Which rows of its table a `datasets.Dataset` has; ``None`` for all."""
+    indices = getattr(data, "_indices", None)
+    return None if indices is None else indices.column(0).to_numpy()
 
 
 def _repeated(where: Identities) -> int:

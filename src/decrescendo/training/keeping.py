@@ -84,7 +84,12 @@ class Keeper:
     @property
     def is_due(self) -> bool:
         """Whether there is to be a checkpoint of this step, and none was written."""
-        return self._life.taken % self._checkpoints.every == 0 and self._life.taken != self._saved
+        return self._life.taken % self._checkpoints.every == 0 and not self.is_saved
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether there is a checkpoint of this step."""
+        return self._life.taken == self._saved
 
     def keep(
         self,
@@ -93,9 +98,9 @@ class Keeper:
         place: Mapping[str, Any],
         assumptions: tuple[str, ...],
     ) -> None:
-        """A checkpoint, where one is due; the first before the first step."""
+        """A checkpoint, where there is none of this step; the first before the first step."""
         life = self._life
-        if not self.is_due:
+        if self.is_saved:
             return
         if any("initial_lr" in group for group in optimizer.param_groups) and not self._checkpoints.also:
             raise InvalidValue(

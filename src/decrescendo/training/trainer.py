@@ -690,8 +690,32 @@ class Trainer:
         found = (*found, *self._frozen_state.assumptions())
         return tuple(sorted({*self._life.supposed, *self._between.supposed, *found}))
 
-    def _keep(self) -> None:
-        if self._keeper is not None and self._keeper.is_due:
+    def assume(self, sentence: str) -> None:
+        """Have the run say what is assumed beside what is found here: a declaration of who trains.
+
+        Args:
+            sentence: for `Run.assumptions`; empty for none.
+        """
+        self._life.supposed = tuple(dict.fromkeys((*self._life.supposed, *filter(None, (sentence,)))))
+
+    def keep(self) -> None:
+        """A checkpoint of the state as it is now, whether one is due or not; without ``checkpoints`` nothing.
+
+        Raises:
+            PlanViolation: in the midst of a step: a batch was drawn, and is not given to `step`; or the noisy mean of
+                `fill_gradients` has not moved the weights.
+        """
+        if self._keeper is None:
+            return
+        if self._drawn is not None or self._between.waiting:
+            raise PlanViolation(
+                "a checkpoint must be of a step that is done, got one asked for in the midst of a step. Save after "
+                "the optimizer's step, before the next batch"
+            )
+        self._keep(now=True)
+
+    def _keep(self, *, now: bool = False) -> None:
+        if self._keeper is not None and (self._keeper.is_due or now and not self._keeper.is_saved):
             # Or the next life would take what was changed for what was there before.
             self._parts.settle()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}

@@ -1,28 +1,45 @@
 """`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself."""
 
+import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
-from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel
+from decrescendo.clipping.clipped import trainable
+from decrescendo.errors import InvalidType, PlanViolation, UnsupportedModel, check_instance
+from decrescendo.integrations.hf.known import assumed_of, unknown
 from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.integrations.hf.losses import problem_type_kept
-from decrescendo.integrations.hf.refusals import check_arguments
+from decrescendo.integrations.hf.records import Records, check_public
+from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
+from decrescendo.integrations.hf.resuming import Beginning, States
+from decrescendo.integrations.hf.saving import configure
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
-from decrescendo.training.data import check_one_data_set
-from decrescendo.training.source import source_of
+from decrescendo.training.data import check_one_data_set, table_of
+from decrescendo.training.moved import note
+from decrescendo.training.run import cpu_weights
+from decrescendo.training.source import Source, source_of
 from decrescendo.training.steering import QuantileClip
+from decrescendo.training.world import data_facts
 
 if TYPE_CHECKING:
     _Base = Any  # whatever trainer comes after it among the bases
 else:
     _Base = object
+
+
+PUBLIC_EVAL = (
+    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may have "
+    "chosen checkpoint, learning rate and end of the training"
+)
 
 
 class PrivateMixin(_Base):
@@ -36,21 +53,45 @@ class PrivateMixin(_Base):
         that of `Trainer`, for the rows of ``train_dataset``. What the trainer logs of a step is public: a loss of 0,
         the norm of the noisy gradient, the learning rate. Scores of ``eval_dataset`` are covered by nothing.
 
+    Args:
+        public_eval: a declaration: the data that the trainer evaluates on are public. Their scores may then choose the
+            best checkpoint, the learning rate and the end of the training, and may be reported elsewhere; the run says
+            that this is assumed. All other arguments are those of the trainer that comes after.
+
     Edge cases:
         the batch size of the arguments is not used, and ``max_steps`` must be the plan's; each example is collated by
-        itself; a training goes on from no checkpoint of the trainer's.
+        itself; what a killed training needs to go on (`train`) lies in ``output_dir/_decrescendo``, as sensitive as the
+        data, until the run is finished.
 
     Raises:
         InvalidType: a class in which another trainer's steps come first.
         InvalidValue: arguments that a private training cannot have: accumulated gradients, packing, other engines,
-            choices by scores, reports that leave.
-        PlanViolation: training without a plan, twice by one, or from a checkpoint.
+            choices by scores, reports that leave; records that have several rows in ``train_dataset``.
+        PlanViolation: training without a plan, or twice by one.
     """
 
-    _begin: Callable[[], Trainer] | None = None
+    _public_eval = False
+    _records: Records | None = None
+    _begin: Callable[[Any, Any, States], Trainer] | None = None
     _private: Trainer | None = None
     _run: Run | None = None
+    _start: Callable[[], Iterator[Batch | None]] | None = None
+    _source: Source
     _people: object = None
+
+    def __init__(self, *args: Any, public_eval: bool = False, **kwargs: Any) -> None:
+        check_instance("public_eval", public_eval, bool)
+        self._public_eval = public_eval
+        given = _given(super().__init__, args, kwargs)
+        if "peft_config" in kwargs and "peft_config" not in inspect.signature(super().__init__).parameters:
+            raise InvalidType(
+                f"peft_config must go to a trainer that takes one, got it for {type(self).__name__}. Give a model with "
+                "adapters, peft.get_peft_model(model, config), or take PrivateSFTTrainer"
+            )
+        # Before the trainer makes rows of its own of them (TRL's map copies).
+        self._records, self._given = Records(given.get("train_dataset")), given
+        super().__init__(*args, **kwargs)
+        self._records.prepared(self.train_dataset)
 
     def follow(
         self,
@@ -68,21 +109,29 @@ class PrivateMixin(_Base):
         ``loss(model, batch)`` returns one loss an example: `loss` of this room where nothing else is said. ``people``:
         whose each row of ``train_dataset`` is, an id a row, for a plan that protects people.
         """
-        steps = source_of(plan, self.model).steps
+        source = source_of(plan, self.model)
         _check_class(type(self), loss)
-        check_arguments(self, steps)
-        self._steps = steps
+        self._source = source
+        self._check()
         self._epoch = max(1, round(1 / float(plan.sampling.rates(plan.steps).mean())))
 
-        def begin() -> Trainer:
+        def begin(data: Any, collator: Any, states: States) -> Trainer:
             optimizer = getattr(
                 self.optimizer, "optimizer", self.optimizer
             )  # not what Accelerate wraps it in
+            if not self._public_eval:
+                check_scheduler(self.lr_scheduler)
+            if self.args.save_strategy != "no":
+                configure(self.model)
+            facts, _ = data_facts(table_of(data, collator)) if states.keeps else ({}, True)
+            beginning = Beginning(seed, facts.get("rows of the data", ""))
+            kept = states.checkpoints(beginning, self.lr_scheduler, registered=store is not None)
             return Trainer(
-                self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store, name=name
+                self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=kept,
+                name=name,
             )
 
-        self._begin, self._private, self._run, self._people = begin, None, None, people
+        self._begin, self._private, self._run, self._people, self._start = begin, None, None, people, None
         self._ended = ExitStack()
 
     @property
@@ -95,35 +144,82 @@ class PrivateMixin(_Base):
     def train(
         self, resume_from_checkpoint: Any = None, trial: Any = None, ignore_keys_for_eval: Any = None
     ) -> Any:
-        """The trainer's own ``train``, by the plan."""
-        if resume_from_checkpoint:
-            raise PlanViolation(
-                "a private training must begin at its beginning, got resume_from_checkpoint: the trainer's checkpoint "
-                "holds no ledger and no place in the noise. Train with decrescendo.train(checkpoints=..)"
-            )
+        """The trainer's own ``train``, by the plan.
+
+        Args:
+            resume_from_checkpoint: go on with a training that was killed: ``True``, or the path of one of its newest
+                checkpoints in ``output_dir``. It takes the same steps as if nothing had happened (on a CPU it comes to
+                the same bits), and each step counts once.
+            trial: the trainer's own.
+            ignore_keys_for_eval: the trainer's own.
+
+        Raises:
+            PlanViolation: another plan, seed or other data than the checkpoint's; a step that is done again and comes
+                out otherwise; a training that was not finished in ``output_dir``, and is not gone on with.
+            FileRefused: no checkpoint there that this training can go on from.
+        """
         if self._begin is None or self._private is not None:
             raise PlanViolation(
                 "a training must have a plan of its own, got train() "
                 + ("without one" if self._begin is None else "again after the plan was used")
                 + ". Call follow(plan, seed=Secure()) first"
             )
-        check_arguments(self, self._steps)  # they may have been changed since
+        self._check()  # arguments and data may have been changed since
+        self._states = States(self.args.output_dir, keeps=keeps_states(self.args, self._source.agreed.planned))
+        skips = self.args.ignore_data_skip
         try:
+            first = self._states.resume_from(resume_from_checkpoint) if resume_from_checkpoint else None
+            self.args.ignore_data_skip = False  # the plan says which batches are next
             with self._ended:
-                done = super().train(None, trial, ignore_keys_for_eval)
-            self._run = self._finished()
+                done = super().train(first, trial, ignore_keys_for_eval)
+                self._finish()
+            self._states.done()
         except BaseException:
             if self._private is not None:
                 self._private.abandon()
             raise
+        finally:
+            self.args.ignore_data_skip = skips
         return done
 
-    def _finished(self) -> Run:
+    def _check(self) -> None:
+        """That arguments and data are those of a private training."""
+        check_arguments(self, self._source.steps, public_eval=self._public_eval)
+        given = getattr(self, "_given", {})
+        if self._public_eval:
+            held = (given.get("train_dataset"), self.train_dataset)
+            for scored in (given.get("eval_dataset"), self.eval_dataset):
+                check_public(scored, held)
+        records = self._records or Records()
+        traced = records.check(self.train_dataset, self._source.agreed.budget.unit)
+        names = sorted(unknown(self.args, NAMES))
+        self._assumed = (traced, assumed_of(names), PUBLIC_EVAL if self._public_eval else "")
+
+    def _finish(self) -> None:
+        if self._run is not None:
+            return
+        if self._private is None and self._start is not None and self.state.global_step == self._source.steps:
+            self._start()  # it was killed after its last step
         if self._private is None:
             raise PlanViolation(
                 "a training must draw its batches from the plan, got one that drew none. Call train()"
             )
-        return self._private.finish()
+        self._run = self._private.finish()
+
+    def _load_best_model(self) -> None:
+        """By scores of public data: the run is that of all steps, its weights are the best checkpoint's."""
+        self._finish()
+        super()._load_best_model()
+        if self._run is not None:
+            self._run = replace(self._run, weights=cpu_weights(self.model))
+            noisy = bool((self._run.ledger.noise_multiplier > 0).all())
+            note(trainable(self.model).values(), noisy=noisy)
+
+    def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
+        """The trainer's own, after what a training needs to go on from it."""
+        if self._private is not None and self._run is None:
+            self._private.keep()
+        super()._save_checkpoint(model, trial)
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refused: each trial would be a training, and the plan pays for one."""
@@ -151,7 +247,9 @@ class PrivateMixin(_Base):
             collator = self._get_collator_with_removed_columns(collator, description="training")
 
         def batches() -> Iterator[Batch | None]:
-            self._private = begin()
+            self._private = begin(data, collator, self._states)
+            for sentence in self._assumed:
+                self._private.assume(sentence)
             drawn = self._private.batches(data, collator, self.args.dataloader_num_workers, self._people)
             # Whenever the trainer stops asking: workers that are left to the garbage collector are waited for.
             self._ended.callback(cast("Generator[Batch | None]", drawn).close)
@@ -160,7 +258,13 @@ class PrivateMixin(_Base):
         def end() -> None:
             self.control.should_training_stop = True
 
-        return _Steps(batches, end, data, self._epoch)
+        self._start = batches
+        return _Steps(batches, end, lambda: self.state.global_step, data, self._epoch)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Of the data, for the trainer's log."""
+        found: int = len(dataloader.rows) if isinstance(dataloader, _Steps) else super().num_examples(dataloader)
+        return found
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """The noisy mean gradient in ``.grad``; returns a loss of zero, as the loss is private."""
@@ -213,22 +317,54 @@ class _Step(dict[str, Any]):
     batch: Batch | None = None
 
 
-class _Steps:
-    """In place of the trainer's loader: the plan's batches, hidden. ``length`` of them are called an epoch."""
+def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, also those given by place."""
+    try:
+        found = inspect.signature(function).bind_partial(*args, **kwargs).arguments
+    except TypeError:  # the function itself says what is wrong
+        found = {}
+    return {**found, **kwargs}
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+class _Steps(IterableDataset[Any]):
+    """In place of the trainer's loader: the plan's batches, hidden. ``length`` of them are called an epoch.
+
+    A training that is gone on with in an epoch's midst has the loader's first batches skipped (by Accelerate, which
+    makes a loader of ``dataset``): they are empty, and no batches of the plan's.
+    """
+
+    batch_size, drop_last, prefetch_factor, collate_fn = None, False, None, staticmethod(_identity)
 
     def __init__(
-        self, begin: Callable[[], Iterator[Batch | None]], end: Callable[[], None], data: Any, length: int
+        self,
+        begin: Callable[[], Iterator[Batch | None]],
+        end: Callable[[], None],
+        taken: Callable[[], int],
+        data: Any,
+        length: int,
     ) -> None:
-        self._begin, self._end, self.dataset, self._length = begin, end, data, length
+        self._begin, self._end, self._taken, self._length = begin, end, taken, length
+        self.rows = data
         self._batches: Iterator[Batch | None] | None = None
+
+    @property
+    def dataset(self) -> "_Steps":
+        return self
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[_Step]:
+        skipped = 0
         if self._batches is None:  # now that the optimiser is made
-            self._batches = self._begin()
-        for _ in range(self._length):
+            self._batches, skipped = self._begin(), self._taken() % self._length
+        for _ in range(skipped):
+            yield _Step()
+        for _ in range(self._length - skipped):
             step = _Step()
             try:
                 step.batch = next(self._batches)

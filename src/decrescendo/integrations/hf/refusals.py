@@ -1,7 +1,8 @@
 """What of a Hugging Face trainer's arguments would break the guarantee, or look as if it did something."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, cast
 
 from decrescendo.errors import InvalidValue
 
@@ -10,8 +11,8 @@ Rule = tuple[str, Callable[[Any], bool], str]
 
 
 def _word(value: object) -> str:
-    """Of an enumeration's member, or of a text."""
-    return str(value).lower().rsplit(".", 1)[-1]
+    """Of an enumeration's member its value (what users write), or of a text."""
+    return str(value.value if isinstance(value, Enum) else value).lower()
 
 
 def _off(value: object) -> bool:
@@ -33,20 +34,6 @@ RULES: tuple[Rule, ...] = (
     ("fsdp", _off, "be off: its engine keeps gradients where no example can be seen apart"),
     ("parallelism_config", _off, "be None: one process trains"),
     ("fp16", _off, "be False: its loss scaling steps on other gradients than were released. Take bf16=True"),
-    (
-        "load_best_model_at_end", _off,
-        "be False: the best checkpoint by scores of private data is a choice that the plan does not pay for. "
-        "Keep the last, or choose by public data yourself",
-    ),
-    (
-        "save_strategy", lambda value: _word(value) != "best",
-        "not be 'best': the best checkpoint by scores of private data is a choice that the plan does not pay for. "
-        "Take 'steps' or 'no'",
-    ),
-    (
-        "lr_scheduler_type", lambda value: _word(value) not in ("reduce_lr_on_plateau", "greedy"),
-        "not follow scores: a rate decided by scores of private data is not paid for. Take a fixed one ('linear')",
-    ),
     (
         "push_to_hub", _off,
         "be False: checkpoints and logs would leave while the run is going on. Read run.statement(), then push",
@@ -71,22 +58,66 @@ RULES: tuple[Rule, ...] = (
     ),
     ("group_by_length", _off, "be False: the plan draws the batches, and by no order"),
     (
-        "optim", lambda value: not any(kind in str(value).lower() for kind in ("lomo", "layerwise")),
+        "optim", lambda value: not any(kind in _word(value) for kind in ("lomo", "layerwise")),
         "be an optimiser that steps on gradients it is given: this one steps within the backward pass",
     ),
-    ("loss_type", lambda value: value == "nll", "be 'nll': the loss is the one given to follow(..)"),
+    (
+        "router_aux_loss_coef", _off,
+        "be 0: a load-balancing loss is one for all tokens of a batch, and the loss is the one given to follow(..)",
+    ),
+    (
+        "activation_checkpointing_kwargs", lambda value: not _offloads(value),
+        "be without 'offload': it moves what the engine looks at. Recompute activations without it",
+    ),
+    (
+        "gradient_checkpointing_kwargs", lambda value: not _offloads(value),
+        "be without 'offload': it moves what the engine looks at. Recompute activations without it",
+    ),
+    (
+        "enable_jit_checkpoint", _off,
+        "be False: it saves in the midst of a step, which no training can go on from. Take save_steps",
+    ),
+    ("loss_type", lambda value: _word(value) in ("nll", "chunked_nll"), "be 'nll': the loss is the one given to follow(..)"),
     ("activation_offloading", _off, "be False: it moves what the engine looks at. Take gradient_checkpointing"),
 )  # fmt: skip
 
+_PUBLIC = "Declare public evaluation data with public_eval=True, an argument of the trainer, or"
 
-def check_arguments(trainer: Any, steps: int) -> None:
+# Where scores decide: only those of public data may.
+BY_SCORES: tuple[Rule, ...] = (
+    (
+        "load_best_model_at_end", _off,
+        "be False: the best checkpoint by scores of private data is a choice that the plan does not pay for. "
+        f"{_PUBLIC} keep the last",
+    ),
+    (
+        "save_strategy", lambda value: _word(value) != "best",
+        "not be 'best': the best checkpoint by scores of private data is a choice that the plan does not pay for. "
+        f"{_PUBLIC} take 'steps' or 'no'",
+    ),
+    (
+        "lr_scheduler_type", lambda value: _word(value) not in ("reduce_lr_on_plateau", "greedy"),
+        "not follow scores: a rate decided by scores of private data is not paid for. "
+        f"{_PUBLIC} take a fixed one ('linear')",
+    ),
+)  # fmt: skip
+
+NAMES = frozenset(("metric_for_best_model", *(name for name, *_ in (*RULES, *BY_SCORES))))
+
+
+def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> None:
     """Refuse what a private training cannot do.
+
+    Args:
+        trainer: whose arguments and callbacks are looked at.
+        steps: of the plan.
+        public_eval: evaluation data are declared to be public: scores may decide.
 
     Raises:
         InvalidValue: with the name, the value and what to do.
     """
     arguments = trainer.args
-    for name, is_right, words in RULES:
+    for name, is_right, words in RULES if public_eval else (*RULES, *BY_SCORES):
         value = getattr(arguments, name, None)
         if hasattr(arguments, name) and not is_right(value):
             must, _, why = words.partition(": ")
@@ -101,22 +132,71 @@ def check_arguments(trainer: Any, steps: int) -> None:
             f"one process with one device must train, got world_size={arguments.world_size} and "
             f"n_gpu={arguments.n_gpu}. Choose one with CUDA_VISIBLE_DEVICES"
         )
-    if not _off(arguments.eval_strategy) and not _off(",".join(arguments.report_to)):
+    if getattr(trainer, "aux_loss_enabled", False):
+        raise InvalidValue(
+            "router_aux_loss_coef must be 0, got the coefficient of the model's configuration: a load-balancing loss "
+            "is one for all tokens of a batch, and the loss is the one given to follow(..). Say router_aux_loss_coef=0.0"
+        )
+    if getattr(trainer.accelerator, "scaler", None) is not None:
+        raise InvalidValue(
+            "mixed precision must be 'no' or 'bf16', got 'fp16' (of Accelerate's settings): its loss scaling steps on "
+            "other gradients than were released. Take bf16=True"
+        )
+    if public_eval:
+        _check_functions(trainer)
+        return
+    evaluates = not _off(arguments.eval_strategy) or getattr(arguments, "eval_on_start", False)
+    if evaluates and not _off(",".join(arguments.report_to)):
         raise InvalidValue(
             f"report_to must be 'none' while the trainer evaluates, got report_to={_shown(arguments.report_to)}: raw "
-            "losses of what may be private data would leave. Score public data from a callback of your own"
+            f"losses of what may be private data would leave. {_PUBLIC} score public data from a callback of your own"
         )
+    if evaluates and getattr(arguments, "metric_for_best_model", None) is not None:
+        raise InvalidValue(
+            "metric_for_best_model must be None, got "
+            f"metric_for_best_model={_shown(arguments.metric_for_best_model)}: which checkpoint is kept as the best by "
+            f"scores of private data is a choice that the plan does not pay for. {_PUBLIC} leave it out"
+        )
+    _check_functions(trainer)
+    if any(
+        kind.__name__ == "EarlyStoppingCallback"
+        for callback in trainer.callback_handler.callbacks
+        for kind in type(callback).__mro__
+    ):
+        raise InvalidValue(
+            "callbacks must not stop by scores, got EarlyStoppingCallback: when to stop would be a choice by private "
+            f"scores that nobody pays for. {_PUBLIC} leave it out: the plan says how long"
+        )
+    check_scheduler(trainer.lr_scheduler)
+
+
+def keeps_states(arguments: Any, planned: object) -> bool:
+    """Whether a trainer saves what a training can go on from: not the weights alone, and by a plan."""
+    return not _off(arguments.save_strategy) and not arguments.save_only_model and planned is not None
+
+
+def check_scheduler(scheduler: object) -> None:
+    """That a scheduler, which a user may have made, does not follow scores of private data.
+
+    Raises:
+        InvalidValue: it does.
+    """
+    if any(kind.__name__ in ("ReduceLROnPlateau", "GreedyLR") for kind in type(scheduler).__mro__):
+        raise InvalidValue(
+            f"the scheduler must not follow scores, got {type(scheduler).__name__}: a rate decided by scores of private "
+            f"data is not paid for. {_PUBLIC} take a fixed one (LambdaLR)"
+        )
+
+
+def _offloads(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(cast("Mapping[str, Any]", value).get("offload"))
+
+
+def _check_functions(trainer: Any) -> None:
     if trainer.compute_loss_func is not None:
         raise InvalidValue(
             "compute_loss_func must be None, got a function: it returns one number for a batch. Give "
             "follow(plan, loss=..) one that returns a loss an example"
-        )
-    if any(
-        type(callback).__name__ == "EarlyStoppingCallback" for callback in trainer.callback_handler.callbacks
-    ):
-        raise InvalidValue(
-            "callbacks must not stop by scores, got EarlyStoppingCallback: when to stop would be a choice by private "
-            "scores that nobody pays for. Leave it out; the plan says how long"
         )
 
 

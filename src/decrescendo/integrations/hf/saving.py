@@ -1,0 +1,21 @@
+"""What saving a model of transformers writes into its configuration: done before the first pass, not between two."""
+
+from typing import Any, cast
+
+from torch import nn
+
+
+def configure(model: nn.Module) -> None:
+    """Give the model's configuration the names that ``save_pretrained`` gives it: its class and its dtype.
+
+    A training that saves would find its model changed between two steps, and its run would say so.
+
+    >>> configure(nn.Linear(1, 1))
+    """
+    config = getattr(model, "config", None)
+    is_adapted = hasattr(model, "peft_config")  # saves adapters, and leaves the configuration alone
+    if config is None or is_adapted or not hasattr(model, "save_pretrained"):
+        return
+    known = cast("Any", model)
+    config.dtype = str(known.dtype).removeprefix("torch.")
+    config.architectures = [type(model).__name__]
