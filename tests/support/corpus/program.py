@@ -11,9 +11,9 @@ from torch.nn import functional
 
 # The files of the corpus.
 HOSTILE = (
-    "statistics", "losses", "place", "backward", "weights", "state", "reads", "late", "wrapped", "memory"
+    "statistics", "losses", "place", "backward", "weights", "state", "reads", "late", "wrapped", "memory", "views"
 )  # fmt: skip
-BENIGN = ("layers", "sequences", "operations")
+BENIGN = ("layers", "sequences", "operations", "views")
 
 Loss = Callable[[Any, Any], Tensor]
 Make = Callable[[], tuple[nn.Module, Loss]]
