@@ -404,7 +404,7 @@ NOT_MADE: list[tuple[dict[str, Any], str]] = [
     ({"fp16": True}, "fp16 must be False"),
     ({"deepspeed": {"zero_optimization": {"stage": 2}}}, "deepspeed must be None"),
     ({"fsdp": True}, "fsdp must be off"),
-    ({"parallelism_config": object()}, "parallelism_config must be None"),
+    ({"parallelism_config": "two devices"}, "parallelism_config must be None"),
     ({"world_size": 2}, "one process with one device must train, got world_size=2"),
 ]
 REFUSED_BY_TRL: list[tuple[dict[str, Any], str]] = [
@@ -529,7 +529,9 @@ def test_a_batchs_own_loss_and_choices_by_private_scores_are_refused(tmp_path: P
 
 def test_adapters_are_given_in_the_model_to_a_trainer_that_does_not_take_them(tmp_path: Path) -> None:
     with pytest.raises(InvalidType, match=r"peft_config must go to a trainer .*peft\.get_peft_model"):
-        dc.hf.PrivateTrainer(model=bert(), args=settings(tmp_path), train_dataset=texts(), peft_config=object())
+        dc.hf.PrivateTrainer(
+            model=bert(), args=settings(tmp_path), train_dataset=texts(), peft_config=object()
+        )
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ class PerExample(TorchFunctionMode):
             labels, mask = self._selected[targets]
             order = (~mask).long().argsort(dim=1, stable=True)
             given["targets"] = labels.gather(1, order).clamp(min=0)
-        each = functional.ctc_loss(**{**given, "reduction": "none"})
+        each = cast("Any", functional.ctc_loss)(**{**given, "reduction": "none"})
         return each / lengths.to(each.device).clamp(min=1) if mean else each
 
 

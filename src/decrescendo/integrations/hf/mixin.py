@@ -37,8 +37,8 @@ else:
 
 
 PUBLIC_EVAL = (
-    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may have "
-    "chosen checkpoint, learning rate and end of the training"
+    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may "
+    "have chosen checkpoint, learning rate and end of the training"
 )
 
 
@@ -127,7 +127,14 @@ class PrivateMixin(_Base):
             beginning = Beginning(seed, facts.get("rows of the data", ""))
             kept = states.checkpoints(beginning, self.lr_scheduler, registered=store is not None)
             return Trainer(
-                self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=kept,
+                self.model,
+                loss,
+                plan,
+                optimizer,
+                seed=seed,
+                settings=settings,
+                store=store,
+                checkpoints=kept,
                 name=name,
             )
 
@@ -165,7 +172,9 @@ class PrivateMixin(_Base):
                 + ". Call follow(plan, seed=Secure()) first"
             )
         self._check()  # arguments and data may have been changed since
-        self._states = States(self.args.output_dir, keeps=keeps_states(self.args, self._source.agreed.planned))
+        self._states = States(
+            self.args.output_dir, keeps=keeps_states(self.args, self._source.agreed.planned)
+        )
         skips = self.args.ignore_data_skip
         try:
             first = self._states.resume_from(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -263,7 +272,9 @@ class PrivateMixin(_Base):
 
     def num_examples(self, dataloader: Any) -> int:
         """Of the data, for the trainer's log."""
-        found: int = len(dataloader.rows) if isinstance(dataloader, _Steps) else super().num_examples(dataloader)
+        found: int = (
+            len(dataloader.rows) if isinstance(dataloader, _Steps) else super().num_examples(dataloader)
+        )
         return found
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
@@ -322,7 +333,7 @@ def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     try:
         found = inspect.signature(function).bind_partial(*args, **kwargs).arguments
     except TypeError:  # the function itself says what is wrong
-        found = {}
+        found = dict[str, Any]()
     return {**found, **kwargs}
 
 
