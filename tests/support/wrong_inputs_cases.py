@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 import decrescendo as dc
-from decrescendo.accounting import Gaussian, GdpClt, Pld, Rdp, Selection, Tcdp, Trials, Zcdp
+from decrescendo.accounting import Gaussian, Pld, Selection, Tcdp, Trials
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.base.rng import Streams
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
@@ -239,12 +239,12 @@ CASES: dict[str, Case] = {
     # accountants
     **{
         f"{judge.name}: delta {delta}": ("InvalidValue", "delta must be", call(judge.epsilon, RUN, delta))
-        for judge in (Pld(), GdpClt(), Zcdp(), Rdp(), Tcdp(), Gaussian())
+        for judge in (known.made() for known in OPTIONS.values())
         for delta in (0.0, 1.0, NAN)
     },
     **{
         f"{judge.name}: no ledger": ("InvalidType", "ledger must be a Ledger", call(judge.epsilon, [1.0], 1e-5))
-        for judge in (Pld(), GdpClt(), Zcdp(), Rdp(), Tcdp(), Gaussian())
+        for judge in (known.made() for known in OPTIONS.values())
     },
     "Pld: epsilon negative": ("InvalidValue", "epsilon must be", call(Pld().delta, RUN, -0.1)),
     "Pld: rtol zero": ("InvalidValue", "rtol must be", call(Pld, 0.0)),

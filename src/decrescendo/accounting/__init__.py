@@ -14,36 +14,74 @@ Accountant      Kind       For
 `GdpClt`        estimate   Du et al.'s central limit theorem: to reproduce the paper, never to promise
 ==============  =========  =========================================================================
 
-They judge noise that was fixed in advance. For noise that is decided as the run goes there are `filters`.
+They judge noise that was fixed in advance. For noise that is decided as the run goes there are `filters`. What else is
+known of each is in `table`. Names load when they are first touched, so that the command line's help stays quick.
 """
 
-from decrescendo.accounting.allocated import Allocated
-from decrescendo.accounting.budget import Bound, Budget, Guarantee, Unit, rounded
-from decrescendo.accounting.concentrated import Tcdp, Zcdp, rho_of
-from decrescendo.accounting.epsilon_curve import EpsilonCurve
-from decrescendo.accounting.filters import (
-    Filter,
-    GdpFilter,
-    Granted,
-    Refused,
-    RenyiFilter,
-    ZcdpFilter,
-    best_order,
-)
-from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
-from decrescendo.accounting.gdp import GdpClt, clt_mu
-from decrescendo.accounting.ledger import Ledger, Release
-from decrescendo.accounting.overflow import smallest_cap
-from decrescendo.accounting.pld import Pld
-from decrescendo.accounting.protocol import Accountant
-from decrescendo.accounting.rdp import Rdp
-from decrescendo.accounting.selection import Selection, Trials
-from decrescendo.accounting.trade_off import trade_off
-from decrescendo.accounting.truncated import Truncated
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from decrescendo.accounting.table import KNOWN
+
+if TYPE_CHECKING:
+    from decrescendo.accounting.allocated import Allocated
+    from decrescendo.accounting.budget import Bound, Budget, Guarantee, Unit, rounded
+    from decrescendo.accounting.concentrated import Tcdp, Zcdp, rho_of
+    from decrescendo.accounting.epsilon_curve import EpsilonCurve
+    from decrescendo.accounting.filters import (
+        Filter,
+        GdpFilter,
+        Granted,
+        Refused,
+        RenyiFilter,
+        ZcdpFilter,
+        best_order,
+    )
+    from decrescendo.accounting.gaussian import Gaussian, delta_of, epsilon_of, mu_of
+    from decrescendo.accounting.gdp import GdpClt, clt_mu
+    from decrescendo.accounting.ledger import Ledger, Release
+    from decrescendo.accounting.overflow import smallest_cap
+    from decrescendo.accounting.pld import Pld
+    from decrescendo.accounting.protocol import Accountant, check_poisson
+    from decrescendo.accounting.rdp import Rdp
+    from decrescendo.accounting.selection import Selection, Trials
+    from decrescendo.accounting.trade_off_curve import trade_off
+    from decrescendo.accounting.truncated import Truncated
+
+_HOMES = {
+    "budget": ("Bound", "Budget", "Guarantee", "Unit", "rounded"),
+    "concentrated": ("rho_of",),
+    "epsilon_curve": ("EpsilonCurve",),
+    "filters": ("Filter", "GdpFilter", "Granted", "Refused", "RenyiFilter", "ZcdpFilter", "best_order"),
+    "gaussian": ("delta_of", "epsilon_of", "mu_of"),
+    "gdp": ("clt_mu",),
+    "ledger": ("Ledger", "Release"),
+    "overflow": ("smallest_cap",),
+    "protocol": ("Accountant", "check_poisson"),
+    "selection": ("Trials",),
+    "trade_off_curve": ("trade_off",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_HOME_OF |= {name: known.file for name, known in KNOWN.items()}
 
 __all__ = [
     "Budget", "Guarantee", "Bound", "Unit", "rounded", "Release", "Ledger", "EpsilonCurve", "Accountant", "Pld",
     "Gaussian", "Rdp", "Zcdp", "Tcdp", "GdpClt", "Selection", "Trials", "Filter", "Granted", "Refused", "RenyiFilter",
     "GdpFilter", "ZcdpFilter", "best_order", "clt_mu", "delta_of", "epsilon_of", "mu_of", "rho_of",
-    "trade_off", "Allocated", "Truncated", "smallest_cap",
+    "trade_off", "Allocated", "Truncated", "smallest_cap", "check_poisson",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME_OF:
+        found = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+        globals()[name] = found
+        return found
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        return import_module(f"{__name__}.{name}")  # a file of this room
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

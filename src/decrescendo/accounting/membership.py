@@ -1,7 +1,6 @@
 """What a test of membership finds at most: one set of numbers for statements, the studio and the command line."""
 
 import math
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,14 +8,13 @@ from jaxtyping import Float
 
 from decrescendo.accounting.budget import Guarantee
 from decrescendo.accounting.ledger import Ledger
-from decrescendo.accounting.trade_off import curve_of, trade_off
+from decrescendo.accounting.table import judges_releases
+from decrescendo.accounting.trade_off_curve import curve_of, trade_off
 from decrescendo.errors import AccountingError, check_array, check_instance, check_integer, check_real
 
 CURVE = "the whole trade-off curve of the releases"
 ALARMS = (0.001, 0.01, 0.1)  # those that are shown
 PAIR = "epsilon and delta alone, of which the best test of the worst mechanism finds so much: "
-# Accountants of the releases themselves; whatever they promise, the curve of the same releases holds.
-_OF_RELEASES = re.compile(r"(Truncated\()?(Pld|Allocated|Gaussian|Rdp|Zcdp|Tcdp|GdpClt)\)?")
 
 
 def most_power(epsilon: float, delta: float, false_alarms: float) -> float:
@@ -128,7 +126,7 @@ def _no_curve(ledger: Ledger | None, guarantee: Guarantee | None) -> str:
         return "noise was decided on the way"
     if guarantee is not None and math.isinf(guarantee.epsilon):
         return "nothing is promised"
-    if guarantee is not None and not _OF_RELEASES.fullmatch(guarantee.accountant):
+    if guarantee is not None and not judges_releases(guarantee.accountant):
         return f"{guarantee.accountant} accounts something else than these releases"
     return ""
 

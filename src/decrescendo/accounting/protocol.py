@@ -48,7 +48,20 @@ class Accountant(Protocol):
 
 
 def check_poisson(ledger: Ledger, accountant: str) -> None:
-    """``ledger`` is one of Poisson batches that were not cut, or an error: ``accountant`` judges nothing else."""
+    """``ledger`` is one of Poisson batches that were not cut: most accountants judge nothing else, and ask this first.
+
+    Args:
+        ledger: what an accountant was given.
+        accountant: its name, for the message.
+
+    Raises:
+        InvalidType: no ledger. AccountingError: records that take part once an epoch, or batches that are cut.
+
+    >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1), "mine")
+    >>> check_poisson(Ledger.of([2.0, 1.5], sample_rate=0.1).cut(1_000, 120), "mine")
+    Traceback (most recent call last):
+    decrescendo.errors.AccountingError: mine accounts batches of any size only, got ... Use Truncated, ...
+    """
     check_instance("ledger", ledger, Ledger)
     if ledger.is_allocated:
         raise AccountingError(

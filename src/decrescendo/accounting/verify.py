@@ -1,8 +1,6 @@
 """A second opinion: the same releases judged by an independent library, Google's dp-accounting."""
 
 import math
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,15 +9,10 @@ from jaxtyping import Float
 
 from decrescendo.accounting.allocated import Allocated
 from decrescendo.accounting.budget import Guarantee, rounded
-from decrescendo.accounting.concentrated import Tcdp, Zcdp
-from decrescendo.accounting.gaussian import Gaussian
-from decrescendo.accounting.gdp import GdpClt
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.mixture import BinomialMixture, composed
 from decrescendo.accounting.overflow import left_of
-from decrescendo.accounting.pld import Pld
-from decrescendo.accounting.protocol import Accountant
-from decrescendo.accounting.rdp import Rdp, round_down, round_up
+from decrescendo.accounting.rdp import round_down, round_up
 from decrescendo.errors import AccountingError, check_integer
 
 # Even grids of this share of epsilon for so many steps or more: rounding then costs a few parts in ten thousand. It
@@ -27,27 +20,8 @@ from decrescendo.errors import AccountingError, check_integer
 _GRID_SHARE, _STEPS, _COARSER = 1 / 8_000, 5_000, 16
 # What dp-accounting's sums may be above the truth, relative: measured 2.4e-11 for one release.
 _SUMS = 1e-8
-
-
-_OWN: dict[str, Callable[[], Accountant]] = {
-    judge.__name__: judge for judge in (Pld, Allocated, Rdp, Gaussian, Zcdp, Tcdp, GdpClt)
-}
 # An epsilon may be below its accountant's word by this share: versions of one accountant differ by less.
 APART = 1e-3
-
-
-def accountant_named(name: str) -> Accountant | None:
-    """The accountant of this package that a guarantee names; ``None`` for another.
-
-    >>> accountant_named("Truncated(Rdp)"), accountant_named("Zcdp(batches_per_epoch=10)"), accountant_named("my own")
-    (Rdp(), Zcdp(batches_per_epoch=10), None)
-    """
-    if name.startswith("Truncated(") and name.endswith(")"):
-        name = name.removeprefix("Truncated(")[:-1]
-    if disjoint := re.fullmatch(r"Zcdp\(batches_per_epoch=([1-9][0-9]{0,8})\)", name):
-        return Zcdp(batches_per_epoch=int(disjoint[1]))
-    made = _OWN.get(name)
-    return None if made is None else made()
 
 
 def check_word(whose: str, given: Guarantee, again: Guarantee) -> None:

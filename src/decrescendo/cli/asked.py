@@ -3,34 +3,22 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
+from decrescendo.accounting.table import OPTIONS
 from decrescendo.cli.app import working
 from decrescendo.cli.options import RHO_C, RHO_MU, AccountantName, Schedule, UnitName
 from decrescendo.errors import InvalidValue, check_integer, check_real
 
 if TYPE_CHECKING:
-    from decrescendo import accounting
-    from decrescendo.accounting import Budget, Unit
+    from decrescendo.accounting import Accountant, Budget, Unit
     from decrescendo.plans import Curve, Plan, PoissonSampling, RandomAllocation
     from decrescendo.training import Task
 
 
-def judge_of(name: AccountantName | None) -> "accounting.Accountant | None":
+def judge_of(name: AccountantName | None) -> "Accountant | None":
     """The accountant of a plan; ``None`` for the default."""
-    from decrescendo import accounting
-
-    if name is None:
-        return None
-    known: dict[AccountantName, type[Any]] = {
-        AccountantName.PLD: accounting.Pld,
-        AccountantName.RDP: accounting.Rdp,
-        AccountantName.GAUSSIAN: accounting.Gaussian,
-        AccountantName.ZCDP: accounting.Zcdp,
-        AccountantName.TCDP: accounting.Tcdp,
-        AccountantName.CLT: accounting.GdpClt,
-    }
-    return known[name]()
+    return None if name is None else OPTIONS[name].made()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

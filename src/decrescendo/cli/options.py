@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from decrescendo.accounting.table import DEFAULT, OPTIONS
+
 
 class Schedule(StrEnum):
     """Names of plans.SCHEDULES, repeated here so that --help is quick (a test compares
@@ -54,14 +56,14 @@ class OptimizerName(StrEnum):
 
 
 class AccountantName(StrEnum):
-    """Whose word a plan is calibrated by."""
+    """Whose word a plan is calibrated by: the options of accounting.table."""
 
-    PLD = "pld"
-    RDP = "rdp"
-    GAUSSIAN = "gaussian"
-    ZCDP = "zcdp"
-    TCDP = "tcdp"
-    CLT = "clt"
+    _ignore_ = "option"
+    for option in OPTIONS:
+        vars()[option.upper()] = option
+
+
+_ESTIMATES = " and ".join(option for option, known in OPTIONS.items() if known.kind == "estimate")
 
 
 class UnitName(StrEnum):
@@ -87,7 +89,8 @@ Accountant = Annotated[
     AccountantName | None,
     typer.Option(
         metavar="NAME",
-        help=f"Who judges the plan: {', '.join(AccountantName)}. Default: pld, certified; tcdp and clt are estimates.",
+        help=f"Who judges the plan: {', '.join(AccountantName)}. Default: {DEFAULT.option}, certified; "
+        f"{_ESTIMATES} are estimates.",
     ),
 ]
 OptimizerOption = Annotated[

@@ -134,9 +134,10 @@ class _Problem:
 def _shapes(judge: Accountant, problem: _Problem) -> list[Float[np.ndarray, " steps"]]:
     """The mu_t of which one is best, for each accountant its own; most have a closed form."""
     del problem
+    divided = ", ".join(accountant.__name__ for accountant in _shapes.registry if accountant is not object)
     raise InvalidType(
-        "accountant must be Pld, Gaussian, GdpClt or Zcdp, whose budgets can be divided step by step, got "
-        f"{judge.name}. Take the shape from Pld, allocate(..), and scale it: "
+        f"accountant must be one of {divided}, whose budgets can be divided step by step, got {judge.name}. Take the "
+        "shape from Pld, allocate(..), and scale it: "
         f"calibrate(.., privacy=1 / plan.noise_multiplier, accountant={judge.name}())"
     )
 

@@ -18,8 +18,9 @@ from decrescendo.accounting.budget import Budget, Guarantee, Unit, check_unit, r
 from decrescendo.accounting.ledger import Ledger, Release
 from decrescendo.accounting.pld import Pld
 from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.table import accountant_named
 from decrescendo.accounting.truncated import Truncated, least_epsilon, spent_on_the_cap
-from decrescendo.accounting.verify import Verification, accountant_named, check_word, verify_epsilon
+from decrescendo.accounting.verify import Verification, check_word, verify_epsilon
 from decrescendo.base import sealed
 from decrescendo.base.whole_file import write_whole
 from decrescendo.errors import (

@@ -6,6 +6,7 @@ from rich.table import Table
 
 from decrescendo import accounting
 from decrescendo.accounting import Bound, Budget, Ledger, Unit, rounded
+from decrescendo.accounting.table import DEFAULT, OPTIONS
 from decrescendo.errors import AccountingError, InvalidValue
 
 WORDS = {
@@ -52,14 +53,7 @@ def verdicts(ledger: Ledger, delta: float, *, group: int = 1) -> list[Verdict]:
             first.epsilon_lower,
         )
     ]
-    others = (
-        accounting.Gaussian(),
-        accounting.Rdp(),
-        accounting.Zcdp(),
-        accounting.Tcdp(),
-        accounting.GdpClt(),
-    )
-    for accountant in others:
+    for accountant in (known.made() for known in OPTIONS.values() if known is not DEFAULT):
         try:
             judge = accounting.Truncated(accountant.protecting(budget))
             found.append(Verdict(accountant.name, judge.epsilon(ledger, delta)))

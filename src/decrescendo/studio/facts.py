@@ -9,6 +9,7 @@ import numpy as np
 
 from decrescendo.accounting import EpsilonCurve, Guarantee, Ledger, Unit, rounded
 from decrescendo.accounting.membership import ALARMS, membership, percent
+from decrescendo.accounting.table import KNOWN
 from decrescendo.errors import InvalidValue
 from decrescendo.plans import Plan
 from decrescendo.plans.plan import row_of
@@ -18,10 +19,6 @@ from decrescendo.training.statement import state
 
 POINTS = 300  # of a curve that is drawn
 DRAWN_ALARMS = np.concatenate([[0.0], np.logspace(-4, 0, 49)])
-NAMES = {
-    "Pld": "Exact composition (Pld)", "Gaussian": "Gaussian DP (Gaussian)", "Rdp": "Rényi (Rdp)", "Zcdp": "zCDP (Zcdp)",
-    "Allocated": "Once an epoch (Allocated)", "Tcdp": "tCDP (Tcdp)", "GdpClt": "Central limit theorem (GdpClt)",
-}  # fmt: skip
 DRAFT = """> **A draft: nothing was trained yet.** This is what may be stated once a training has run this whole plan.
 > `Run.save` then writes the statement of the run itself, with what the library saw of it.
 
@@ -135,7 +132,7 @@ def _attack(subject: Subject) -> dict[str, Any]:
 def _claims(subject: Subject) -> list[list[str]]:
     claims: list[list[str]] = []
     for verdict in verdicts(subject.ledger, subject.delta, group=subject.group):
-        name = NAMES[verdict.accountant]
+        name = KNOWN[verdict.accountant].shown
         if verdict.bound is None:
             claims.append([name, "–", f"does not apply: {verdict.reason}"])
             continue
