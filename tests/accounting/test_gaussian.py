@@ -84,3 +84,9 @@ def test_one_value_has_the_bits_that_it_has_among_others(log_mu: float, log_epsi
     alone, among = log_delta(epsilon, mu), log_delta(np.array([epsilon, epsilon]), np.array([mu, mu]))
     assert alone.shape == ()
     assert alone.tobytes() == among[1:].tobytes()
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 1e6])
+def test_without_noise_delta_is_one(epsilon: float) -> None:
+    assert delta_of(epsilon, math.inf) == 1.0
+    assert epsilon_of(1e-5, math.inf) == math.inf

@@ -96,13 +96,13 @@ def _narrow(x: Float[np.ndarray, "..."], mu: Float[np.ndarray, "..."]) -> Float[
 
 
 def delta_of(epsilon: float, mu: float) -> float:
-    """delta(epsilon; mu) of Du Eq. (1); 0 for mu = 0.
+    """delta(epsilon; mu) of Du Eq. (1); 0 for mu = 0, 1 for infinite mu.
 
     >>> round(delta_of(1.0, 1.0), 12)
     0.126936737507
     """
-    if mu == 0:
-        return 0.0
+    if mu == 0 or math.isinf(mu):
+        return 0.0 if mu == 0 else 1.0
     return float(np.exp(log_delta(epsilon, mu)))
 
 
@@ -162,7 +162,7 @@ class Gaussian(Accountant):
     def delta(self, ledger: Ledger, epsilon: float) -> Bound:
         """Exact delta at ``epsilon``."""
         mu, e = self.mu(ledger), check_real("epsilon", epsilon, at_least=0)
-        return Bound(1.0 if math.isinf(mu) else delta_of(e, mu), "exact")
+        return Bound(delta_of(e, mu), "exact")
 
     def mu(self, ledger: Ledger) -> float:
         """Total mu of the ledger; infinite if a release has no noise."""
