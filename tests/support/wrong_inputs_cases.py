@@ -22,6 +22,7 @@ from torch import nn
 import decrescendo as dc
 from decrescendo.accounting import Gaussian, Pld, Selection, Tcdp, Trials
 from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.table import OPTIONS
 from decrescendo.base.rng import Streams
 from decrescendo.clipping import ClippedSum, Diagnostics, Engine, Reference
 from decrescendo.errors import DecrescendoError
