@@ -3,6 +3,8 @@
 import ast
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,3 +144,23 @@ def test_the_pages_tables_name_all_with_their_kinds(page: str, after: str) -> No
 def test_the_rooms_docstring_names_all_with_their_kinds() -> None:
     found = dict(re.findall(r"^`(\w+)` +(\w+)", inspect.getdoc(accounting) or "", re.MULTILINE))
     assert found == {name: known.kind or "any" for name, known in KNOWN.items()}
+
+
+def test_the_rooms_names_are_what_they_say_whatever_was_loaded_before() -> None:
+    """Names load when they are touched: a file of the same name must not take a function's place."""
+    code = (
+        "import decrescendo.accounting.membership, decrescendo.plans, inspect\n"
+        "from decrescendo import accounting\n"
+        "modules = [name for name in accounting.__all__ if inspect.ismodule(getattr(accounting, name))]\n"
+        "assert not modules, modules\n"
+        "assert inspect.ismodule(accounting.filters) and inspect.ismodule(accounting.verify)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_table_loads_no_numpy() -> None:
+    code = (
+        "import sys\nfrom decrescendo.accounting.table import KNOWN, OPTIONS\n"
+        "print([known.shown for known in KNOWN.values()])\nassert 'numpy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
