@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from clipping_cases import loss
-from corpus.program import programs
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -98,4 +96,6 @@ def test_a_grid_shows_what_the_view_shows(data: st.DataObject) -> None:
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_an_offset_that_is_the_number_of_examples_is_another_grid(n: int) -> None:
     one, other = (grid_of(100, (3,), (1,), at) for at in (n, n + 1))
-    assert one is not None and other is not None and one[1] != other[1]
+    assert one is not None
+    assert other is not None
+    assert one[1] != other[1]

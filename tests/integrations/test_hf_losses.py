@@ -1,4 +1,4 @@
-"""`hf.loss` is the model's own loss of each example alone, or a refusal: for classes of Transformers and PEFT's methods."""
+"""`hf.loss` is the model's own loss of each example alone, or a refusal: classes of Transformers, methods of PEFT."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ from decrescendo.errors import UnsupportedModel
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
-# One of each way in which a forward pass uses labels: it makes a decoder's inputs of them (BART, T5, Whisper), it shifts
+# One of each way in which a forward pass uses labels: it makes a decoder's inputs of them (BART, T5, Whisper), shifts
 # them (GPT-2) or does not (XLM, XLNet, BART's decoder alone), there are two of them, spans, transcripts; and refusals.
 SAMPLE = (
     "BartForConditionalGeneration", "T5ForConditionalGeneration", "GPT2LMHeadModel", "XLMWithLMHeadModel",

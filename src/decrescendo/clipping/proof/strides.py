@@ -36,7 +36,8 @@ def grid_of(total: int, shape: Sequence[int], stride: Sequence[int], offset: int
     The last of five times n rows of four numbers, and all five of them folded into one dimension:
 
     >>> [grid_of(20 * n, (n, 4), (4, 1), 16 * n) for n in (2, 3)]
-    [((40, (5, 2, 4), ((2,), (4,))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),)))), ((60, (5, 3, 4), ((3,), (4,))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),))))]
+    [((40, (5, 2, 4), ((2,), (4,))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),)))),
+     ((60, (5, 3, 4), ((3,), (4,))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),))))]
 
     A constant by the number of examples:
 

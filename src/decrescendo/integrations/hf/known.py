@@ -2,11 +2,12 @@
 batches, clipping, noise or loss, or take part as they should."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from typing import Any, cast
 
 # Of transformers 5.24 and trl 1.16.
-KNOWN = frozenset("""
+KNOWN = frozenset(re.findall(r"\w+", """
 output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_kwargs warmup_steps
 optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon optim_target_modules average_tokens_across_devices bf16
 bf16_full_eval fp16_full_eval tf32 activation_checkpointing gradient_checkpointing liger_kernel_config
@@ -28,7 +29,7 @@ warmup_ratio logging_dir save_safetensors overwrite_output_dir per_gpu_train_bat
 no_cuda use_mps_device jit_mode_eval use_ipex half_precision_backend fp16_opt_level fp16_backend tpu_num_cores
 tpu_metrics_debug past_index push_to_hub_model_id push_to_hub_organization push_to_hub_token mp_parameters ray_scope
 torchdynamo include_inputs_for_metrics evaluation_strategy include_tokens_per_second eval_do_concat_batches
-""".split())  # fmt: skip
+"""))  # fmt: skip
 
 
 def unknown(arguments: Any, rules: frozenset[str]) -> Iterator[str]:
