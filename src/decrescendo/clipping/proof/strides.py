@@ -33,11 +33,12 @@ Grid: TypeAlias = tuple[tuple[object, ...], tuple[object, ...]]
 def grid_of(total: int, shape: Sequence[int], stride: Sequence[int], offset: int) -> Grid | None:
     """A view of ``total`` numbers as slices of a grid, or ``None`` where it is none.
 
-    The last of five times n rows of four numbers, and all five of them folded into one dimension:
+    The last of five times n rows of four numbers: a grid of (5, n, 4), from (4, 0, 0) on:
 
-    >>> [grid_of(20 * n, (n, 4), (4, 1), 16 * n) for n in (2, 3)]
-    [((40, (5, 2, 4), ((2,), (4,))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),)))),
-     ((60, (5, 3, 4), ((3,), (4,))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),))))]
+    >>> [grid_of(20 * n, (n, 4), (4, 1), 16 * n)[0] for n in (2, 3)]
+    [(40, (5, 2, 4), ((2,), (4,))), (60, (5, 3, 4), ((3,), (4,)))]
+    >>> [grid_of(20 * n, (n, 4), (4, 1), 16 * n)[1] for n in (2, 3)]
+    [((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),))), ((4, 0, 0), (((0, 1, 0),), ((0, 0, 1),)))]
 
     A constant by the number of examples:
 
