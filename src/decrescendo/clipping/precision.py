@@ -1,8 +1,8 @@
 """Full float32 inside: switches that make matrix products coarser are off while gradients are measured and summed."""
 
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, cast
 
 import torch
 
@@ -19,6 +19,7 @@ SWITCHES: tuple[Any, ...] = (
 # Those of a CPU.
 ON_CPU = SWITCHES[3:]
 _DEVICES = ("cpu", "cuda", "xpu")
+_C: Any = cast("Any", torch)._C
 
 
 @contextmanager
@@ -33,12 +34,18 @@ def exact_products() -> Generator[None]:
     'tf32'
     >>> torch.set_float32_matmul_precision("highest")
     """
-    before = [switch.fp32_precision for switch in SWITCHES]
+    before, old = [switch.fp32_precision for switch in SWITCHES], None
+    with suppress(RuntimeError):  # (raised where the two switches of cuDNN differ)
+        old = bool(_C._get_cudnn_allow_tf32())
     try:
+        if old:  # torch.backends.cudnn.flags, round a loss of Transformers, raises where the old switch says otherwise
+            _C._set_cudnn_allow_tf32(False)
         for switch in SWITCHES:
             switch.fp32_precision = "ieee"
         yield
     finally:
+        if old:
+            _C._set_cudnn_allow_tf32(True)
         for switch, value in zip(SWITCHES, before, strict=True):
             switch.fp32_precision = value
 
