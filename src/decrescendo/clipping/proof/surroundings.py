@@ -13,6 +13,9 @@ from decrescendo.errors import UnsupportedModel
 
 _C, _BACKENDS = cast("Any", torch)._C, cast("Any", torch).backends
 _SMALLEST, _ONE = 5e-324, 1.0
+# Of the precision of products: nothing set at any level is float32's own (torch.backends.cudnn.flags leaves one for
+# the other).
+_EXACT = {"none": "ieee"}
 CHANGED = (
     "a pass must leave torch's global settings (default dtype, threads, flush_denormal, ..) and the garbage collector "
     "as they are, as no operation shows them, got one that is changed in the pass. Set it before training"
@@ -56,7 +59,7 @@ def is_traced() -> bool:
 def settings() -> tuple[object, ...]:
     """All that is known of them."""
     return (
-        torch.get_default_dtype(), *(switch.fp32_precision for switch in SWITCHES), is_flushing(),
+        torch.get_default_dtype(), *(_EXACT.get(name := switch.fp32_precision, name) for switch in SWITCHES), is_flushing(),
         torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
         torch.is_anomaly_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
