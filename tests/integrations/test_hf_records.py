@@ -42,7 +42,9 @@ def made(kind: str, folder: Path) -> Any:
     return {
         "concatenated": lambda: join([one, one]),
         "loaded twice": lambda: join(again),
-        "loaded twice, parts that overlap": lambda: join([again[0].select([0, 1, 2]), again[1].select([2, 3])]),
+        "loaded twice, parts that overlap": lambda: join(
+            [again[0].select([0, 1, 2]), again[1].select([2, 3])]
+        ),
         "with a column added": lambda: join([one, one]).add_column("id", list(range(8))),
         "one of two with a column more": lambda: join([one, one.add_column("z", [0] * 4)]),
         "interleaved until all are exhausted": lambda: mix([one, other], stopping_strategy="all_exhausted"),

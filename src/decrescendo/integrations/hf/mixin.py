@@ -19,7 +19,7 @@ from decrescendo.integrations.hf.losses import loss as own_tokens
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
-from decrescendo.integrations.hf.saving import configure
+from decrescendo.integrations.hf.saving import configure, saving
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.data import check_one_data_set, table_of
@@ -126,7 +126,14 @@ class PrivateMixin(_Base):
             beginning = Beginning(seed, facts.get("rows of the data", ""))
             kept = states.checkpoints(beginning, self.lr_scheduler, registered=store is not None)
             return Trainer(
-                self.model, loss, plan, optimizer, seed=seed, settings=settings, store=store, checkpoints=kept,
+                self.model,
+                loss,
+                plan,
+                optimizer,
+                seed=seed,
+                settings=settings,
+                store=store,
+                checkpoints=kept,
                 name=name,
             )
 
@@ -164,7 +171,9 @@ class PrivateMixin(_Base):
                 + ". Call follow(plan, seed=Secure()) first"
             )
         self._check()  # arguments and data may have been changed since
-        self._states = States(self.args.output_dir, keeps=keeps_states(self.args, self._source.agreed.planned))
+        self._states = States(
+            self.args.output_dir, keeps=keeps_states(self.args, self._source.agreed.planned)
+        )
         skips = self.args.ignore_data_skip
         try:
             first = self._states.resume_from(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -218,7 +227,8 @@ class PrivateMixin(_Base):
         """The trainer's own, after what a training needs to go on from it."""
         if self._private is not None and self._run is None:
             self._private.keep()
-        super()._save_checkpoint(model, trial)
+        with saving(self.model):
+            super()._save_checkpoint(model, trial)
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refused: each trial would be a training, and the plan pays for one."""
@@ -262,7 +272,9 @@ class PrivateMixin(_Base):
 
     def num_examples(self, dataloader: Any) -> int:
         """Of the data, for the trainer's log."""
-        found: int = len(dataloader.rows) if isinstance(dataloader, _Steps) else super().num_examples(dataloader)
+        found: int = (
+            len(dataloader.rows) if isinstance(dataloader, _Steps) else super().num_examples(dataloader)
+        )
         return found
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
