@@ -17,7 +17,7 @@ import decrescendo as dc
 from decrescendo.errors import FileRefused, PlanViolation
 from decrescendo.integrations.hf.mixin import PUBLIC_EVAL
 from decrescendo.integrations.hf.resuming import FOLDER
-from decrescendo.training.between import PROGRAM
+from decrescendo.training.assumptions import PROGRAM
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore"),  # theirs
@@ -172,6 +172,7 @@ def test_a_killed_training_with_a_store_is_reserved_once(tmp_path: Path) -> None
     assert entry.released == PLAN.ledger
 
 
+@pytest.mark.slow
 def test_a_training_that_failed_before_its_first_step_begins_anew(tmp_path: Path) -> None:
     trainer = classifier(tmp_path)
     trainer.follow(PLAN, seed=3, loss=lambda model, batch: dc.hf.loss(model, batch).mean())

@@ -20,7 +20,7 @@ from decrescendo.integrations.hf.losses import problem_type_kept
 from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
-from decrescendo.integrations.hf.saving import configure
+from decrescendo.integrations.hf.saving import configure, saving
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.data import check_one_data_set, table_of
@@ -228,7 +228,8 @@ class PrivateMixin(_Base):
         """The trainer's own, after what a training needs to go on from it."""
         if self._private is not None and self._run is None:
             self._private.keep()
-        super()._save_checkpoint(model, trial)
+        with saving(self.model):
+            super()._save_checkpoint(model, trial)
 
     def hyperparameter_search(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
         """Refused: each trial would be a training, and the plan pays for one."""

@@ -1,5 +1,7 @@
 """What saving a model of transformers writes into its configuration: done before the first pass, not between two."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from torch import nn
@@ -19,3 +21,17 @@ def configure(model: nn.Module) -> None:
     known = cast("Any", model)
     config.dtype = str(known.dtype).removeprefix("torch.")
     config.architectures = [type(model).__name__]
+
+
+@contextmanager
+def saving(model: nn.Module) -> Generator[None]:
+    """Inside the model is saved: where its configuration gets an equal list of names, it keeps the one it has.
+
+    >>> with saving(nn.Linear(1, 1)):
+    ...     pass
+    """
+    config: Any = getattr(model, "config", None)
+    names = getattr(config, "architectures", None)
+    yield
+    if names is not None and config.architectures == names:
+        config.architectures = names
