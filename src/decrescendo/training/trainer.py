@@ -715,7 +715,7 @@ class Trainer:
         self._keep(now=True)
 
     def _keep(self, *, now: bool = False) -> None:
-        if self._keeper is not None and (self._keeper.is_due or now and not self._keeper.is_saved):
+        if self._keeper is not None and (self._keeper.is_due or (now and not self._keeper.is_saved)):
             # Or the next life would take what was changed for what was there before.
             self._parts.settle()
             place = {**self._drawing.place, "clip_norm": list(self._source.decided_clip_norm)}

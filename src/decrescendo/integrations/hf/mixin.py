@@ -36,8 +36,8 @@ else:
 
 
 PUBLIC_EVAL = (
-    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may have "
-    "chosen checkpoint, learning rate and end of the training"
+    "assumed: the data that the trainer evaluates on are public (declared with public_eval=True): their scores may "
+    "have chosen checkpoint, learning rate and end of the training"
 )
 
 
@@ -328,7 +328,7 @@ def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     try:
         found = inspect.signature(function).bind_partial(*args, **kwargs).arguments
     except TypeError:  # the function itself says what is wrong
-        found = {}
+        found = dict[str, Any]()
     return {**found, **kwargs}
 
 

@@ -14,7 +14,7 @@ def configure(model: nn.Module) -> None:
 
     >>> configure(nn.Linear(1, 1))
     """
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     is_adapted = hasattr(model, "peft_config")  # saves adapters, and leaves the configuration alone
     if config is None or is_adapted or not hasattr(model, "save_pretrained"):
         return
