@@ -369,7 +369,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_grad_norm": 1.0}, "max_grad_norm must be 0"),
     ({"max_steps": 3}, "max_steps must be the plan's number of steps, 4, got max_steps=3"),
     ({"max_steps": -1}, "max_steps must be the plan's number of steps"),
-    ({"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"}, "lr_scheduler_type must not follow scores"),
+    (
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps"},
+        "lr_scheduler_type must not follow scores",
+    ),
     ({"lr_scheduler_type": "greedy", "eval_strategy": "steps"}, "lr_scheduler_type must not follow scores"),
     ({"save_strategy": "best", "eval_strategy": "steps", "metric_for_best_model": "loss"}, "save_strategy must not be"),
     (

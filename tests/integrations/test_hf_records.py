@@ -89,7 +89,7 @@ def supervised(folder: Path, data: Any, **change: Any) -> Any:
 
 
 def test_trls_copy_of_a_record_that_is_several_rows_is_refused(tmp_path: Path) -> None:
-    """Its map had copied the rows before anybody looked: for three of one record 12.38 was spent where 3.50 was said."""
+    """Its map had copied the rows before anybody looked: of a record in three, 12.38 was spent where 3.50 was said."""
     trainer = supervised(tmp_path, made("concatenated", tmp_path / "data"))
     with pytest.raises(InvalidValue, match="must be given each record once"):
         trainer.follow(PLAN, seed=3)

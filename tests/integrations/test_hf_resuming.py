@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from hf_tiny import bert, gpt2, plan_of, texts, tokenizer
+from hf_tiny import ROWS, bert, gpt2, plan_of, texts, tokenizer
 from torch import Tensor
 
 import decrescendo as dc
@@ -163,7 +163,7 @@ def test_a_training_goes_on_with_what_it_began_with(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_training_with_a_store_is_reserved_once(tmp_path: Path) -> None:
     path = tmp_path / "store"
-    dc.Store.create(path, dc.Budget(10.0, 1e-3), dataset="texts")
+    dc.Store.create(path, dc.Budget(10.0, 1e-3), dataset="texts", rows=ROWS)
     kill(classifier, tmp_path / "run", "on_step_end", 3, store=lambda: dc.Store(path))
     trainer = classifier(tmp_path / "run")
     trainer.follow(PLAN, seed=3, store=dc.Store(path))

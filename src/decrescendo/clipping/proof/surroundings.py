@@ -59,8 +59,8 @@ def is_traced() -> bool:
 def settings() -> tuple[object, ...]:
     """All that is known of them."""
     return (
-        torch.get_default_dtype(), *(_EXACT.get(name := switch.fp32_precision, name) for switch in SWITCHES), is_flushing(),
-        torch.get_num_threads(),
+        torch.get_default_dtype(), *(_EXACT.get(name := switch.fp32_precision, name) for switch in SWITCHES),
+        is_flushing(), torch.get_num_threads(),
         torch.are_deterministic_algorithms_enabled(), torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
         torch.is_anomaly_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"),
         torch.get_default_device(), _BACKENDS.mkldnn.enabled,

@@ -2,12 +2,11 @@
 batches, clipping, noise or loss, or take part as they should."""
 
 import dataclasses
-import re
 from collections.abc import Iterator
 from typing import Any, cast
 
 # Of transformers 5.24 and trl 1.16.
-KNOWN = frozenset(re.findall(r"\w+", """
+_NAMES = """
 output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_kwargs warmup_steps
 optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon optim_target_modules average_tokens_across_devices bf16
 bf16_full_eval fp16_full_eval tf32 activation_checkpointing gradient_checkpointing liger_kernel_config
@@ -21,15 +20,15 @@ ignore_data_skip restore_callback_states_from_checkpoint full_determinism seed d
 dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
 dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names length_column_name
 ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend ddp_timeout
-fsdp_config do_train do_eval do_predict resume_from_checkpoint local_rank
-model_init_kwargs trust_remote_code chat_template_path dataset_text_field dataset_kwargs dataset_num_proc eos_token
-max_length truncation_mode shuffle_dataset packing_strategy pad_to_multiple_of eval_packing completion_only_loss
-assistant_only_loss pad_token
+fsdp_config do_train do_eval do_predict resume_from_checkpoint local_rank model_init_kwargs trust_remote_code
+chat_template_path dataset_text_field dataset_kwargs dataset_num_proc eos_token max_length truncation_mode
+shuffle_dataset packing_strategy pad_to_multiple_of eval_packing completion_only_loss assistant_only_loss pad_token
 warmup_ratio logging_dir save_safetensors overwrite_output_dir per_gpu_train_batch_size per_gpu_eval_batch_size
 no_cuda use_mps_device jit_mode_eval use_ipex half_precision_backend fp16_opt_level fp16_backend tpu_num_cores
 tpu_metrics_debug past_index push_to_hub_model_id push_to_hub_organization push_to_hub_token mp_parameters ray_scope
-torchdynamo include_inputs_for_metrics evaluation_strategy include_tokens_per_second eval_do_concat_batches
-"""))  # fmt: skip
+torchdynamo include_inputs_for_metrics evaluation_strategy include_tokens_per_second
+"""
+KNOWN = frozenset(_NAMES.split())
 
 
 def unknown(arguments: Any, rules: frozenset[str]) -> Iterator[str]:

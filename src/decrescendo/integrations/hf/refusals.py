@@ -77,7 +77,10 @@ RULES: tuple[Rule, ...] = (
         "enable_jit_checkpoint", _off,
         "be False: it saves in the midst of a step, which no training can go on from. Take save_steps",
     ),
-    ("loss_type", lambda value: _word(value) in ("nll", "chunked_nll"), "be 'nll': the loss is that of follow(..)"),
+    (
+        "loss_type", lambda value: _word(value) in ("nll", "chunked_nll"),
+        "be 'nll': the loss is the one given to follow(..)",
+    ),
     ("activation_offloading", _off, "be False: it moves what the engine looks at. Take gradient_checkpointing"),
 )  # fmt: skip
 
@@ -135,7 +138,8 @@ def check_arguments(trainer: Any, steps: int, *, public_eval: bool = False) -> N
     if getattr(trainer, "aux_loss_enabled", False):
         raise InvalidValue(
             "router_aux_loss_coef must be 0, got the coefficient of the model's configuration: a load-balancing loss "
-            "is one for all tokens of a batch, and the loss is that given to follow(..). Say router_aux_loss_coef=0.0"
+            "is one for all tokens of a batch, and the loss is the one given to follow(..). Say "
+            "router_aux_loss_coef=0.0"
         )
     if getattr(trainer.accelerator, "scaler", None) is not None:
         raise InvalidValue(
@@ -183,8 +187,8 @@ def check_scheduler(scheduler: object) -> None:
     """
     if any(kind.__name__ in ("ReduceLROnPlateau", "GreedyLR") for kind in type(scheduler).__mro__):
         raise InvalidValue(
-            f"the scheduler must not follow scores, got {type(scheduler).__name__}: a rate decided by scores of private "
-            f"data is not paid for. {_PUBLIC} take a fixed one (LambdaLR)"
+            f"the scheduler must not follow scores, got {type(scheduler).__name__}: a rate decided by scores of "
+            f"private data is not paid for. {_PUBLIC} take a fixed one (LambdaLR)"
         )
 
 

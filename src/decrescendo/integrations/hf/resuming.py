@@ -12,7 +12,7 @@ from decrescendo.errors import FileRefused, PlanViolation
 from decrescendo.training.checkpoint.checkpoints import Checkpoints, Stateful, states_in
 from decrescendo.training.checkpoint.releases import RELEASES
 
-# In ``output_dir``. Names with an underscore are what `Trainer.push_to_hub` leaves out: whoever reads it knows the noise.
+# In ``output_dir``. `Trainer.push_to_hub` leaves names with an underscore out: whoever reads it knows the noise.
 FOLDER = "_decrescendo"
 _STATE, _SHOWN = "trainer_state.json", re.compile("checkpoint-([0-9]+)")
 # A folder's first state is written before the first step; later ones where the trainer saves.
@@ -100,8 +100,8 @@ class States:
             step = max(whole, default=0)
             if step not in kept:
                 raise FileRefused(
-                    f"{self._output} must have a whole checkpoint to go on from, got states of steps {kept} and none of "
-                    "the trainer's checkpoints for them. Put those back, or begin a new run in a new output_dir"
+                    f"{self._output} must have a whole checkpoint to go on from, got states of steps {kept} and none "
+                    "of the trainer's checkpoints for them. Put those back, or begin a new run in a new output_dir"
                 )
         else:
             path = Path(str(given))
