@@ -147,6 +147,16 @@ def test_sums_of_models_that_make_inputs_of_labels_are_those_of_the_reference(na
     torch.testing.assert_close(found, expected)
 
 
+def test_a_ctc_loss_trains_and_its_switch_of_cudnn_is_no_change_of_settings() -> None:
+    """Transformers computes it inside of `torch.backends.cudnn.flags`, which reads and rewrites precisions."""
+    model, batch = dict(hf_losses.cases())["Wav2Vec2ForCTC"]()
+    engine = Engine(model, dc.hf.loss)
+    found = engine.clipped_sum(batch, 0.5).gradients
+    expected = Reference(model, dc.hf.loss).clipped_sum(batch, 0.5).gradients
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-5)
+    assert engine.assumptions == ()
+
+
 def test_a_loss_that_balances_experts_over_the_batch_is_refused_with_the_way_out() -> None:
     model, batch = dict(hf_losses.cases())["MixtralForCausalLM with balance"]()
     with pytest.raises(UnsupportedModel, match="output_router_logits = False"):
