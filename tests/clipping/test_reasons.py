@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from decrescendo.clipping import Engine
+from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import UnsupportedModel
 
 DRAWS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
@@ -82,3 +82,60 @@ def test_a_checkpointed_model_keeps_nothing_in_what_it_calls_it_by() -> None:
     for length in (3, 5):
         engine.clipped_sum(torch.randn(4, length, 4), 1.0)
     assert engine.assumptions == ()
+
+
+def test_a_gradient_penalty_is_told_to_be_a_second_derivative() -> None:
+    def penalised(model: nn.Module, batch: Tensor) -> Tensor:
+        at = batch.detach().clone().requires_grad_(True)
+        score = model(at)
+        (slope,) = torch.autograd.grad(score.sum(), at, create_graph=True)
+        return score.squeeze(1) + (slope.norm(dim=1) - 1).square()
+
+    with pytest.raises(UnsupportedModel, match="second derivative"):
+        Engine(nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)), penalised).check(torch.randn(5, 4))
+
+
+def test_a_state_that_is_kept_from_batch_to_batch_is_named() -> None:
+    class Carries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.state = nn.GRUCell(4, 3), None
+
+        def forward(self, x: Tensor) -> Tensor:
+            fits = self.state is not None and len(self.state) == len(x)
+            state = self.cell(x, self.state if fits else None)
+            self.state = state.detach()
+            return state
+
+    with pytest.raises(UnsupportedModel, match="state from batch to batch"):
+        Engine(Carries(), squares).clipped_sum(torch.randn(5, 4), 1.0)
+
+
+def test_features_that_are_scattered_by_a_mask_of_the_batch_have_a_way_out_that_works() -> None:
+    """As LLaVA-like models put features of images among embeddings."""
+    torch.manual_seed(0)
+    mask = torch.zeros(5, 6, dtype=torch.bool)
+    mask[:, 1:3] = True
+    mask[0, 4] = True
+
+    class Merged(nn.Module):
+        def __init__(self, *, whole: bool) -> None:
+            super().__init__()
+            self.words, self.seen, self.whole = nn.Linear(4, 3), nn.Linear(4, 3), whole
+
+        def forward(self, x: Tensor, images: Tensor, mask: Tensor) -> Tensor:
+            words, seen = self.words(x), self.seen(images)
+            if self.whole:
+                return words.masked_scatter(mask[..., None].expand_as(words), seen)
+            place = (mask.cumsum(1) - 1).clamp(min=0)[..., None].expand_as(words)
+            return torch.where(mask[..., None], seen.gather(1, place), words)
+
+    def loss(model: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
+        return model(*batch).square().sum((1, 2))
+
+    batch = (torch.randn(5, 6, 4), torch.randn(5, 3, 4), mask)
+    with pytest.raises(UnsupportedModel, match=r"features\.gather"):
+        Engine(Merged(whole=True), loss).clipped_sum(batch, 1.0)
+    model = Merged(whole=False)
+    found, expected = (kind(model, loss).clipped_sum(batch, 1.0).gradients for kind in (Engine, Reference))
+    torch.testing.assert_close(found, expected)

@@ -34,7 +34,8 @@ def check_coverage(
         return behind(node) if known is None else [edge.node for use in known for edge in use.outer]
 
     seen: set[Node] = set()
-    for node, above in walk([] if losses.grad_fn is None else [losses.grad_fn], onwards):
+    starts = [] if losses.grad_fn is None else [losses.grad_fn]
+    for node, above in walk(starts, onwards):
         seen.add(node)
         if node in recorded:
             _check_inside(node, recorded[node], names)
@@ -47,6 +48,8 @@ def check_coverage(
                 "({'use_reentrant': False}))"
             )
         elif leaf_of(node) in names:
+            if any("BackwardBackward" in one.name() for one, _ in walk(starts)):
+                raise UnsupportedModel(_SECOND)
             raise UnsupportedModel(_message(names[leaf_of(node)], above))
     return seen
 
@@ -59,6 +62,14 @@ def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> N
         leaf = leaf_of(node)
         if leaf in names and leaf not in own:
             raise UnsupportedModel(_message(names[leaf], above))
+
+
+# A gradient penalty, as WGAN-GP has one.
+_SECOND = (
+    "a loss must need first derivatives alone, got one with a second derivative (torch.autograd.grad(.., "
+    "create_graph=True) of the model, as a gradient penalty takes it). Bound the critic by spectral_norm instead, or "
+    "take decrescendo.clipping.Reference, which passes examples one by one"
+)
 
 
 def _message(name: str, above: Node) -> str:

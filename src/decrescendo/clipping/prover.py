@@ -846,8 +846,8 @@ def _compare_losses(
             _steered(asked)
             if asked
             else f"recording must not change a loss, got losses that moved by {float((error / scale).max()):.1e}. Is "
-            "there randomness that torch's global generator does not give, or a model that counts its calls? Leave it "
-            "out of the loss"
+            "there randomness that torch's global generator does not give, or a model that counts its calls or keeps a "
+            "state from batch to batch? Leave it out of the loss, or begin each batch with a new state"
         )
 
 

@@ -39,6 +39,11 @@ _REMEDIES = {
     **dict.fromkeys(("int8_vectorwise_quant", "int8_mixed_scaled_mm"), _OUTLIERS),
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _GROUP_NORM),
     **dict.fromkeys(("_grouped_mm", "histc"), _EXPERTS),
+    # Features of images put among the embeddings of a text (LLaVA-like models).
+    "masked_scatter": (
+        "It takes its values from one list for the whole batch: give each example as many of its own, "
+        "torch.where(mask, features.gather(1, place), embeddings) with place = mask.cumsum(1) - 1 clamped at 0"
+    ),
     **dict.fromkeys(
         ("index", "index_put", "index_add"),
         "Keep one row an example, in the order of the batch, or choose from within each example. " + _EXPERTS,
