@@ -1,4 +1,7 @@
-"""`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself."""
+"""`PrivateMixin`: a Hugging Face trainer that samples, clips and adds noise by a plan, and is otherwise itself.
+
+Longer than most files: every method of a trainer that is replaced is here, to be read beside the trainer's own.
+"""
 
 import inspect
 from collections.abc import Callable, Generator, Iterator
@@ -8,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
-from torch.utils.data import IterableDataset
 
 from decrescendo.base.rng import Secure
 from decrescendo.clipping import Batch, EngineSettings, Loss
@@ -21,6 +23,7 @@ from decrescendo.integrations.hf.records import Records, check_public
 from decrescendo.integrations.hf.refusals import NAMES, check_arguments, check_scheduler, keeps_states
 from decrescendo.integrations.hf.resuming import Beginning, States
 from decrescendo.integrations.hf.saving import configure, saving
+from decrescendo.integrations.hf.steps import Step, Steps
 from decrescendo.plans.plan import Plan
 from decrescendo.training import Adaptive, Run, Store, Trainer
 from decrescendo.training.data import check_one_data_set, table_of
@@ -269,19 +272,19 @@ class PrivateMixin(_Base):
             self.control.should_training_stop = True
 
         self._start = batches
-        return _Steps(batches, end, lambda: self.state.global_step, data, self._epoch)
+        return Steps(batches, end, lambda: self.state.global_step, data, self._epoch)
 
     def num_examples(self, dataloader: Any) -> int:
         """Of the data, for the trainer's log."""
         found: int = (
-            len(dataloader.rows) if isinstance(dataloader, _Steps) else super().num_examples(dataloader)
+            len(dataloader.rows) if isinstance(dataloader, Steps) else super().num_examples(dataloader)
         )
         return found
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """The noisy mean gradient in ``.grad``; returns a loss of zero, as the loss is private."""
         del num_items_in_batch  # of all examples together
-        if not isinstance(inputs, _Step) or self._private is None:
+        if not isinstance(inputs, Step) or self._private is None:
             raise PlanViolation("a step must take a batch that the plan drew, got another one. Call train()")
         if model is not self.model:
             raise UnsupportedModel(
@@ -323,12 +326,6 @@ def _check_class(kind: type, loss: Loss) -> None:
         )
 
 
-class _Step(dict[str, Any]):
-    """An empty batch for the trainer to look at, and the one that it may not."""
-
-    batch: Batch | None = None
-
-
 def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments by name, also those given by place."""
     try:
@@ -336,51 +333,3 @@ def _given(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     except TypeError:  # the function itself says what is wrong
         found = dict[str, Any]()
     return {**found, **kwargs}
-
-
-def _identity(value: Any) -> Any:
-    return value
-
-
-class _Steps(IterableDataset[Any]):
-    """In place of the trainer's loader: the plan's batches, hidden. ``length`` of them are called an epoch.
-
-    A training that is gone on with in an epoch's midst has the loader's first batches skipped (by Accelerate, which
-    makes a loader of ``dataset``): they are empty, and no batches of the plan's.
-    """
-
-    batch_size, drop_last, prefetch_factor, collate_fn = None, False, None, staticmethod(_identity)
-
-    def __init__(
-        self,
-        begin: Callable[[], Iterator[Batch | None]],
-        end: Callable[[], None],
-        taken: Callable[[], int],
-        data: Any,
-        length: int,
-    ) -> None:
-        self._begin, self._end, self._taken, self._length = begin, end, taken, length
-        self.rows = data
-        self._batches: Iterator[Batch | None] | None = None
-
-    @property
-    def dataset(self) -> "_Steps":
-        return self
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __iter__(self) -> Iterator[_Step]:
-        skipped = 0
-        if self._batches is None:  # now that the optimiser is made
-            self._batches, skipped = self._begin(), self._taken() % self._length
-        for _ in range(skipped):
-            yield _Step()
-        for _ in range(self._length - skipped):
-            step = _Step()
-            try:
-                step.batch = next(self._batches)
-            except StopIteration:  # a filter that refuses ends the training
-                self._end()
-                return
-            yield step
