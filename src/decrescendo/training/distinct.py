@@ -201,7 +201,7 @@ def _whole(buffer: Any) -> Any:
 def _chosen(data: Any) -> Int[np.ndarray, " rows"] | None:
     """Which rows of its table a `datasets.Dataset` has; ``None`` for all."""
     indices = getattr(data, "_indices", None)
-    return None if indices is None else indices.column(0).to_numpy()
+    return None if indices is None else indices.column(0).to_numpy().astype(np.int64)
 
 
 def _repeated(where: Identities) -> int:

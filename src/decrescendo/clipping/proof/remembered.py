@@ -71,7 +71,7 @@ _OF_ALL = frozenset(dir(type)) | {
     "__firstlineno__", "__annotate__", "__dataclass_fields__", "__dataclass_params__", "__match_args__",
 }  # fmt: skip
 # What a function or a class says of itself.
-_SPOKEN = ("__doc__", "__annotations__")
+_SPOKEN = ("__doc__",)
 _TEXTS = (str, bytes, bytearray, array)
 _ITEMS = (list, tuple, set, frozenset, deque)
 _TORCHS = frozenset(vars(nn.Module()))
