@@ -7,19 +7,21 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from decrescendo.clipping.graph import behind, leaf_of, walk
+from decrescendo.clipping.proof.refusals import SECOND_DERIVATIVE
 from decrescendo.clipping.recording import Use
 from decrescendo.errors import UnsupportedModel
 
 
 def check_coverage(
-    losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor]
+    losses: Tensor, uses: Sequence[Use], parameters: Mapping[str, Tensor], *, twice: bool = False
 ) -> AbstractSet[Node]:
     """The nodes that the losses depend on.
 
     Every path from the losses to a trainable parameter must pass a recorded operation as its parameter.
 
     Uses that are not seen as torch functions (inside a custom ``autograd.Function`` or a fused kernel) are
-    found here, whatever the values are: this depends on the structure of the graph only.
+    found here, whatever the values are: this depends on the structure of the graph only. ``twice``: the loss has asked
+    for gradients that are differentiated again.
 
     Raises:
         UnsupportedModel: a parameter is reached past the recorded operations.
@@ -34,8 +36,7 @@ def check_coverage(
         return behind(node) if known is None else [edge.node for use in known for edge in use.outer]
 
     seen: set[Node] = set()
-    starts = [] if losses.grad_fn is None else [losses.grad_fn]
-    for node, above in walk(starts, onwards):
+    for node, above in walk([] if losses.grad_fn is None else [losses.grad_fn], onwards):
         seen.add(node)
         if node in recorded:
             _check_inside(node, recorded[node], names)
@@ -48,8 +49,8 @@ def check_coverage(
                 "({'use_reentrant': False}))"
             )
         elif leaf_of(node) in names:
-            if any("BackwardBackward" in one.name() for one, _ in walk(starts)):
-                raise UnsupportedModel(_SECOND)
+            if twice:
+                raise UnsupportedModel(SECOND_DERIVATIVE)
             raise UnsupportedModel(_message(names[leaf_of(node)], above))
     return seen
 
@@ -62,14 +63,6 @@ def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> N
         leaf = leaf_of(node)
         if leaf in names and leaf not in own:
             raise UnsupportedModel(_message(names[leaf], above))
-
-
-# A gradient penalty, as WGAN-GP has one.
-_SECOND = (
-    "a loss must need first derivatives alone, got one with a second derivative (torch.autograd.grad(.., "
-    "create_graph=True) of the model, as a gradient penalty takes it). Bound the critic by spectral_norm instead, or "
-    "take decrescendo.clipping.Reference, which passes examples one by one"
-)
 
 
 def _message(name: str, above: Node) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 from torch.utils.checkpoint import CheckpointError
 
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
@@ -28,6 +29,7 @@ from decrescendo.clipping.streaming import arrived, check_arrived, stream
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 
+_PARAMETRIZE: Any = parametrize
 # The functions that torch.jit.script made.
 _SCRIPTS: Any = cast("Any", torch).jit._state
 
@@ -80,7 +82,7 @@ def _measured(
     """The backward pass from what the loss returned, to what the recorder saw."""
     losses = check_losses(losses, watch.count)
     check_apart(watch, losses)
-    reached = check_coverage(losses, recorder.uses, parameters)
+    reached = check_coverage(losses, recorder.uses, parameters, twice=recorder.twice)
     watch.looks.check_functions(reached, watch.labels.counting)
     check_hooks(tensor for use in recorder.uses for item in use.parameters for tensor in item.chain())
     check_hooks(item.tensor for item in recorder.tracked.values() if not item.root)
@@ -176,12 +178,24 @@ def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, wide: bool) -> 
 
 
 @contextmanager
+def _nothing_cached() -> Generator[None]:
+    """Weights that `parametrize.cached()` round a pass keeps belong to the graph of another one; inside of it each pass
+    keeps its own."""
+    before, _PARAMETRIZE._cache = _PARAMETRIZE._cache, {}
+    try:
+        yield
+    finally:
+        _PARAMETRIZE._cache = before
+
+
+@contextmanager
 def eager(held: Inventory) -> Generator[None]:
     """Ignore torch.compile inside, and what torch.jit makes faster: a compiled region hides its operations. And
     contract from left to right in torch.einsum: the package opt-einsum takes an order by the number of examples."""
     einsum: Any = torch.backends.opt_einsum
     with ExitStack() as stack:
         stack.enter_context(cast("Any", torch.jit).optimized_execution(False))
+        stack.enter_context(_nothing_cached())
         # What was made faster before stays so, until it is forgotten.
         for name in tuple(_SCRIPTS._jit_caching_layer.values()):
             function = _SCRIPTS._python_cu.find_function(name)

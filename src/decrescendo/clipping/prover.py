@@ -505,7 +505,7 @@ class Prover:
             at = min(row, copies - 1)
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
             with torch.enable_grad():
-                losses = self._plain(one, 1, copies, seed, watch.script, exact=False)
+                losses = self._plain(one, 1, copies, seed, watch, exact=False)
                 with watch.stream.again():
                     found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
             norm = torch.stack(
@@ -517,11 +517,13 @@ class Prover:
         self._idle[truths] = min(rows, _ALONE)
 
     def _plain(
-        self, batch: Batch, rows: int, count: int, seed: int, replays: Script, *, natural: bool = True,
+        self, batch: Batch, rows: int, count: int, seed: int, recorded: Watch, *, natural: bool = True,
         exact: bool = True,
     ) -> Tensor:  # fmt: skip
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
-        watch = Watch(count, self.memory, seed, natural=natural, replays=replays)
+        watch = Watch(count, self.memory, seed, natural=natural, replays=recorded.script)
+        # ``h[mask] = weight`` selects rows here, and is `torch.where` where it is recorded: the same numbers are drawn.
+        watch.stream.jumps = dict(recorded.stream.jumps)
         try:
             with (
                 drawing(self._held, seed),
@@ -544,9 +546,10 @@ class Prover:
         natural = not done.watch.looks.poisoned
 
         def plain() -> tuple[Tensor, ...]:
-            count, script = done.watch.count, done.watch.script
             with torch.enable_grad():
-                return self._plain(batch, rows, count, seed, script, natural=natural).unbind()
+                return self._plain(
+                    batch, rows, done.watch.count, seed, done.watch, natural=natural
+                ).unbind()
 
         each = plain()
         losses = torch.stack(each).detach()
@@ -630,7 +633,7 @@ class Prover:
 
         def passed(given_rows: Batch) -> Tensor:
             with torch.enable_grad():
-                return look(self._plain(given_rows, rows, done.watch.count, seed, done.watch.script)).detach()
+                return look(self._plain(given_rows, rows, done.watch.count, seed, done.watch)).detach()
 
         found = [passed(batch), passed(batch)]
         before = [parameter.detach().clone() for parameter in parameters]

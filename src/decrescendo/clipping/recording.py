@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from decrescendo.clipping.clipped import accumulator
-from decrescendo.clipping.graph import leaf_of, walk
+from decrescendo.clipping.graph import behind, leaf_of, walk
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.proof.counts import SHAPE, SIZES, is_given
 from decrescendo.clipping.proof.labels import Public, constant_of, is_data
@@ -34,7 +34,8 @@ from decrescendo.clipping.proof.reading import (
     check_counted,
     opened,
 )
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, is_whole, paused, tensors_of
+from decrescendo.clipping.proof.refusals import SECOND_DERIVATIVE
+from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, ORDINARY, is_hollow, is_whole, paused, tensors_of
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of
@@ -69,7 +70,11 @@ _SHAPED: dict[Callable[..., Any], Callable[..., Any]] = {
     Tensor.expand_as: Tensor.expand, Tensor.view_as: Tensor.view, Tensor.reshape_as: Tensor.reshape,
 }  # fmt: skip
 _CALLING = functional.triplet_margin_with_distance_loss
-_NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING}
+# Torch 2.13 has it.
+_LINEAR_ENTROPY = getattr(functional, "linear_cross_entropy", None)
+_NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING, _LINEAR_ENTROPY}
+# Which argument says that a gradient is going to be differentiated; of the others it is the fourth.
+_CREATES: dict[Callable[..., Any], int] = {torch.autograd.grad: 4}
 _SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED
 
 
@@ -186,6 +191,8 @@ class Recorder(TorchFunctionMode):
     # What the uses and the graphs of derived weights go back to: version, and what was written there last.
     kept: list[tuple[str, Tensor, int, int]] = field(default_factory=list)
     calls: int = 0
+    # Whether the loss differentiates what it is going to be differentiated through.
+    twice: bool = False
 
     def __post_init__(self) -> None:
         TorchFunctionMode.__init__(self)
@@ -236,6 +243,8 @@ class Recorder(TorchFunctionMode):
 
     def _chosen(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in BACKWARD:
+            at = _CREATES.get(func, 3)
+            self.twice = self.twice or bool(args[at] if len(args) > at else kwargs.get("create_graph"))
             return self._run(self._reading(func), args, kwargs)
         if func in CHECKS:
             names, check = CHECKS[func]
@@ -279,6 +288,9 @@ class Recorder(TorchFunctionMode):
             func, args = _SHAPED[func], (args[0], shape)
             if is_given(args, kwargs):
                 return self.watch.counts.given(func, args, kwargs, self._run)
+        elif func is _LINEAR_ENTROPY:
+            # In chunks of rows it is one kernel, of which nothing inside is seen.
+            kwargs = {**kwargs, "options": None}
         elif func is _CALLING:
             with self:  # what it is given to call is seen
                 return opened(func)(*args, **kwargs)
@@ -304,7 +316,7 @@ class Recorder(TorchFunctionMode):
     def _run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found: list[Tracked] = []
         for tensor in tensors_of((*args, *kwargs.values())):
-            item = self.tracked.get(id(tensor))
+            item = self.tracked.get(id(tensor)) or self._subclassed(tensor)
             if item is not None:
                 found.append(item if item.version == tensor._version else self._changed(item))
         if func in MODES and self._data_in((*args, *kwargs.values())):
@@ -330,6 +342,35 @@ class Recorder(TorchFunctionMode):
         self.tracked[id(item.tensor)] = found = Tracked(
             item.tensor, tuple(sorted(reached)), item.tensor._version
         )
+        return found
+
+    def _subclassed(self, tensor: Tensor) -> Tracked | None:
+        """A parameter as a tensor of another class (`as_subclass`), which no torch function shows.
+
+        Raises:
+            UnsupportedModel: it wraps others, of which the examples' are not seen.
+        """
+        if type(tensor) in ORDINARY:
+            return None
+        with FUNCTIONS_OFF():
+            nested, above, version = tensor.is_nested, tensor.grad_fn, tensor._version
+        if is_hollow(tensor) or nested:
+            if not nested and self._data_in(tuple(vars(tensor).values())):
+                raise UnsupportedModel(
+                    "a trainable parameter must be used with tensors that have memory of their own, got a "
+                    f"{type(tensor).__name__}, which wraps the examples. Give the layer the plain tensor inside of it"
+                )
+            return None
+        if above is None or above.name() != "AliasBackward0":
+            return None
+        (node,) = behind(above)
+        source = self.tracked.get(leaf_of(node)) or next(
+            (item for item in self.tracked.values() if item.tensor.grad_fn is node), None
+        )
+        if source is None:
+            return None
+        self.keep("as_subclass", (source.tensor, tensor))
+        self.tracked[id(tensor)] = found = Tracked(tensor, source.roots, version, source)
         return found
 
     def keep(self, name: str, tensors: Iterable[Tensor]) -> None:
@@ -396,7 +437,10 @@ class Recorder(TorchFunctionMode):
         self.calls += 1
         if func is Tensor.__setitem__ and _is_mask(args):
             return self._set_masked(*args)
-        if cast("Any", torch)._C._functorch.peek_interpreter_stack() is not None:
+        transform = cast("Any", torch)._C._functorch.peek_interpreter_stack()
+        if transform is not None and transform.key() == cast("Any", torch)._C._functorch.TransformType.Grad:
+            raise UnsupportedModel(SECOND_DERIVATIVE)
+        if transform is not None:
             raise UnsupportedModel(
                 "a trainable parameter must be used by ordinary operations, got "
                 f"{name} with {', '.join(_roots(found))} inside of a transform of torch.func (vmap, grad, jvp). "
@@ -475,6 +519,8 @@ class Recorder(TorchFunctionMode):
             return [self._lay(name, numbers, laid, item) for item in cast("list[Any]", value)]
         number = next(numbers)
         if not isinstance(value, Tensor) or self.is_tracked(value) or value.requires_grad:
+            return value
+        if is_hollow(value):
             return value
         for place in self._likely(value):
             with paused():

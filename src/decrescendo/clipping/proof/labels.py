@@ -197,6 +197,7 @@ def counted_of(label: Label) -> Owners | None:
 LAID_ALONG = (
     "a constant that is not the same for all examples is laid along them, by their place in the batch"
 )
+PARTS = "only some of the examples are taken, or examples are taken in groups"
 SUMMED = "several examples are put together"
 LONG = "a constant depends on the number of examples"
 NO_RULE = "the proof has no rule for "

@@ -13,7 +13,7 @@ from torch.utils import checkpoint
 
 from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
 from decrescendo.clipping.proof.memory import Memory
-from decrescendo.clipping.proof.refusals import ALL_EXPERTS
+from decrescendo.clipping.proof.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
 from decrescendo.clipping.proof.script import NOTHING, Event, Script
 from decrescendo.clipping.proof.storage import bare
 from decrescendo.clipping.proof.whose import asks_for_a_hook, code_of, is_librarys, line
@@ -103,7 +103,7 @@ class Looks:
         else:
             answer = func(*args, **kwargs)
             if type(answer) is not int or answer != self.count:
-                self.whole("a whole number of them")
+                self.whole("a whole number of them", SEEDS)
         event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
         self.script.events.append(event)
         return answer
@@ -184,7 +184,7 @@ class Looks:
             self.refuse(
                 f"the data must not leave torch in a pass, but {where} takes them out by {name.strip('_')}(). Use "
                 "tensor "
-                f'operations there; or declare the line: EngineSettings(declared=("{where}",))'
+                f'operations there{SPEC_AUGMENT}; or declare the line: EngineSettings(declared=("{where}",))'
             )
         if self.before is not None:
             self.refuse(f"{line()} reads numbers of a constant in Python, by {name.strip('_')}()")

@@ -19,6 +19,7 @@ from torch import Tensor
 from decrescendo.clipping.proof.labels import (
     LAID_ALONG,
     LONG,
+    PARTS,
     Label,
     Mixed,
     Place,
@@ -53,7 +54,7 @@ Mark: TypeAlias = Public | Mixed | Span
 STALE = Mixed(
     "a tensor is used that holds the data beside the batch, or that an earlier pass made from its examples or was given"
 )
-_PARTS = Mixed("only some of the examples are taken, or examples are taken in groups")
+_PARTS = Mixed(PARTS)
 _SOME = replace(_PARTS, counted=True)
 # Tensors and arrays of the data that are asked, at most, at each step whether they are where they were.
 _ASKED = 32

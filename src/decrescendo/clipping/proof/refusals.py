@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, NO_RULE, Label, Mixed, Place
+from decrescendo.clipping.proof.labels import LAID_ALONG, NO_RULE, PARTS, Label, Mixed, Place
 
 _EXPERTS = (
     'Mixtures of experts: model.set_experts_implementation("batched_mm") where Transformers offers it, else compute '
@@ -12,7 +12,8 @@ _EXPERTS = (
 ALL_EXPERTS = (
     ' (mixtures of experts: a loop over all of them, or model.set_experts_implementation("batched_mm") where '
     "Transformers offers it; PEFT's aLoRA looks for its invocation tokens in Python, row by row: leave "
-    "alora_invocation_tokens out, which is plain LoRA)"
+    "alora_invocation_tokens out, which is plain LoRA; detectors: a one-stage head, or as many proposals an example by "
+    "topk(k, 1) and gather)"
 )
 # Of several tensors so many are named.
 _NAMED = 3
@@ -23,6 +24,28 @@ GENERATOR = (
     "random numbers of a pass must come from torch's default generator, which each step seeds anew, got a generator of "
     "the program's own (generator=..) at {}, whose numbers follow from its seed and from the passes before, one after "
     "another along the batch. Leave generator= out"
+)
+# A gradient penalty, as WGAN-GP has one.
+SECOND_DERIVATIVE = (
+    "a loss must need first derivatives alone, got one with a second derivative (torch.autograd.grad(.., "
+    "create_graph=True) or torch.func.grad of the model, as a gradient penalty takes it). Bound the critic by "
+    "torch.nn.utils.parametrizations.orthogonal, or clip its weights between steps, instead; or take "
+    "decrescendo.clipping.Reference, which passes examples one by one"
+)
+# Of constants laid along the examples where a generator that torch does not see was used.
+_HOSTS = (
+    "Random numbers were drawn by NumPy or Python in this pass: draw each example's own by torch (torch.rand(len(x), 1), "
+    "torch.rand_like(x)), or make them a part of the batch (SpecAugment of Transformers: "
+    "model.config.apply_spec_augment = False, and mask the features in the data set, or give mask_time_indices with the "
+    "batch)"
+)
+# Of lines that take data out of torch, or a whole number of them.
+SPEC_AUGMENT = " (SpecAugment of Transformers: model.config.apply_spec_augment = False)"
+SEEDS = " (an example's own random numbers: torch.randn_like(x), without a seed)"
+# Of layers that keep statistics of what they are given.
+STATISTICS = (
+    "Call .eval() on it if it has public statistics (a generator that is not trained in this loss), or replace it by "
+    "GroupNorm (model = decrescendo.training.without_batch_norm(model))"
 )
 # Of a pass that writes to a buffer or a frozen parameter.
 _WRITES = (
@@ -35,7 +58,16 @@ _GROUP_NORM = (
     "Replace BatchNorm by GroupNorm (model = decrescendo.training.without_batch_norm(model), or F.group_norm with "
     "several channels a group); here it has no public statistics that it could use"
 )
+_GRAPHS = (
+    "Graphs: give each its own row, (n, nodes, features), filled up to one number of nodes, and h.gather(1, index) and "
+    "scatter_add(1, index, messages) along its nodes"
+)
+_DETECTORS = "Detectors: a one-stage head, or as many proposals an example (scores.topk(k, 1), then gather)"
+_KEYS = "Draw each example's own numbers by torch.randn_like(x), without a key"
 _REMEDIES = {
+    **dict.fromkeys(("_philox_normal", "_philox_uniform", "_philox_key_split", "_philox_key_fold_in"), _KEYS),
+    **dict.fromkeys(("nms", "roi_align", "roi_pool", "ps_roi_align"), _DETECTORS),
+    **dict.fromkeys(("scatter", "scatter_add", "scatter_reduce", "gather", "index_select"), _GRAPHS),
     **dict.fromkeys(("int8_vectorwise_quant", "int8_mixed_scaled_mm"), _OUTLIERS),
     **dict.fromkeys(("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _GROUP_NORM),
     **dict.fromkeys(("_grouped_mm", "histc"), _EXPERTS),
@@ -46,7 +78,7 @@ _REMEDIES = {
     ),
     **dict.fromkeys(
         ("index", "index_put", "index_add"),
-        "Keep one row an example, in the order of the batch, or choose from within each example. " + _EXPERTS,
+        "Keep one row an example, in the order of the batch, or choose from within each example. " + _EXPERTS + ". " + _GRAPHS,
     ),
 }
 
@@ -62,6 +94,11 @@ def written_by_the_pass(changed: Sequence[str], parameters: Collection[str]) -> 
     shown = ", ".join(changed[:_NAMED]) + (f" and {len(changed) - _NAMED} others" if changed[_NAMED:] else "")
     if any("monteclora" in name for name in changed):
         remedy = "MonteCLoRA draws new weights and keeps them in each pass: use plain LoRA"
+    elif changed[0].endswith(("._u", "._v", ".weight_u", ".weight_v")):
+        remedy = (
+            "Spectral norm renews them in training mode: call .eval() on its parametrization for the pass, and renew "
+            "them between steps"
+        )
     elif changed[0] in parameters:
         remedy = (
             "A weight that the pass itself moves moves without noise: project or renew it between steps, or leave "
@@ -97,8 +134,8 @@ def _without_a_rule(form: str) -> str:
     )
 
 
-def refusal(label: Label, of: str) -> str:
-    """Why a loss or a gradient is refused.
+def refusal(label: Label, of: str, *, hosts: bool = False) -> str:
+    """Why a loss or a gradient is refused; ``hosts``: NumPy or Python drew random numbers.
 
     >>> print(refusal(Mixed("several examples are put together", "mean"), "loss"))
     no example's loss may depend on another example, on its place or on their number, but in mean several examples are
@@ -106,6 +143,8 @@ def refusal(label: Label, of: str) -> str:
     """
     remedy = "Let row i of the losses depend on row i of the batch alone"
     if isinstance(label, Mixed):
+        if label.why == PARTS:
+            remedy = f"Write it for all rows of the batch at once, without a loop over them. {_DETECTORS}"
         found = f"in {label.name} {label.why}" if label.name else label.why
         known = _REMEDIES.get(label.name.removesuffix("_"))
         remedy = known or remedy
@@ -116,6 +155,7 @@ def refusal(label: Label, of: str) -> str:
                 "Is the batch the first dimension where another was meant (a positional encoding for sequences that "
                 "come first)? Let a constant have size 1 along the examples"
             )
+            remedy = _HOSTS if hosts else remedy
     elif isinstance(label, Place):
         found = "its examples are in another dimension, or in another order"
     else:

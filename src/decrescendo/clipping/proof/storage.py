@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _C = cast("Any", torch)._C
 # Of a mode for torch functions the dispatcher would call from TorchScript and from backward passes.
 FUNCTIONS_OFF = _C.DisableTorchFunction
-_ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
+ORDINARY = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _TEXTS = (str, bytes, bytearray, memoryview, range)
 HAS_FUNCTION_MODES = _C._is_torch_function_mode_enabled
 
@@ -179,7 +179,7 @@ def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
     [('', torch.Size([2]))]
     """
     if (
-        type(tensor) in _ORDINARY
+        type(tensor) in ORDINARY
         or not hasattr(tensor, "__tensor_flatten__")
         or hasattr(tensor, "device_mesh")
     ):
@@ -187,6 +187,22 @@ def pieces(tensor: Tensor) -> list[tuple[str, Tensor]]:
     names = cast("tuple[list[str], object]", cast("Any", tensor).__tensor_flatten__())[0]
     inside = ((name, cast("Tensor", getattr(tensor, name))) for name in names)
     return [(f"[{name}]{inner}", part) for name, held in inside for inner, part in pieces(held)]
+
+
+def is_hollow(tensor: Tensor) -> bool:
+    """Whether a tensor of a class of its own has no memory: it wraps others (`_make_wrapper_subclass`).
+
+    >>> is_hollow(torch.zeros(2))
+    False
+    """
+    if type(tensor) in ORDINARY:
+        return False
+    try:
+        with FUNCTIONS_OFF():
+            tensor.untyped_storage().data_ptr()
+    except (NotImplementedError, RuntimeError):
+        return True
+    return False
 
 
 def slots_of(output: Any) -> list[Tensor | None]:

@@ -1,15 +1,20 @@
 """The random numbers of one pass: each of the run's own stream is drawn once, or again by the same operation."""
 
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, cast
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import restarted
 from decrescendo.clipping.proof.storage import unwatched
+
+# Where a Mersenne Twister is in its numbers when it was seeded.
+_SEEDED = 624
 
 
 @dataclass(eq=False)
@@ -100,6 +105,11 @@ class _Redrawn(TorchDispatchMode):
         if number is not None:
             restarted(self._stream.seed, number)
         return output
+
+
+def hosts_drew() -> bool:
+    """Whether Python or NumPy drew since their global generators were seeded, as they are when a pass begins."""
+    return random.getstate()[1][-1] != _SEEDED or np.random.get_state(legacy=False)["state"]["pos"] != _SEEDED
 
 
 def _state() -> int:

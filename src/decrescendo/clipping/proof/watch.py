@@ -39,7 +39,7 @@ from decrescendo.clipping.proof.memory import STALE, Guess, Labels, Mark, Memory
 from decrescendo.clipping.proof.operations import Operation, operation
 from decrescendo.clipping.proof.places import Owners, Span
 from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, as_before
-from decrescendo.clipping.proof.refusals import GENERATOR, refusal, written_by_the_pass
+from decrescendo.clipping.proof.refusals import GENERATOR, STATISTICS, refusal, written_by_the_pass
 from decrescendo.clipping.proof.script import NOTHING, Event, Recipe, Script
 from decrescendo.clipping.proof.storage import (
     FUNCTIONS_OFF,
@@ -59,7 +59,7 @@ from decrescendo.clipping.proof.storage import (
     tensors_of,
     written_in,
 )
-from decrescendo.clipping.proof.stream import Stream
+from decrescendo.clipping.proof.stream import Stream, hosts_drew
 from decrescendo.clipping.proof.strides import grid_of
 from decrescendo.clipping.proof.surroundings import CHANGED, COLLECTOR, is_flushing, is_traced
 from decrescendo.clipping.proof.tables import drawn, fill, pointwise
@@ -187,7 +187,9 @@ class Watch(Pausable):
         """Refuse a loss or a gradient with this label."""
         drawn = isinstance(label, Mixed) and label.why in (LAID_ALONG, LONG, GENERATED)
         raise UnsupportedModel(
-            GENERATOR.format(self.generator) if drawn and self.generator else refusal(label, of)
+            GENERATOR.format(self.generator)
+            if drawn and self.generator
+            else refusal(label, of, hosts=hosts_drew())
         )
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
@@ -564,7 +566,7 @@ class Watch(Pausable):
             kept = bound.get("running_mean") is not None or bound.get("running_var") is not None
             if bound.get("training", True) and kept and data:
                 self.refuse(
-                    f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {_NO_STATE}"
+                    f"no pass may write the data into what outlives it, but {op.name} keeps statistics. {STATISTICS}"
                 )
             if bound.get("training", True) and kept:
                 self.memory.assumed.add(_OVER.format(line()))
@@ -730,6 +732,12 @@ class Watch(Pausable):
         call = Call(op.name, bind, tensors, made, label, self.units, self.owners, self.same)
         found = op.rule(call)
         labels = [found] * len(made) if isinstance(found, (Place, Public, Mixed)) else list(found)
+        if op.rule is drawn and self._own_stream(op, kwargs):
+            at = len(self.script.events) - 1
+            labels = [
+                self._random(at, tensor) if label is Public.RANDOM and tensor is not None else label
+                for label, tensor in zip(labels, made, strict=True)
+            ]
         if op.rule not in (fill, drawn) and any(constant_of(label) for label in labels):
             labels = [_computed(label, op) for label in labels]
             if constant_of(labels[0]) is Public.ANY and made[0] is not None and self._own_stream(op, kwargs):
@@ -804,7 +812,11 @@ class Watch(Pausable):
                 if name not in op.overwritten
                 for t in tensors_of([bound.get(name)])
             ]
-            labels = [self._constant(op, kwargs, left)] * len(outputs)
+            public, at = self._constant(op, kwargs, left), len(self.script.events) - 1
+            labels = [
+                self._random(at, tensor) if op.rule is drawn and public is Public.RANDOM and self.made(tensor) else public
+                for tensor in outputs
+            ]
         if op.name.startswith("resize"):
             labels = [Mixed("memory that was never written")] * len(outputs)
         # A list of places within examples is none any more where it is written to.
