@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping import Engine, Reference
+from decrescendo.clipping import Engine, EngineSettings, Reference
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.prover import drawing
 from decrescendo.errors import UnsupportedModel
@@ -33,6 +33,12 @@ def _negatives(m: Any, ids: Tensor, x: Tensor) -> Tensor:
     return (m.table(ids).sum(1) * m(x)).sum(1)
 
 
+def _masked(m: Any, x: Tensor, mask: Tensor) -> Tensor:
+    h = m(x).unsqueeze(2).repeat(1, 1, 4)
+    h[mask] = m.table.weight[0]
+    return m(nn.functional.dropout(m(nn.functional.dropout(h, 0.3)), 0.3)).square().sum((1, 2))
+
+
 OWN: Mapping[str, Program] = {
     "a beta law": lambda m, x: (m(x) * CHANCE.Beta(2.0, 3.0).sample((len(x), 1))).sum(1),
     "a beta law of tensors": lambda m, x: (
@@ -50,6 +56,16 @@ OWN: Mapping[str, Program] = {
     "choices from a law for each": lambda m, x: _negatives(
         m, torch.multinomial(torch.arange(1.0, 8).expand(len(x), 7), 3, replacement=False), x
     ),
+    "noise like the examples": lambda m, x: m(x).sum(1) + m(torch.randn_like(x)).square().sum(1),
+    "noise like some columns": lambda m, x: m(x).sum(1) + m(torch.rand_like(x[:, :2]).repeat(1, 2)).square().sum(1),
+    "noise like the examples on their side": lambda m, x: m(x).sum(1) + m(torch.randn_like(x.T).T).square().sum(1),
+    "whole numbers like the examples": lambda m, x: m(x).sum(1) + m(torch.randint_like(x, 7)).square().sum(1),
+    "noise written into new memory": lambda m, x: m(x).sum(1) + m(torch.empty(len(x), 4).normal_()).square().sum(1),
+    "noise written over zeros like the examples": lambda m, x: (
+        m(x).sum(1) + m(torch.zeros_like(x).uniform_()).square().sum(1)
+    ),
+    "a weight set by each example's mask, then noise twice": lambda m, x: _masked(m, x, x > 0.3),
+    "a weight set by a random mask, then noise twice": lambda m, x: _masked(m, x, torch.rand(x.shape) < 0.3),
     "whole numbers in a line": lambda m, x: _negatives(m, torch.randint(7, (len(x) * 3,)).view(len(x), 3), x),
     "looked up in a line": lambda m, x: (
         m.table(torch.randint(7, (len(x) * 3,))).view(len(x), 3, 4).sum(1) * m(x)
@@ -70,6 +86,20 @@ OTHERS: Mapping[str, Program] = {
     "a law of how many there are": lambda m, x: (
         m(x) * torch._sample_dirichlet((torch.ones(1, 4) * len(x)).expand(len(x), 4))
     ).sum(1),
+    "noise like the examples, averaged": lambda m, x: m(x + torch.randn_like(x).mean(0)).sum(1),
+    "noise like the examples, added up": lambda m, x: (m(x) * torch.rand_like(x).cumsum(0)).sum(1),
+    "noise like the examples, the greatest": lambda m, x: (m(x) * torch.rand_like(x).amax()).sum(1),
+    "noise like the examples, by other examples' order": lambda m, x: (
+        m(x).sum(1) + m(torch.randn_like(x)[torch.randn_like(x[:, 0]).argsort()]).sum(1)
+    ),
+    "noise like the examples, times the place": lambda m, x: m(torch.randn_like(x) * _PLACES[: len(x), None]).sum(1),
+    "noise written into new memory, averaged": lambda m, x: m(x + torch.empty(len(x), 4).normal_().mean(0)).sum(1),
+    "noise of a law of how many there are": lambda m, x: m(x + torch.empty_like(x).normal_(0.0, len(x))).sum(1),
+    "noise like the examples, bounded by them": lambda m, x: m(x + torch.randint_like(x, int(x.abs().max()) + 2)).sum(1),
+    "a weight set by a mask of the batch, then noise twice": lambda m, x: _masked(m, x, x > x.mean(0)),
+    "a weight set by a mask of the place, then noise twice": lambda m, x: _masked(
+        m, x, (_PLACES[: len(x), None] > 2).expand(len(x), 4)
+    ),
     "choices without repetition": lambda m, x: _negatives(
         m, torch.multinomial(torch.ones(64), len(x), replacement=False).view(-1, 1) % 7, x
     ),
@@ -113,6 +143,40 @@ def test_numbers_of_other_laws_are_refused(name: str) -> None:
     for rows in (5, 4):
         with pytest.raises(UnsupportedModel):
             engine.clipped_sum(torch.randn(rows, 4), 0.5)
+
+
+def _adversarial(m: Any, noise: Tensor, real: Tensor) -> Tensor:
+    return nn.functional.softplus(-m(real)).sum(1) + nn.functional.softplus(m(noise)).sum(1)
+
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_the_loss_of_a_discriminator_with_noise_like_its_examples_is_each_examples_own(rows: int) -> None:
+    torch.manual_seed(0)
+    model, batch = Words(), torch.randn(rows, 4)
+    engine = Engine(model, lambda m, x: _adversarial(m, torch.randn_like(x), x), seeds=lambda: 7)
+    found = engine.clipped_sum(batch, 0.5).gradients
+    with drawing(Inventory.of(model), 7):  # one row is passed as two
+        noise = torch.randn(max(rows, 2), 4)[:rows]
+    alone = Reference(model, lambda m, b: _adversarial(m, *b)).clipped_sum((noise, batch), 0.5).gradients
+    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("part", [None, 1, 2])
+def test_a_weight_set_by_a_mask_draws_what_where_draws(part: int | None) -> None:
+    """As masked prediction does (wav2vec2, HuBERT, WavLM): what is drawn later is what it is without selected rows."""
+    torch.manual_seed(0)
+    model, batch = Words(), torch.randn(5, 4)
+
+    def chosen(m: Any, x: Tensor) -> Tensor:
+        h = m(x).unsqueeze(2).repeat(1, 1, 4)
+        h = torch.where((x > 0.3)[:, :, None], m.table.weight[0], h)
+        return m(nn.functional.dropout(m(nn.functional.dropout(h, 0.3)), 0.3)).square().sum((1, 2))
+
+    def sums(loss: Program) -> Any:
+        engine = Engine(model, loss, EngineSettings(microbatch_size=part), seeds=lambda: 3)
+        return engine.clipped_sum(batch, 0.5).gradients
+
+    torch.testing.assert_close(sums(lambda m, x: _masked(m, x, x > 0.3)), sums(chosen), rtol=1e-4, atol=1e-5)
 
 
 def _negatives_of(ids: Tensor, m: Any, x: Tensor) -> Tensor:
