@@ -35,7 +35,7 @@ from decrescendo.clipping.proof.counts import not_seen
 from decrescendo.clipping.proof.labels import Mixed, Place
 from decrescendo.clipping.proof.memory import Guess, Memory
 from decrescendo.clipping.proof.operations import REJECTING
-from decrescendo.clipping.proof.refusals import GENERATOR
+from decrescendo.clipping.proof.refusals import GENERATOR, HOSTS
 from decrescendo.clipping.proof.remembered import (
     BEYOND,
     Numbers,
@@ -71,6 +71,10 @@ _NAMED = 8
 # Examples that are passed alone where the program asks for truth values of the data.
 _ALONE = 8
 
+_SAME = (
+    "Divide by a constant (the expected batch size), not by len(batch), let no branch depend on it, and no number change "
+    "from call to call (a clock, a counter)"
+)
 _OTHERWISE = (
     "that a pass does something else than one before is by its random numbers, and for no number of examples or of "
     "passes and nothing of the data (of what Python keeps, nothing says why)"
@@ -326,11 +330,11 @@ class Prover:
             if any(differences):
                 if first.watch.generator and any("_C.Generator'" in found for found in differences if found):
                     raise UnsupportedModel(GENERATOR.format(first.watch.generator))
+                found = next(filter(None, differences))
+                remedy = HOSTS if first.watch.hosts and "lift_fresh" in found else _SAME
                 raise UnsupportedModel(
                     "a pass must do the same for any number of examples, as otherwise each of them depends on how "
-                    f"many others there are, got {next(filter(None, differences))}. Divide by a constant (the expected "
-                    "batch size), not by len(batch), let no branch depend on it, and no number change from call to call"
-                    " (a clock, a counter)"
+                    f"many others there are, got {found}. {remedy}"
                 )
             self._check_kept()
             if first.watch.looks.poisoned:

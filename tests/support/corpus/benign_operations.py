@@ -149,12 +149,20 @@ rows.net(
     lambda: {"c": nn.Conv2d(1, 1, 1), "w": weight(9, 1), "h": nn.Linear(4, CLASSES)},
     batch=labelled(1, 4, 4),
 )
+def _edges(x: Tensor, end: int) -> Tensor:
+    """Five edges of each graph, between nodes that its own features name."""
+    return ((x[..., end].abs() * 4).long() % 5)[..., None].expand(-1, -1, 5)
+
+
 rows.net(
     {
         "deep sets": lambda m, x: m.h(m.a(x).relu().sum(1)),
         "PointNet": lambda m, x: m.h(m.a(x).relu().amax(1)),
         "two sets apart": lambda m, x: m.h(m.a(x[:, :2]).sum(1) * m.a(x[:, 2:]).sum(1)),
         "a graph of its own": lambda m, x: m.h(((x @ x.mT > 0).float() @ m.a(x)).mean(1)),
+        "messages gathered and scattered along nodes": lambda m, x: m.h(
+            torch.zeros_like(m.a(x)).scatter_add(1, _edges(x, 1), m.a(x).gather(1, _edges(x, 0))).sum(1)
+        ),
         "message passing on fixed edges": lambda m, x: m.h(
             m.a(x).index_add(1, torch.tensor([0, 1, 2]), m.a(x)[:, [1, 2, 3]]).tanh().sum(1)
         ),
@@ -313,6 +321,15 @@ def _placed(m: Any, x: Tensor) -> Tensor:
     return x @ w.T
 
 
+class _Tagged(Tensor):
+    """A subclass that does nothing but be one."""
+
+
+def _once(m: Any, x: Tensor) -> Tensor:
+    with nn.utils.parametrize.cached():
+        return m.wn(x) + m.wn(x.tanh())
+
+
 derived.net(
     {
         "batch norm of a weight": _batch_norm_of_weight,
@@ -339,6 +356,9 @@ derived.net(
         "functional_call with scaled weights": lambda m, x: torch.func.functional_call(
             m.h, {k: 2 * v for k, v in m.h.named_parameters()}, (x,)
         ),
+        "a weight as a tensor of another class": lambda m, x: x @ m.w.as_subclass(_Tagged).T + x @ m.w.T,
+        "a weight on its side as a tensor of another class": lambda m, x: x @ m.w.T.as_subclass(_Tagged),
+        "weights computed once a pass": _once,
         "a mixture of two weights": lambda m, x: x @ torch.lerp(m.w, m.u @ m.w, 0.3).T,
     },
     lambda: {
@@ -346,6 +366,7 @@ derived.net(
         "u": weight(3, 3),
         "v": weight(24),
         "n": nn.Linear(3, 8),
+        "wn": nn.utils.parametrizations.weight_norm(nn.Linear(8, 3)),
         "t": weight(20, 2),
         "h": nn.Linear(8, 3),
     },

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -503,6 +504,35 @@ mixing.net(
         )
     },
     lambda: {**_parts(), "s": nn.Parameter(torch.eye(40) + 0.1 * torch.ones(40, 40).tril())},
+)
+
+
+def _messages(move: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Any, Tensor], Tensor]:
+    """A graph's messages, gathered and scattered along its nodes, of which ``move`` makes others' ones."""
+
+    def run(m: Any, x: Tensor) -> Tensor:
+        h = m.a(x)
+        source, target = (((x[..., end].abs() * 4).long() % 5)[..., None].expand(-1, -1, 5) for end in (0, 1))
+        source, target = move(source, target)
+        return m.h(torch.zeros_like(h).scatter_add(1, target, h.gather(1, source)).sum(1).tanh())
+
+    return run
+
+
+mixing.net(
+    {
+        "messages along the edges of other graphs": _messages(lambda s, t: (s.roll(1, 0), t)),
+        "messages to the nodes of other graphs": _messages(lambda s, t: (s, t.flip(0))),
+        "messages along the most common edge of all": _messages(lambda s, t: (s.amax(0).expand_as(s), t)),
+        "messages from the same node of other graphs": lambda m, x: m.h(
+            (m.a(x) + m.a(x).gather(0, ((x[..., :1].abs() * 4).long() % len(x)).expand(-1, -1, 5))).sum(1).tanh()
+        ),
+        "nodes of all graphs in one list, moved by one": lambda m, x: m.h(
+            m.a(x).flatten(0, 1).roll(1, 0).view(len(x), 5, 5).sum(1).tanh()
+        ),
+    },
+    lambda: {"a": nn.Linear(3, 5), "h": nn.Linear(5, CLASSES)},
+    batch=labelled(5, 3),
 )
 
 PROGRAMS = norms.programs + mixing.programs

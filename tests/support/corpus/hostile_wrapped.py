@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint
 
-from corpus.program import CLASSES, HIDDEN, WIDE, Shelf, ce
+from corpus.program import CLASSES, HIDDEN, WIDE, Net, Shelf, ce
 
 wrapped = Shelf("hostile within a wrapper")
 transforms = Shelf("hostile within torch.func")
@@ -65,6 +65,65 @@ WRAPPERS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = {
     "detach and a difference": lambda f, h: h + (f(h) - h).detach(),
     "a parameter list's comprehension": lambda f, h: sum((f(h * k) for k in (0.5, 0.2)), h),
 }
+
+
+def _once(m: Any, x: Tensor) -> Tensor:
+    with nn.utils.parametrize.cached():
+        return m.c(x - x.mean(0)) + m.c(x)
+
+
+def _scaled_once(m: Any, x: Tensor) -> Tensor:
+    with nn.utils.parametrize.cached():
+        return m.c(x) * m.c.weight.norm() / x.norm()
+
+
+def _masked(m: Any, x: Tensor, mask: Tensor) -> Tensor:
+    h = m.a(x)
+    h[mask] = m.v
+    return m.b(h.tanh())
+
+
+wrapped.net(
+    {
+        "a weight of another class, scaled by the batch": lambda m, x: m.b(
+            (x @ (m.a.weight.as_subclass(_Tagged) * x.mean()).T).as_subclass(Tensor).tanh()
+        ),
+        "a weight of another class, chosen by the batch": lambda m, x: m.b(
+            (x @ m.a.weight.as_subclass(_Tagged)[x.sum().long() % HIDDEN : ].T).as_subclass(Tensor).sum(1, keepdim=True)
+            + m.a(x)
+        ),
+        "a weight of another class, times centred rows": lambda m, x: m.b(
+            ((x - x.mean(0)) @ m.a.weight.as_subclass(_Tagged).T).as_subclass(Tensor).tanh()
+        ),
+        "a weight set where rows are above the mean": lambda m, x: _masked(m, x, x[:, 0] > x[:, 0].mean()),
+        "a weight set in every third row": lambda m, x: _masked(m, x, torch.arange(len(x)) % 3 == 0),
+        "centred with weights computed once": _once,
+        "scaled with weights computed once": _scaled_once,
+    },
+    lambda: {
+        **_parts(),
+        "c": nn.utils.parametrizations.weight_norm(nn.Linear(WIDE, CLASSES)),
+        "v": nn.Parameter(torch.randn(HIDDEN)),
+    },
+)
+if hasattr(fn, "linear_cross_entropy"):  # torch 2.13
+
+    def _entropy(m: Any, x: Tensor, y: Tensor, reduction: str) -> Tensor:
+        options = nn.LinearCrossEntropyOptions(batch_chunk_size=2, chunking_method=None)
+        hidden = m.a(x).tanh()
+        return fn.linear_cross_entropy(hidden, m.b.weight, y, reduction=reduction, options=options)
+
+    wrapped.losses(
+        {
+            "a mean over chunks of rows": lambda m, b: _entropy(m, *b, "mean").expand(len(b[0])),
+            "chunks of rows, weighed by their mean": lambda m, b: (
+                _entropy(m, *b, "none") * _entropy(m, *b, "none").mean()
+            ),
+            "chunks of centred rows": lambda m, b: _entropy(m, b[0] - b[0].mean(0), b[1], "none"),
+            "chunks with the next row's class": lambda m, b: _entropy(m, b[0], b[1].roll(1), "none"),
+        },
+        model=lambda: Net(lambda m, x: m.b(m.a(x).tanh()), **_parts()),
+    )
 for _w, _wrap in WRAPPERS.items():
     for _c, _core in CORES.items():
         wrapped.net({f"{_c} within {_w}": lambda m, x, w=_wrap, c=_core: m.b(w(c, m.a(x)).tanh())}, _parts)

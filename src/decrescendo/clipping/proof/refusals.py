@@ -33,7 +33,7 @@ SECOND_DERIVATIVE = (
     "decrescendo.clipping.Reference, which passes examples one by one"
 )
 # Of constants laid along the examples where a generator that torch does not see was used.
-_HOSTS = (
+HOSTS = (
     "Random numbers were drawn by NumPy or Python in this pass: draw each example's own by torch (torch.rand(len(x), 1), "
     "torch.rand_like(x)), or make them a part of the batch (SpecAugment of Transformers: "
     "model.config.apply_spec_augment = False, and mask the features in the data set, or give mask_time_indices with the "
@@ -155,7 +155,7 @@ def refusal(label: Label, of: str, *, hosts: bool = False) -> str:
                 "Is the batch the first dimension where another was meant (a positional encoding for sequences that "
                 "come first)? Let a constant have size 1 along the examples"
             )
-            remedy = _HOSTS if hosts else remedy
+            remedy = HOSTS if hosts else remedy
     elif isinstance(label, Place):
         found = "its examples are in another dimension, or in another order"
     else:

@@ -148,6 +148,8 @@ class Watch(Pausable):
         self.refusal = ""
         # Where a generator of the program's own gave random numbers.
         self.generator = ""
+        # Whether NumPy or Python drew random numbers.
+        self.hosts = False
         # Memory that was made empty and put to zero, by storage: no operation has written there since.
         self.blank: dict[int, Tensor] = {}
         # Whose the rows of packed sequences are, by the number of what was written to the tensor of their sizes.
@@ -189,11 +191,12 @@ class Watch(Pausable):
         raise UnsupportedModel(
             GENERATOR.format(self.generator)
             if drawn and self.generator
-            else refusal(label, of, hosts=hosts_drew())
+            else refusal(label, of, hosts=self.hosts)
         )
 
     def consume(self, name: str, *tensors: Tensor, numbers: tuple[object, ...] = ()) -> None:
         """Note which tensors leave the pass, or go where the engine works by itself: a choice between two must show."""
+        self.hosts = hosts_drew()
         with FUNCTIONS_OFF():
             wires: list[object] = []
             for tensor in tensors:
