@@ -57,10 +57,16 @@ OWN: Mapping[str, Program] = {
         m, torch.multinomial(torch.arange(1.0, 8).expand(len(x), 7), 3, replacement=False), x
     ),
     "noise like the examples": lambda m, x: m(x).sum(1) + m(torch.randn_like(x)).square().sum(1),
-    "noise like some columns": lambda m, x: m(x).sum(1) + m(torch.rand_like(x[:, :2]).repeat(1, 2)).square().sum(1),
-    "noise like the examples on their side": lambda m, x: m(x).sum(1) + m(torch.randn_like(x.T).T).square().sum(1),
+    "noise like some columns": lambda m, x: (
+        m(x).sum(1) + m(torch.rand_like(x[:, :2]).repeat(1, 2)).square().sum(1)
+    ),
+    "noise like the examples on their side": lambda m, x: (
+        m(x).sum(1) + m(torch.randn_like(x.T).T).square().sum(1)
+    ),
     "whole numbers like the examples": lambda m, x: m(x).sum(1) + m(torch.randint_like(x, 7)).square().sum(1),
-    "noise written into new memory": lambda m, x: m(x).sum(1) + m(torch.empty(len(x), 4).normal_()).square().sum(1),
+    "noise written into new memory": lambda m, x: (
+        m(x).sum(1) + m(torch.empty(len(x), 4).normal_()).square().sum(1)
+    ),
     "noise written over zeros like the examples": lambda m, x: (
         m(x).sum(1) + m(torch.zeros_like(x).uniform_()).square().sum(1)
     ),
@@ -92,10 +98,18 @@ OTHERS: Mapping[str, Program] = {
     "noise like the examples, by other examples' order": lambda m, x: (
         m(x).sum(1) + m(torch.randn_like(x)[torch.randn_like(x[:, 0]).argsort()]).sum(1)
     ),
-    "noise like the examples, times the place": lambda m, x: m(torch.randn_like(x) * _PLACES[: len(x), None]).sum(1),
-    "noise written into new memory, averaged": lambda m, x: m(x + torch.empty(len(x), 4).normal_().mean(0)).sum(1),
-    "noise of a law of how many there are": lambda m, x: m(x + torch.empty_like(x).normal_(0.0, len(x))).sum(1),
-    "noise like the examples, bounded by them": lambda m, x: m(x + torch.randint_like(x, int(x.abs().max()) + 2)).sum(1),
+    "noise like the examples, times the place": lambda m, x: m(
+        torch.randn_like(x) * _PLACES[: len(x), None]
+    ).sum(1),
+    "noise written into new memory, averaged": lambda m, x: m(
+        x + torch.empty(len(x), 4).normal_().mean(0)
+    ).sum(1),
+    "noise of a law of how many there are": lambda m, x: m(x + torch.empty_like(x).normal_(0.0, len(x))).sum(
+        1
+    ),
+    "noise like the examples, bounded by them": lambda m, x: m(
+        x + torch.randint_like(x, int(x.abs().max()) + 2)
+    ).sum(1),
     "a weight set by a mask of the batch, then noise twice": lambda m, x: _masked(m, x, x > x.mean(0)),
     "a weight set by a mask of the place, then noise twice": lambda m, x: _masked(
         m, x, (_PLACES[: len(x), None] > 2).expand(len(x), 4)

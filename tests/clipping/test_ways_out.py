@@ -88,7 +88,11 @@ class Detector(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.features, self.score, self.head = nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 1, 1), nn.Linear(4, 2)
+        self.features, self.score, self.head = (
+            nn.Conv2d(1, 4, 3, padding=1),
+            nn.Conv2d(4, 1, 1),
+            nn.Linear(4, 2),
+        )
 
     def forward(self, pictures: Tensor) -> tuple[Tensor, Tensor]:
         seen = self.features(pictures).relu()
@@ -122,7 +126,9 @@ def _one_stage(model: Any, pictures: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("part", [None, 1])
-def test_a_detector_of_two_stages_is_told_of_one_stage_or_as_many_proposals_which_are_exact(part: int | None) -> None:
+def test_a_detector_of_two_stages_is_told_of_one_stage_or_as_many_proposals_which_are_exact(
+    part: int | None,
+) -> None:
     torch.manual_seed(0)
     model, pictures, settings = Detector(), torch.randn(5, 1, 6, 6), EngineSettings(microbatch_size=part)
     for loss in (_a_loop, _cut_out):
@@ -159,7 +165,11 @@ def _heard(model: Any, batch: tuple[Tensor, ...]) -> Tensor:
     if model.config.model_type == "whisper":
         logits = model(input_features=batch[0], decoder_input_ids=batch[1]).logits
         return functional.cross_entropy(logits.mT, batch[1], reduction="none").mean(1)
-    return model(batch[0], mask_time_indices=None if len(batch) < 2 else batch[1]).last_hidden_state.square().mean((1, 2))
+    return (
+        model(batch[0], mask_time_indices=None if len(batch) < 2 else batch[1])
+        .last_hidden_state.square()
+        .mean((1, 2))
+    )
 
 
 @pytest.mark.parametrize("kind", ["Wav2Vec2", "Hubert", "WavLM", "Whisper"])

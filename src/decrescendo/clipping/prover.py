@@ -551,9 +551,7 @@ class Prover:
 
         def plain() -> tuple[Tensor, ...]:
             with torch.enable_grad():
-                return self._plain(
-                    batch, rows, done.watch.count, seed, done.watch, natural=natural
-                ).unbind()
+                return self._plain(batch, rows, done.watch.count, seed, done.watch, natural=natural).unbind()
 
         each = plain()
         losses = torch.stack(each).detach()

@@ -35,7 +35,14 @@ from decrescendo.clipping.proof.reading import (
     opened,
 )
 from decrescendo.clipping.proof.refusals import SECOND_DERIVATIVE
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, ORDINARY, is_hollow, is_whole, paused, tensors_of
+from decrescendo.clipping.proof.storage import (
+    FUNCTIONS_OFF,
+    ORDINARY,
+    is_hollow,
+    is_whole,
+    paused,
+    tensors_of,
+)
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.layers import MODES, run_recurrent
 from decrescendo.clipping.recurrent.packing import Packing, in_order, make_packing, packing_of

@@ -149,6 +149,8 @@ rows.net(
     lambda: {"c": nn.Conv2d(1, 1, 1), "w": weight(9, 1), "h": nn.Linear(4, CLASSES)},
     batch=labelled(1, 4, 4),
 )
+
+
 def _edges(x: Tensor, end: int) -> Tensor:
     """Five edges of each graph, between nodes that its own features name."""
     return ((x[..., end].abs() * 4).long() % 5)[..., None].expand(-1, -1, 5)

@@ -514,7 +514,8 @@ def _messages(move: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callab
         h = m.a(x)
         source, target = (((x[..., end].abs() * 4).long() % 5)[..., None].expand(-1, -1, 5) for end in (0, 1))
         source, target = move(source, target)
-        return m.h(torch.zeros_like(h).scatter_add(1, target, h.gather(1, source)).sum(1).tanh())
+        got = torch.zeros_like(h).scatter_add(1, target, h.gather(1, source))
+        return m.h((got * torch.arange(1.0, 6)[:, None]).sum(1).tanh())
 
     return run
 
@@ -525,7 +526,9 @@ mixing.net(
         "messages to the nodes of other graphs": _messages(lambda s, t: (s, t.flip(0))),
         "messages along the most common edge of all": _messages(lambda s, t: (s.amax(0).expand_as(s), t)),
         "messages from the same node of other graphs": lambda m, x: m.h(
-            (m.a(x) + m.a(x).gather(0, ((x[..., :1].abs() * 4).long() % len(x)).expand(-1, -1, 5))).sum(1).tanh()
+            (m.a(x) + m.a(x).gather(0, ((x[..., :1].abs() * 4).long() % len(x)).expand(-1, -1, 5)))
+            .sum(1)
+            .tanh()
         ),
         "nodes of all graphs in one list, moved by one": lambda m, x: m.h(
             m.a(x).flatten(0, 1).roll(1, 0).view(len(x), 5, 5).sum(1).tanh()

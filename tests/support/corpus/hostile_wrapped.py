@@ -89,7 +89,9 @@ wrapped.net(
             (x @ (m.a.weight.as_subclass(_Tagged) * x.mean()).T).as_subclass(Tensor).tanh()
         ),
         "a weight of another class, chosen by the batch": lambda m, x: m.b(
-            (x @ m.a.weight.as_subclass(_Tagged)[x.sum().long() % HIDDEN : ].T).as_subclass(Tensor).sum(1, keepdim=True)
+            (x @ m.a.weight.as_subclass(_Tagged)[x.sum().long() % HIDDEN :].T)
+            .as_subclass(Tensor)
+            .sum(1, keepdim=True)
             + m.a(x)
         ),
         "a weight of another class, times centred rows": lambda m, x: m.b(

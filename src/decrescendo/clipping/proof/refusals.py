@@ -78,7 +78,10 @@ _REMEDIES = {
     ),
     **dict.fromkeys(
         ("index", "index_put", "index_add"),
-        "Keep one row an example, in the order of the batch, or choose from within each example. " + _EXPERTS + ". " + _GRAPHS,
+        "Keep one row an example, in the order of the batch, or choose from within each example. "
+        + _EXPERTS
+        + ". "
+        + _GRAPHS,
     ),
 }
 

@@ -44,7 +44,11 @@ def drawn(call: Call) -> Label:
     like = call.args.get("self")
     own = call.label(like) if isinstance(like, Tensor) else None
     # Laid out as the examples are, or written over them: each row's numbers are its own.
-    return own if own is not None and is_data(own) and isinstance(own, Place) else _made_like(call, Public.RANDOM)
+    return (
+        own
+        if own is not None and is_data(own) and isinstance(own, Place)
+        else _made_like(call, Public.RANDOM)
+    )
 
 
 def _made_like(call: Call, label: Public) -> Label:

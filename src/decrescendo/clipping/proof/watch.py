@@ -817,7 +817,9 @@ class Watch(Pausable):
             ]
             public, at = self._constant(op, kwargs, left), len(self.script.events) - 1
             labels = [
-                self._random(at, tensor) if op.rule is drawn and public is Public.RANDOM and self.made(tensor) else public
+                self._random(at, tensor)
+                if op.rule is drawn and public is Public.RANDOM and self.made(tensor)
+                else public
                 for tensor in outputs
             ]
         if op.name.startswith("resize"):
