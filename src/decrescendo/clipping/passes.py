@@ -181,7 +181,7 @@ def _arrived(use: Use, gradient: Tensor | None, watch: Watch, *, wide: bool) -> 
 def _nothing_cached() -> Generator[None]:
     """Weights that `parametrize.cached()` round a pass keeps belong to the graph of another one; inside of it each pass
     keeps its own."""
-    before, _PARAMETRIZE._cache = _PARAMETRIZE._cache, {}
+    before, _PARAMETRIZE._cache = _PARAMETRIZE._cache, dict[Any, Any]()
     try:
         yield
     finally:

@@ -72,8 +72,8 @@ _NAMED = 8
 _ALONE = 8
 
 _SAME = (
-    "Divide by a constant (the expected batch size), not by len(batch), let no branch depend on it, and no number change "
-    "from call to call (a clock, a counter)"
+    "Divide by a constant (the expected batch size), not by len(batch), let no branch depend on it, and no number "
+    "change from call to call (a clock, a counter)"
 )
 _OTHERWISE = (
     "that a pass does something else than one before is by its random numbers, and for no number of examples or of "

@@ -34,10 +34,10 @@ SECOND_DERIVATIVE = (
 )
 # Of constants laid along the examples where a generator that torch does not see was used.
 HOSTS = (
-    "Random numbers were drawn by NumPy or Python in this pass: draw each example's own by torch (torch.rand(len(x), 1), "
-    "torch.rand_like(x)), or make them a part of the batch (SpecAugment of Transformers: "
-    "model.config.apply_spec_augment = False, and mask the features in the data set, or give mask_time_indices with the "
-    "batch)"
+    "Random numbers were drawn by NumPy or Python in this pass: draw each example's own by torch (torch.rand(len(x), "
+    "1), torch.rand_like(x)), or make them a part of the batch (SpecAugment of Transformers: "
+    "model.config.apply_spec_augment = False, and mask the features in the data set, or give mask_time_indices with "
+    "the batch)"
 )
 # Of lines that take data out of torch, or a whole number of them.
 SPEC_AUGMENT = " (SpecAugment of Transformers: model.config.apply_spec_augment = False)"
