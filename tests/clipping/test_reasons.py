@@ -232,6 +232,10 @@ class Tagged(Tensor):
     """A tensor of another class that does nothing but be one."""
 
 
+class TaggedAgain(Tagged):
+    """A class of that class."""
+
+
 class Wrapping(Tensor):
     """A tensor without memory of its own, round another."""
 
@@ -240,7 +244,7 @@ class Wrapping(Tensor):
     @staticmethod
     def __new__(cls, inner: Tensor) -> "Wrapping":
         made: Any = torch.Tensor._make_wrapper_subclass
-        return made(cls, inner.shape, dtype=inner.dtype, device=inner.device)
+        return made(cls, inner.shape, dtype=inner.dtype, requires_grad=inner.requires_grad)
 
     def __init__(self, inner: Tensor) -> None:
         self.inner = inner
@@ -256,6 +260,11 @@ MADE_INSIDE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "the outputs": lambda m, x: m(x).as_subclass(Tagged),
     "a weight": lambda m, x: functional.linear(x, m.weight.as_subclass(Tagged), m.bias),
     "a weight on its side": lambda m, x: x @ m.weight.T.as_subclass(Tagged) + m.bias,
+    "a weight of another class, as yet another": lambda m, x: functional.linear(
+        x, m.weight.as_subclass(Tagged).as_subclass(TaggedAgain), m.bias
+    ),
+    "what is made of a weight": lambda m, x: functional.linear(x, (2 * m.weight).as_subclass(Tagged), m.bias),
+    "a part of a weight": lambda m, x: x[:, :2] @ m.weight.as_subclass(Tagged)[:, :2].T,
     "a weight and itself": lambda m, x: functional.linear(x, m.weight.as_subclass(Tagged) * 2, m.bias) + m(x),
 }
 
@@ -273,7 +282,22 @@ def test_examples_in_a_tensor_without_memory_are_refused_and_the_tensor_is_named
         Engine(nn.Linear(4, 3), lambda m, x: m(Wrapping(x)).square().sum(1)).clipped_sum(
             torch.randn(5, 4), 1.0
         )
+    with pytest.raises(UnsupportedModel, match="Return the plain tensor inside of it"):
+        Engine(nn.Linear(4, 3), lambda m, x: Wrapping(m(x).square().sum(1))).clipped_sum(
+            torch.randn(5, 4), 1.0
+        )
     _equal_to_reference(nn.Linear(4, 3), lambda m, x: m(Wrapping(x).inner).square().sum(1), torch.randn(5, 4))
+    _equal_to_reference(
+        nn.Linear(4, 3), lambda m, x: m((Wrapping(x) * 2).inner).square().sum(1), torch.randn(5, 4)
+    )
+
+
+def test_a_weight_that_is_made_a_plain_tensor_is_told_to_be_used_itself() -> None:
+    def plain(model: Any, x: Tensor) -> Tensor:
+        return functional.linear(x, model.weight.as_subclass(Tensor), model.bias).square().sum(1)
+
+    with pytest.raises(UnsupportedModel, match="Use the parameter itself"):
+        Engine(nn.Linear(4, 3), plain).clipped_sum(torch.randn(5, 4), 1.0)
 
 
 @pytest.mark.parametrize("mode", ["train", "without statistics", "eval"])

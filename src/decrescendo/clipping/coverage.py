@@ -66,6 +66,11 @@ def _check_inside(top: Node, uses: Sequence[Use], names: Mapping[int, str]) -> N
 
 
 def _message(name: str, above: Node) -> str:
+    if above.name() == "AliasBackward0":
+        return (
+            f"every use of a trainable parameter must be visible as a torch function, got {name} made a plain tensor "
+            "by as_subclass() unseen. Use the parameter itself"
+        )
     return (
         f"every use of a trainable parameter must be visible as a torch function, got {name} used by "
         f"{above.name()} unseen. Freeze it, or write that part with ordinary torch operations (of a function that "

@@ -19,7 +19,7 @@ from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.measured import Measured, parts_of
 from decrescendo.clipping.proof.labels import Mixed, Place, Public, constant_of, is_data
 from decrescendo.clipping.proof.reading import Reading, opened
-from decrescendo.clipping.proof.storage import key_of, paused
+from decrescendo.clipping.proof.storage import is_hollow, key_of, paused
 from decrescendo.clipping.proof.surroundings import COLLECTOR
 from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recording import Recorder, Use
@@ -130,6 +130,11 @@ def reads_a_number(where: str) -> str:
 
 def check_apart(watch: Watch, losses: Tensor) -> None:
     """Refuse losses that are not each example's own."""
+    if is_hollow(losses):
+        raise UnsupportedModel(
+            f"losses must be a tensor that has memory of its own, got a {type(losses).__name__}, which wraps others. "
+            "Return the plain tensor inside of it"
+        )
     label = watch.label(losses)
     watch.consume("the losses", losses)
     if watch.refusal:

@@ -80,6 +80,8 @@ _CALLING = functional.triplet_margin_with_distance_loss
 # Torch 2.13 has it.
 _LINEAR_ENTROPY = getattr(functional, "linear_cross_entropy", None)
 _NAMED = {Tensor.__setitem__, _PACK, _PAD, functional.one_hot, _SHAPE, _CALLING, _LINEAR_ENTROPY}
+# How autograd calls the step from a tensor to the same one of another class.
+_ALIAS = "AliasBackward0"
 # Which argument says that a gradient is going to be differentiated; of the others it is the fourth.
 _CREATES: dict[Callable[..., Any], int] = {torch.autograd.grad: 4}
 _SPECIAL = READS | NODES | CTC | DISTANCES | CHAINS | COUNTED | _SHAPED.keys() | _NAMED
@@ -352,33 +354,33 @@ class Recorder(TorchFunctionMode):
         return found
 
     def _subclassed(self, tensor: Tensor) -> Tracked | None:
-        """A parameter as a tensor of another class (`as_subclass`), which no torch function shows.
-
-        Raises:
-            UnsupportedModel: it wraps others, of which the examples' are not seen.
-        """
-        if type(tensor) in ORDINARY:
+        """A parameter as a tensor of another class (`as_subclass`), which no torch function shows."""
+        if type(tensor) in ORDINARY or is_hollow(tensor):
             return None
         with FUNCTIONS_OFF():
-            nested, above, version = tensor.is_nested, tensor.grad_fn, tensor._version
-        if is_hollow(tensor) or nested:
-            if not nested and self._data_in(tuple(vars(tensor).values())):
-                raise UnsupportedModel(
-                    "a trainable parameter must be used with tensors that have memory of their own, got a "
-                    f"{type(tensor).__name__}, which wraps the examples. Give the layer the plain tensor inside of it"
-                )
+            node, version = tensor.grad_fn, tensor._version
+        if node is None or node.name() != _ALIAS:
             return None
-        if above is None or above.name() != "AliasBackward0":
-            return None
-        (node,) = behind(above)
+        while node.name() == _ALIAS:
+            (node,) = behind(node)
         source = self.tracked.get(leaf_of(node)) or next(
             (item for item in self.tracked.values() if item.tensor.grad_fn is node), None
         )
         if source is None:
             return None
         self.keep("as_subclass", (source.tensor, tensor))
-        self.tracked[id(tensor)] = found = Tracked(tensor, source.roots, version, source)
+        parent = source if source.isometric else None
+        self.tracked[id(tensor)] = found = Tracked(tensor, source.roots, version, parent)
         return found
+
+    def _check_wrapped(self, values: Iterable[Any]) -> None:
+        """Refuse tensors that wrap others, of which what the examples have is not seen."""
+        for tensor in tensors_of(values):
+            if is_hollow(tensor) and self._data_in(tuple(vars(tensor).values())):
+                raise UnsupportedModel(
+                    "a trainable parameter must be used with tensors that have memory of their own, got a "
+                    f"{type(tensor).__name__}, which wraps the examples. Give the layer the plain tensor inside of it"
+                )
 
     def keep(self, name: str, tensors: Iterable[Tensor]) -> None:
         """Note tensors that are read again after the forward pass."""
@@ -460,6 +462,7 @@ class Recorder(TorchFunctionMode):
                 "and a nested one, of which nothing says whose rows are where. Give rows padded to one length and a "
                 "mask, or only those that a mask selects (x[mask])"
             )
+        self._check_wrapped((*args, *kwargs.values()))
         args, kwargs = lookup.dense(func, args, kwargs)
         data = self._data_in((*args, *kwargs.values()))
         if not data:
