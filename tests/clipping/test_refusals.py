@@ -417,6 +417,9 @@ EXACT: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
         m.layer(x) * torch.func.vmap(torch.func.jacrev(torch.sin))(x).sum((1, 2))[:, None]
     ),
     "a complex factor": lambda m, x: square(torch.fft.fft(x) * torch.complex(m.real, m.imaginary)[:, 0]),
+    "a checkpoint round a recurrent layer": lambda m, x: square(
+        checkpoint(lambda t: m.lstm(t)[0], x.unsqueeze(1).expand(-1, 5, -1), use_reentrant=False)
+    ),
 }
 
 
@@ -444,8 +447,8 @@ REFUSED: Mapping[str, Callable[[Any, Tensor], Tensor]] = {
     "one loss for all": lambda m, x: fn.multi_margin_loss(m.layer(x), ids(x)),
     "_foreach_max": lambda m, x: square(m.layer(x)) * torch._foreach_max([x])[0],
     "a product with a sparse buffer": lambda m, x: square(torch.sparse.mm(m.sparse, m.layer(x).T).T),
-    "a checkpoint round a recurrent layer": lambda m, x: square(
-        checkpoint(lambda t: m.lstm(t)[0], x.unsqueeze(1).expand(-1, 5, -1), use_reentrant=False)
+    "a checkpoint round a recurrent layer that centres the batch": lambda m, x: square(
+        checkpoint(lambda t: m.lstm(t - t.mean(0))[0], x.unsqueeze(1).expand(-1, 5, -1), use_reentrant=False)
     ),
 }
 
