@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decrescendo.clipping.precision import ON_CPU, full_precision
-from decrescendo.clipping.proof.called import ours
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, kind_of, storage_key, tensors_of, unwatched
+from decrescendo.base.precision import ON_CPU, full_precision
 from decrescendo.clipping.rules import compiled
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.storages import FUNCTIONS_OFF, kind_of, storage_key, tensors_of, unwatched
+from decrescendo.row_independence.user_callbacks import ours
 
 _STORAGE = cast("Any", torch.UntypedStorage)
 # Of these the numbers of the data decide a shape, or something in Python.

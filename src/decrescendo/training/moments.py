@@ -11,8 +11,8 @@ from torch.optim.optimizer import (
     _global_optimizer_pre_hooks,
 )
 
-from decrescendo.clipping.proof.whose import is_librarys
 from decrescendo.optim.several import parts_of
+from decrescendo.row_independence.code_origin import is_librarys
 from decrescendo.training.bits import fingerprint
 
 HOOKED = "hooks on the optimiser moved the weights by released and public values alone"

@@ -20,11 +20,6 @@ from torch.nn import functional
 
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
-from decrescendo.clipping.proof.labels import LAID_ALONG, Label, Mixed, Place, Public, is_data, is_fixed
-from decrescendo.clipping.proof.places import Owners, is_uniform
-from decrescendo.clipping.proof.reading import check_counted
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, paused, unseen
-from decrescendo.clipping.proof.watch import Watch
 from decrescendo.clipping.recurrent.packed import PackedKernel
 from decrescendo.clipping.recurrent.packing import Packing
 from decrescendo.clipping.recurrent.padding import sizes_of
@@ -33,6 +28,11 @@ from decrescendo.clipping.rules.linear import LinearKernel, SharedGrams
 from decrescendo.clipping.rules.rule import Kernel
 from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.labels import LAID_ALONG, Label, Mixed, Public, RowLayout, is_data, is_fixed
+from decrescendo.row_independence.row_layout import Owners, is_uniform
+from decrescendo.row_independence.storages import FUNCTIONS_OFF, paused, unseen
+from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.unobserved_reads import check_counted
 
 MODES: dict[Callable[..., Any], Mode] = {
     torch.lstm: "lstm",
@@ -49,7 +49,7 @@ _PACKED = ("data", "batch_sizes", "hx", "params", *_SETTINGS)
 class Tape(Protocol):
     """What is asked of the recorder."""
 
-    watch: Watch
+    tracer: Tracer
     workspace: Workspace
 
     @property
@@ -80,7 +80,7 @@ class Recurrence:
     weights: Weights
     steps: Steps
     reverse: bool
-    watch: Watch
+    tracer: Tracer
     # Where the examples are in the gates and outputs, and in the states.
     place: Label
     ranks: Label
@@ -89,16 +89,16 @@ class Recurrence:
     def found(self, given: Sequence[tuple[Tensor | None, Label]]) -> tuple[Label, Label]:
         """Labels of what is like the outputs, and like the states, made from what should have these labels."""
         for tensor, expected in given:
-            label = Public.FILL if tensor is None else self.watch.label(tensor)
+            label = Public.FILL if tensor is None else self.tracer.label(tensor)
             if isinstance(label, Mixed):
                 return label, label
             own = is_data(label)
-            if own and not (isinstance(expected, Place) and expected.same(label)):
+            if own and not (isinstance(expected, RowLayout) and expected.same(label)):
                 wrong = Mixed("states and inputs are not of the same examples", "a recurrent layer")
                 return wrong, wrong
-            if tensor is not None and is_fixed(label) and isinstance(expected, Place):
+            if tensor is not None and is_fixed(label) and isinstance(expected, RowLayout):
                 with paused():
-                    uniform = is_uniform(tensor, expected, self.watch.units(expected))
+                    uniform = is_uniform(tensor, expected, self.tracer.units(expected))
                 if not uniform:
                     return Mixed(LAID_ALONG), Mixed(LAID_ALONG)
         return self.place, self.ranks
@@ -131,7 +131,7 @@ class _Scan(torch.autograd.Function):
         made = [(tensor, place) for tensor in (outputs, trace.before, trace.unprojected)]
         for tensor, label in (*made, *((end, ranks) for end in ends)):
             if tensor is not None:
-                layer.watch.assign(tensor, label)
+                layer.tracer.assign(tensor, label)
         ctx.layer = layer
         return (outputs, *ends)
 
@@ -149,7 +149,7 @@ class _Scan(torch.autograd.Function):
         own = ((found.gates, place), (found.hidden, place), (found.projected, place))
         for tensor, label in (*own, (found.state, ranks), (found.cell, ranks)):
             if tensor is not None:
-                layer.watch.assign(tensor, label)
+                layer.tracer.assign(tensor, label)
         each = (found.gates, found.gates, found.hidden, found.projected, found.state, found.cell)
         return (
             None,
@@ -192,10 +192,10 @@ def run_recurrent(
     weights = cast("Sequence[Tensor]", bound["params"])
     _check(tape, name, states, weights)
     numbers = tuple(value for value in bound.values() if isinstance(value, (bool, int, float)))
-    tape.watch.consume(name, given, *states, *weights, numbers=numbers)
-    label = tape.watch.label(given)
+    tape.tracer.consume(name, given, *states, *weights, numbers=numbers)
+    label = tape.tracer.label(given)
     turned = not is_packed and not bound["batch_first"]
-    if isinstance(label, Mixed) or (isinstance(label, Place) and label.dim != (1 if turned else 0)):
+    if isinstance(label, Mixed) or (isinstance(label, RowLayout) and label.dim != (1 if turned else 0)):
         why = label.why if isinstance(label, Mixed) else "the steps are those of the examples"
         raise UnsupportedModel(
             f"a recurrent layer must have one sequence an example, or the same number for each, got {name} of which "
@@ -203,22 +203,24 @@ def run_recurrent(
         )
     packing = None
     if is_packed:
-        if not isinstance(label, Place):
-            check_counted(tape.watch, func, args, kwargs)
+        if not isinstance(label, RowLayout):
+            check_counted(tape.tracer, func, args, kwargs)
             return func(*args, **kwargs)
-        sizes = sizes_of(tape.watch, label, bound["batch_sizes"])
+        sizes = sizes_of(tape.tracer, label, bound["batch_sizes"])
         with paused():
             every = torch.arange(tape.batch, device=given.device)
             owners = label.owners or Owners(torch.cat([every[:size] for size in sizes]))
         packing = tape.packing(owners, given.device, sizes)
-    elif not isinstance(label, Place):
-        label = Place(1 if turned else 0)  # a constant beside states of the examples
+    elif not isinstance(label, RowLayout):
+        label = RowLayout(1 if turned else 0)  # a constant beside states of the examples
     sequences = packing.sizes[0] if packing is not None else given.shape[1 if turned else 0]
     if any(state.dim() != 3 or state.shape[1] != sequences for state in states):
         return func(*args, **kwargs)
     place = label.moved(0)
     with paused():
-        ranks = place if packing is None else tape.watch.owners(0, packing.order // (sequences // tape.batch))
+        ranks = (
+            place if packing is None else tape.tracer.owners(0, packing.order // (sequences // tape.batch))
+        )
     moved = packing if place.owners is None or is_packed else tape.packing(place.owners, given.device)
     layout = Layout.of(place, tape.batch, moved)
     run = _Run(tape, name, mode, layout, ranks, Steps(packing.sizes if packing else None), turned)
@@ -238,7 +240,7 @@ class _Run:
     name: str
     mode: Mode
     layout: Layout
-    ranks: Place
+    ranks: RowLayout
     steps: Steps
     turned: bool
 
@@ -297,7 +299,7 @@ class _Run:
         gates = self.view(functional.linear(inputs, plain["weight"], bias))
         fed_back = Weights(plain["back weight"], back_bias, plain.get("projection"))
         layer = Recurrence(
-            self.mode, fed_back, self.steps, reverse, self.tape.watch, self.layout.place, self.ranks
+            self.mode, fed_back, self.steps, reverse, self.tape.tracer, self.layout.place, self.ranks
         )
         # What has the inputs as the other factor, what the state before each step, what the unprojected output.
         groups: list[tuple[str, ...]] = [("weight", "bias"), ("back weight", "back bias"), ("projection",)]

@@ -6,9 +6,18 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.indexing import constant, fits
-from decrescendo.clipping.proof.labels import SUMMED, Call, Label, Mixed, Place, Public, constant_of, is_data
-from decrescendo.clipping.proof.signatures import Rule
+from decrescendo.row_independence.indexing import constant, fits
+from decrescendo.row_independence.labels import (
+    SUMMED,
+    Call,
+    Label,
+    Mixed,
+    Public,
+    RowLayout,
+    constant_of,
+    is_data,
+)
+from decrescendo.row_independence.rule_signatures import Rule
 
 
 def _pack(call: Call) -> Sequence[Label]:
@@ -17,7 +26,7 @@ def _pack(call: Call) -> Sequence[Label]:
     label, lengths = call.label(call.args["input"]), call.label(call.args["lengths"])
     sizes = cast("Tensor", call.outputs[1])
     kept = call.mixed("the numbers of sequences at each step are those of the whole batch")
-    if not isinstance(label, Place):
+    if not isinstance(label, RowLayout):
         return [
             label if isinstance(label, Mixed) else call.mixed(SUMMED) if is_data(lengths) else Public.ANY,
             kept,
@@ -43,15 +52,15 @@ def _bags(call: Call) -> Label:
         call.args.get("per_sample_weights"),
     )
     label = call.joined([t for t in (indices, weights) if t is not None], indices.dim())
-    if not len(indices) and not isinstance(call.label(call.args["weight"]), Place | Mixed):
+    if not len(indices) and not isinstance(call.label(call.args["weight"]), RowLayout | Mixed):
         count = len(offsets) - bool(call.args.get("include_last_offset"))
-        width, rest = divmod(count, int(call.units(Place(0))))
-        return constant(call) if rest or not width else Place(0, width)  # nothing but empty bags: zeros
-    if not isinstance(label, Place) or isinstance(call.label(call.args["weight"]), Place | Mixed):
+        width, rest = divmod(count, int(call.units(RowLayout(0))))
+        return constant(call) if rest or not width else RowLayout(0, width)  # nothing but empty bags: zeros
+    if not isinstance(label, RowLayout) or isinstance(call.label(call.args["weight"]), RowLayout | Mixed):
         return constant(call)
     closed = bool(call.args.get("include_last_offset"))
     starts, bags = (offsets[:-1], len(offsets) - 1) if closed else (offsets, len(offsets))
-    width, rest = divmod(bags, int(call.units(Place(0))))
+    width, rest = divmod(bags, int(call.units(RowLayout(0))))
     if width > 1 and not rest:  # where an example is cut is the same for all, whoever says it
         cuts = starts.diff(append=starts.new_tensor([len(indices)])).reshape(-1, width)
         if not call.same(cuts, cuts[:1].expand_as(cuts)) or is_data(call.label(offsets)):
@@ -59,7 +68,7 @@ def _bags(call: Call) -> Label:
     whole = bags > 0 and call.same(starts[:1], torch.zeros_like(starts[:1]))
     whole = whole and (not closed or call.same(offsets[-1:], torch.full_like(offsets[-1:], len(indices))))
     bag = _bag_of(starts, len(indices))
-    own = Place(0, max(width, 1))
+    own = RowLayout(0, max(width, 1))
     apart = (
         not rest
         and whole
@@ -77,14 +86,14 @@ def _bag_weights(call: Call) -> Label:
     """Gradients of the weights in bags: where the bags are those of the offsets, and these keep examples apart."""
     gradient, indices, offsets = call.args["grad"], call.args["indices"], call.args["offsets"]
     label, own, bag = call.label(gradient), call.label(indices), call.args["offset2bag"]
-    if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), Place | Mixed):
+    if isinstance(label, Mixed) or isinstance(call.label(call.args["weight"]), RowLayout | Mixed):
         return label if isinstance(label, Mixed) else call.mixed(SUMMED)
-    if not isinstance(own, Place):
+    if not isinstance(own, RowLayout):
         return constant(call)
     starts = offsets[: gradient.shape[0]]
     found = _bag_of(starts, len(indices))
-    width, rest = divmod(gradient.shape[0], int(call.units(Place(0))))
-    bags = Place(0, max(width, 1))
+    width, rest = divmod(gradient.shape[0], int(call.units(RowLayout(0))))
+    bags = RowLayout(0, max(width, 1))
     apart = (
         not rest
         and (not bag.numel() or call.same(bag, found.to(bag)))
@@ -92,7 +101,7 @@ def _bag_weights(call: Call) -> Label:
             call.examples(own, len(indices), offsets), call.examples(bags, gradient.shape[0], offsets)[found]
         )
     )
-    fine = constant_of(label) is Public.FILL or (isinstance(label, Place) and label.dim == 0)
+    fine = constant_of(label) is Public.FILL or (isinstance(label, RowLayout) and label.dim == 0)
     return own if apart and fine else call.mixed(SUMMED)
 
 

@@ -27,20 +27,20 @@ class Pausable(TorchDispatchMode):
 
 @contextmanager
 def paused() -> Generator[None]:
-    """Inside, the engine works by itself: nothing is watched, and what is made has to be labelled by `Watch.assign`."""
+    """Inside, the engine works by itself: nothing is traced, and what is made is labelled by `Tracer.assign`."""
     modes = cast("list[object]", cast("Any", _python_dispatch)._get_current_dispatch_mode_stack())
     if not modes or (len(modes) == 1 and isinstance(modes[0], Pausable)):
         with _C._DisableTorchDispatch():
             yield
         return
     watches = [mode for mode in modes if isinstance(mode, Pausable) and not mode.idle]
-    for watch in watches:  # other modes (one that counts memory) go on
-        watch.idle = True
+    for tracer in watches:  # other modes (one that counts memory) go on
+        tracer.idle = True
     try:
         yield
     finally:
-        for watch in watches:
-            watch.idle = False
+        for tracer in watches:
+            tracer.idle = False
 
 
 def unwatched() -> Any:

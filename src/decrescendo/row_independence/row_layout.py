@@ -22,7 +22,7 @@ class Public(Enum):
     RANDOM = "random"
 
 
-class Place(NamedTuple):
+class RowLayout(NamedTuple):
     """Index ``i`` along dimension ``dim`` belongs to unit ``(i // inner) % count``; the dimension has ``outer`` rounds.
 
     A unit is an example, or, where there are ``owners``, a row of packed data: unit ``u`` belongs to example
@@ -36,11 +36,11 @@ class Place(NamedTuple):
     # Of public numbers in a tensor as long as the batch (an `arange`): they may depend on the place.
     constant: Public | None = None
 
-    def moved(self, dim: int) -> "Place":
+    def moved(self, dim: int) -> "RowLayout":
         """The same along another dimension."""
         return self if dim == self.dim else self._replace(dim=dim)
 
-    def like(self, other: "Place") -> bool:
+    def like(self, other: "RowLayout") -> bool:
         """Whether both give each index along their dimension to the same example."""
         if (self.inner, self.outer) != (other.inner, other.outer):
             return False
@@ -49,7 +49,7 @@ class Place(NamedTuple):
 
     def same(self, other: object) -> bool:
         """Whether that is a place too, along this dimension, with each index given to the same example."""
-        return isinstance(other, Place) and other.dim == self.dim and self.like(other)
+        return isinstance(other, RowLayout) and other.dim == self.dim and self.like(other)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +77,7 @@ class Span(NamedTuple):
 class View(NamedTuple):
     """How a view lies on labelled memory: its place, and the rest in numbers that do not depend on the batch size."""
 
-    place: Place | None
+    place: RowLayout | None
     form: tuple[object, ...]
 
 
@@ -128,10 +128,10 @@ def view_of(
                 extent += (inner - 1) * jump
     if not good or carrier is None or extent > step:
         return View(None, tuple(form))
-    return View(Place(*carrier), tuple(form))
+    return View(RowLayout(*carrier), tuple(form))
 
 
-def span_of(tensor: Tensor, place: Place, count: int) -> Span | None:
+def span_of(tensor: Tensor, place: RowLayout, count: int) -> Span | None:
     """The label of a whole memory of which ``tensor`` is a view with its units at ``place``; or ``None``."""
     if count == 1:
         return Span(1, 0, 1, *place[3:])
@@ -160,15 +160,15 @@ def _step_of(
 
 
 def is_uniform(
-    tensor: Tensor, place: Place, count: int, same: Callable[[Tensor, Tensor], bool] = torch.equal
+    tensor: Tensor, place: RowLayout, count: int, same: Callable[[Tensor, Tensor], bool] = torch.equal
 ) -> bool:
     """Whether a constant laid along the examples is the same for each of them, in every bit.
 
     ``same``: says whether two tensors have the same numbers.
 
-    >>> is_uniform(torch.ones(3, 2), Place(0), 3), is_uniform(torch.arange(3), Place(0), 3)
+    >>> is_uniform(torch.ones(3, 2), RowLayout(0), 3), is_uniform(torch.arange(3), RowLayout(0), 3)
     (True, False)
-    >>> is_uniform(torch.tensor([0.0, -0.0]), Place(0), 2)
+    >>> is_uniform(torch.tensor([0.0, -0.0]), RowLayout(0), 2)
     False
     """
     if tensor.stride(place.dim) == 0:

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from decrescendo.clipping.proof.counts import SIZES, is_given
-from decrescendo.clipping.proof.labels import Mixed, is_data
-from decrescendo.clipping.proof.watch import Watch
+from decrescendo.row_independence.dynamic_sizes import SIZES, is_given
+from decrescendo.row_independence.labels import Mixed, is_data
+from decrescendo.row_independence.tracer import Tracer
 
 _Method = Callable[..., Any]
 _READ: frozenset[_Method] = frozenset(
@@ -23,7 +23,7 @@ _READ: frozenset[_Method] = frozenset(
     if (method := getattr(Tensor, name, None)) is not None
 )  # fmt: skip
 # Operations made of no others that take numbers out of memory by themselves: no dispatch mode sees them. (Where one of
-# them fills a tensor `Watch.check_blanks` finds that too, of all that there are.)
+# them fills a tensor `Tracer.check_blanks` finds that too, of all that there are.)
 _UNSEEN = (
     "choose_qparams_optimized", "_rowwise_prune", "_saturate_weight_to_fp16", "_sobol_engine_draw",
     "_sobol_engine_ff_", "_sobol_engine_scramble_", "_sobol_engine_initialize_state_",
@@ -58,50 +58,50 @@ DISTANCES: frozenset[_Method] = frozenset({torch.cdist})
 CHAINS: frozenset[_Method] = frozenset({torch.linalg.multi_dot, torch.chain_matmul})
 
 
-class Reading(TorchFunctionMode):
+class UnobservedReads(TorchFunctionMode):
     """Refuses reads of the data by Python code that runs in the backward pass (hooks, functions of one's own)."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, tracer: Tracer) -> None:
         super().__init__()
-        self._watch = watch
+        self._tracer = tracer
 
     def __torch_function__(
         self, func: _Method, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self._watch.check_called(func, types, args, kwargs or {})
+        self._tracer.check_called(func, types, args, kwargs or {})
         if func in BACKWARD:
             with self:
                 return opened(func)(*args, **(kwargs or {}))
         if func in COUNTED:
-            check_counted(self._watch, func, args, kwargs or {})
+            check_counted(self._tracer, func, args, kwargs or {})
         if func in READS:
-            self._watch.read(func, args, kwargs or {})
+            self._tracer.read(func, args, kwargs or {})
         elif func in NODES:
-            self._watch.looks.check_node(self._watch.labels.counting)
-        elif self._watch.labels.counting:
+            self._tracer.reads.check_node(self._tracer.labels.counting)
+        elif self._tracer.labels.counting:
             if func in SIZES:
-                return self._watch.counts.size(func, args, kwargs or {})
-            self._watch.counts.enter(func, args, kwargs or {})
+                return self._tracer.counts.size(func, args, kwargs or {})
+            self._tracer.counts.enter(func, args, kwargs or {})
             if is_given(args, kwargs or {}):
-                return self._watch.counts.given(func, args, kwargs or {}, func)
-            with self._watch.counts.quiet():
+                return self._tracer.counts.given(func, args, kwargs or {}, func)
+            with self._tracer.counts.quiet():
                 return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
-def check_counted(watch: Watch, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+def check_counted(tracer: Tracer, func: _Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Refuse numbers of rows, or places to split at, that are made of the data; recurrent layers' states may be."""
     names = {"batch_sizes", "tensor_indices_or_sections", "indices_or_sections"} & kwargs.keys()
     padded = "batch_first" in kwargs or (len(args) > 3 and isinstance(args[3], bool))
     states = padded and "pad" not in str(func)
     given = [kwargs[name] for name in names] + ([] if states else list(args[1:2]))
-    if any(isinstance(value, Tensor) and is_data(watch.label(value)) for value in given):
-        rows = watch.label(args[0]) if args else None
+    if any(isinstance(value, Tensor) and is_data(tracer.label(value)) for value in given):
+        rows = tracer.label(args[0]) if args else None
         if isinstance(rows, Mixed):
-            watch.refuse(
+            tracer.refuse(
                 f"packed sequences must have one sequence an example, or the same number for each, but {rows.why}"
             )
-        watch.looks.whole("where to split, or how many sequences have each step,")
+        tracer.reads.whole("where to split, or how many sequences have each step,")
 
 
 def opened(func: Callable[..., Any]) -> Callable[..., Any]:

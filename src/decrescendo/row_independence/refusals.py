@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from decrescendo.clipping.proof.labels import LAID_ALONG, NO_RULE, PARTS, Label, Mixed, Place
+from decrescendo.row_independence.labels import LAID_ALONG, NO_RULE, PARTS, Label, Mixed, RowLayout
 
 _EXPERTS = (
     'Mixtures of experts: model.set_experts_implementation("batched_mm") where Transformers offers it, else compute '
@@ -159,7 +159,7 @@ def refusal(label: Label, of: str, *, hosts: bool = False) -> str:
                 "come first)? Let a constant have size 1 along the examples"
             )
             remedy = HOSTS if hosts else remedy
-    elif isinstance(label, Place):
+    elif isinstance(label, RowLayout):
         found = "its examples are in another dimension, or in another order"
     else:
         found = "it depends on no example"

@@ -5,11 +5,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Public
-from decrescendo.clipping.proof.memory import Labels
-from decrescendo.clipping.proof.places import Span
-from decrescendo.clipping.proof.script import Event, Given, Recipe
-from decrescendo.clipping.proof.storage import exactly, kind_of, storage_key
+from decrescendo.row_independence.dataflow import Labels
+from decrescendo.row_independence.labels import Public
+from decrescendo.row_independence.row_layout import Span
+from decrescendo.row_independence.storages import exactly, kind_of, storage_key
+from decrescendo.row_independence.trace import Event, Given, ReplayedOperation
 
 # Types of arguments that are compared as they are; of others the type alone.
 NUMBERS = frozenset({
@@ -18,7 +18,7 @@ NUMBERS = frozenset({
 
 
 def as_before(
-    recipe: Recipe, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    recipe: ReplayedOperation, labels: Labels, args: tuple[Any, ...], kwargs: dict[str, Any] | None
 ) -> Event | None:
     """The event of an operation that is given what it was given in an accepted pass, but for the number of examples.
 

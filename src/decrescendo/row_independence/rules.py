@@ -10,20 +10,21 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof import indexing, packed
-from decrescendo.clipping.proof.labels import (
+from decrescendo.errors import InvalidValue
+from decrescendo.row_independence import indexing
+from decrescendo.row_independence import packed_sequences as packed
+from decrescendo.row_independence.labels import (
     LAID_ALONG,
     SUMMED,
     Call,
     Label,
     Mixed,
-    Place,
     Public,
+    RowLayout,
     is_data,
     is_fixed,
 )
-from decrescendo.clipping.proof.signatures import Rule, signature
-from decrescendo.errors import InvalidValue
+from decrescendo.row_independence.rule_signatures import Rule, signature
 
 
 def pointwise(call: Call) -> Label:
@@ -46,7 +47,7 @@ def drawn(call: Call) -> Label:
     # Laid out as the examples are, or written over them: each row's numbers are its own.
     return (
         own
-        if own is not None and is_data(own) and isinstance(own, Place)
+        if own is not None and is_data(own) and isinstance(own, RowLayout)
         else _made_like(call, Public.RANDOM)
     )
 
@@ -54,7 +55,7 @@ def drawn(call: Call) -> Label:
 def _made_like(call: Call, label: Public) -> Label:
     like = call.args.get("self")
     own = call.label(like) if isinstance(like, Tensor) and call.name.endswith("_like") else None
-    rows = isinstance(own, Place) and (label is Public.FILL or own.owners is not None)
+    rows = isinstance(own, RowLayout) and (label is Public.FILL or own.owners is not None)
     return own if own is not None and (rows or (isinstance(own, Mixed) and own.counted)) else label
 
 
@@ -65,7 +66,7 @@ def along(*names: str) -> Rule:
         dims = call.dims
         label = call.joined(call.tensors, dims)
         named = _dims(call, names, dims)
-        return call.mixed(SUMMED) if isinstance(label, Place) and label.dim in named else label
+        return call.mixed(SUMMED) if isinstance(label, RowLayout) and label.dim in named else label
 
     return rule
 
@@ -76,14 +77,14 @@ def reduced(*names: str) -> Rule:
     def rule(call: Call) -> Label:
         (tensor, *_) = (t for t in call.tensors if t is not None)
         label, named = call.joined(call.tensors, tensor.dim()), _dims(call, names, tensor.dim())
-        if not isinstance(label, Place):
+        if not isinstance(label, RowLayout):
             return label
         return label if call.args.get("keepdim") and label.dim not in named else _without(call, label, named)
 
     return rule
 
 
-def _without(call: Call, place: Place, dims: Collection[int]) -> Label:
+def _without(call: Call, place: RowLayout, dims: Collection[int]) -> Label:
     """Where examples are that were there before these dimensions were summed over."""
     moved = place.moved(place.dim - sum(dim < place.dim for dim in dims))
     return call.mixed(SUMMED) if place.dim in dims else moved
@@ -121,7 +122,7 @@ def _batch_norm(call: Call) -> Label | Sequence[Label]:
     forward = not call.name.endswith("backward")
     if training and forward and call.args.get("running_mean") is not None:
         label = call.label(call.args["input"])
-        if isinstance(label, Place) and not label.constant:
+        if isinstance(label, RowLayout) and not label.constant:
             return call.mixed("it keeps statistics of the batch")
     n = "N" if training else "n"
     kept = "c,c" if training else "_,_"
@@ -142,7 +143,7 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
     backward = call.name == "convolution_backward"
     given, weight = call.args["input"], call.args["weight"]
     label = call.label(given)
-    if not isinstance(label, Place) or label.dim == 0:
+    if not isinstance(label, RowLayout) or label.dim == 0:
         return signature("n*,n*,*->n*,*,*" if backward else "n*,*,*->n*")(call)
     groups, transposed = call.args["groups"], call.args["transposed"]
     if label.dim > 1 and _is_single(call, label.dim):
@@ -157,24 +158,28 @@ def _convolution(call: Call) -> Label | Sequence[Label]:
     if label.outer != 1 or label.inner % own:
         return call.mixed("its groups do not keep the examples apart")
     inner = label.inner // own * outputs
-    filters = Place(0, label.inner if transposed else inner, 1, label.owners)
-    found, after = call.label(weight), Place(1, inner, 1, label.owners)
-    if isinstance(found, Mixed) or (isinstance(found, Place) and not filters.same(found)):
+    filters = RowLayout(0, label.inner if transposed else inner, 1, label.owners)
+    found, after = call.label(weight), RowLayout(1, inner, 1, label.owners)
+    if isinstance(found, Mixed) or (isinstance(found, RowLayout) and not filters.same(found)):
         return call.mixed("its filters are not each example's own")
     bias = call.args.get("bias")
     if not indexing.fits(call, [weight], filters, weight.dim()) or (
-        bias is not None and not indexing.fits(call, [bias], Place(0, inner, 1, label.owners), 1)
+        bias is not None and not indexing.fits(call, [bias], RowLayout(0, inner, 1, label.owners), 1)
     ):
         return call.mixed(LAID_ALONG)
     if not backward:
         return after
     arrived = call.label(call.args["grad_output"])
-    if isinstance(arrived, Mixed) or (isinstance(arrived, Place) and not after.same(arrived)):
+    if isinstance(arrived, Mixed) or (isinstance(arrived, RowLayout) and not after.same(arrived)):
         return call.mixed(SUMMED)
     if not indexing.fits(call, [call.args["grad_output"]], after, call.args["grad_output"].dim()):
         return call.mixed(LAID_ALONG)
-    own_filters = filters if isinstance(found, Place) else call.mixed(SUMMED)
-    return [label, own_filters, Place(0, inner, 1, label.owners) if isinstance(found, Place) else own_filters]
+    own_filters = filters if isinstance(found, RowLayout) else call.mixed(SUMMED)
+    return [
+        label,
+        own_filters,
+        RowLayout(0, inner, 1, label.owners) if isinstance(found, RowLayout) else own_filters,
+    ]
 
 
 def _is_single(call: Call, dim: int) -> bool:
@@ -185,9 +190,9 @@ def _is_single(call: Call, dim: int) -> bool:
         values = cast("list[int]", call.args[name])
         return values[at if len(values) > 1 else 0]
 
-    data = [t for t in call.tensors if t is not None and isinstance(call.label(t), Place | Mixed)]
+    data = [t for t in call.tensors if t is not None and isinstance(call.label(t), RowLayout | Mixed)]
     alone = all(t is call.args["input"] or t is call.args.get("grad_output") for t in data)
-    same = [call.label(t) for t in data if isinstance(call.label(t), Place)]
+    same = [call.label(t) for t in data if isinstance(call.label(t), RowLayout)]
     together = len(same) == len(data) and all(label == same[0] for label in same)
     single = call.args["weight"].shape[dim] == 1 and all(entry(name) == size for name, size in one.items())
     return alone and together and single
@@ -196,7 +201,7 @@ def _is_single(call: Call, dim: int) -> bool:
 def _diag_embed(call: Call) -> Label:
     label, dims = call.label(call.args["self"]), call.dims
     last = {call.args["dim1"] % dims, call.args["dim2"] % dims} == {dims - 1, dims - 2}
-    if not isinstance(label, Place):
+    if not isinstance(label, RowLayout):
         return _widened(label)
     return label if last and label.dim < dims - 2 else call.mixed(SUMMED)
 
@@ -241,8 +246,8 @@ def _concatenated(call: Call) -> Label:
     at = call.args.get("dim", 0) % dims
     if call.name == "stack":
         label = call.joined(tensors, dims - 1)
-        return label.moved(label.dim + (label.dim >= at)) if isinstance(label, Place) else label
-    there = [label for label in labels if isinstance(label, Place) and label.dim == at]
+        return label.moved(label.dim + (label.dim >= at)) if isinstance(label, RowLayout) else label
+    there = [label for label in labels if isinstance(label, RowLayout) and label.dim == at]
     if not there:
         if any(isinstance(label, Mixed) for label in labels):
             return next(label for label in labels if isinstance(label, Mixed))
@@ -251,11 +256,11 @@ def _concatenated(call: Call) -> Label:
     same = all(label.inner == first.inner and label.owners is first.owners for label in there)
     if len(there) < len(labels) or not same or first.owners is not None or any(x.constant for x in there):
         return call.mixed("rows are added to the batch")
-    return Place(at, first.inner, sum(label.outer for label in there))
+    return RowLayout(at, first.inner, sum(label.outer for label in there))
 
 
 def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]) -> Label:
-    places = [label for label in labels if isinstance(label, Place)]
+    places = [label for label in labels if isinstance(label, RowLayout)]
     rows = [place for place in places if not place.constant] or places
     if not rows:
         kinds = set(labels)
@@ -272,7 +277,7 @@ def _side_by_side(call: Call, tensors: Sequence[Tensor], labels: Sequence[Label]
 
 def _repeated(call: Call) -> Label:
     label = call.label(call.args["self"])
-    if not isinstance(label, Place):
+    if not isinstance(label, RowLayout):
         return label
     repeats = cast("list[int]", call.args["repeats"])
     dim = label.dim + len(repeats) - call.args["self"].dim()
@@ -285,7 +290,7 @@ def _padded(call: Call) -> Label:
     widened = {dims - 1 - at // 2 for at, width in enumerate(pads) if width}
     return (
         call.mixed("rows are added to the batch")
-        if isinstance(label, Place) and label.dim in widened
+        if isinstance(label, RowLayout) and label.dim in widened
         else label
     )
 
@@ -296,7 +301,7 @@ def _set_back(view: Callable[..., Tensor]) -> Rule:
     def rule(call: Call) -> Label:
         given, whole = cast("Tensor", call.tensors[0]), cast("Tensor", call.outputs[0])
         label = call.label(given)
-        if not isinstance(label, Place):
+        if not isinstance(label, RowLayout):
             return _widened(label)
         numbers = [value for value in call.args.values() if isinstance(value, int)]
         shown = view(whole, *numbers)
@@ -327,7 +332,7 @@ def _chosen_loss(inner: Rule) -> Rule:
 
 def _loss_backward(call: Call) -> Label:
     label = pointwise(call)
-    if call.args.get("reduction", 1) == 1 and isinstance(label, Place):
+    if call.args.get("reduction", 1) == 1 and isinstance(label, RowLayout):
         return call.mixed("a mean over the batch depends on the number of examples")
     return label
 
@@ -345,7 +350,7 @@ def _mean_backward(rule: Rule) -> Rule:
 
 def _holds_rows(call: Call) -> bool:
     labels = [call.label(tensor) for tensor in call.tensors if tensor is not None]
-    return any(isinstance(label, Place) for label in labels)
+    return any(isinstance(label, RowLayout) for label in labels)
 
 
 def _isin(call: Call) -> Label | Sequence[Label]:
@@ -386,7 +391,7 @@ def _trilinear(call: Call) -> Label:
             factor = factor.unsqueeze(dim)
         factors.append(factor)
     label = call.joined(factors, factors[0].dim())
-    if isinstance(label, Place):
+    if isinstance(label, RowLayout):
         return _without(call, label, {dim % factors[0].dim() for dim in call.args["sumdim"]})
     return label if isinstance(label, Mixed) else Public.ANY
 

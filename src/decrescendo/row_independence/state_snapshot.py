@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping.proof.remembered import (
+from decrescendo.row_independence.code_origin import is_made_in_python, is_program, told_of
+from decrescendo.row_independence.python_state import (
     KEYS,
     Visited,
     bits_in,
@@ -26,8 +27,7 @@ from decrescendo.clipping.proof.remembered import (
     same,
     slots_in,
 )  # fmt: skip
-from decrescendo.clipping.proof.storage import FUNCTIONS_OFF, key_of
-from decrescendo.clipping.proof.whose import is_made_in_python, is_program, told_of
+from decrescendo.row_independence.storages import FUNCTIONS_OFF, key_of
 
 # What there is in a thing, and how it is read.
 _Read: TypeAlias = Callable[[], Iterable[Any]]
@@ -40,7 +40,7 @@ _VALUES = operator.methodcaller("values")
 _CALLED = tuple(name for name in vars(nn.Module()) if "_hook" in name or name == "_modules")
 
 
-class Kept:
+class StateSnapshot:
     """All that a model and a loss reach by attributes, containers, closures and global names, as it is now.
 
     What lies at a place is compared by identity, numbers and texts by value, and small arrays and what C code keeps
@@ -48,7 +48,7 @@ class Kept:
     compared where that is (of the model's own, whose place is asked for at each pass, it is not).
 
     >>> weights = {"aux": 0.0}
-    >>> kept = Kept(nn.Linear(1, 1), lambda model, x: model(x) * weights["aux"])
+    >>> kept = StateSnapshot(nn.Linear(1, 1), lambda model, x: model(x) * weights["aux"])
     >>> kept.changed()
     ''
     >>> weights["aux"] = 0.5

@@ -39,8 +39,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decrescendo.clipping.proof.storage import content_of, key_of, state_of
-from decrescendo.clipping.proof.whose import is_made_in_python, is_own, is_program, told_of, wrapped_by
+from decrescendo.row_independence.code_origin import (
+    is_made_in_python,
+    is_own,
+    is_program,
+    told_of,
+    wrapped_by,
+)
+from decrescendo.row_independence.storages import content_of, key_of, state_of
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]
@@ -315,7 +321,7 @@ def _beside(name: str, value: Tensor) -> Iterator[tuple[str, object]]:
 
 
 def _is_followed(item: object, *, follows: bool) -> bool:
-    """Of what a module has: functions are of the program alone, and where it is asked what they see (`Kept`)."""
+    """Of what a module has: functions are of the program alone, and are followed where asked (`StateSnapshot`)."""
     return not isinstance(item, FunctionType) or (follows and is_program(item.__code__.co_filename))
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 
-from decrescendo.clipping.precision import SWITCHES
+from decrescendo.base.precision import SWITCHES
 from decrescendo.errors import UnsupportedModel
 
 _C, _BACKENDS = cast("Any", torch)._C, cast("Any", torch).backends

@@ -1,6 +1,6 @@
 """How many rows the data select: sizes that torch may be given, and of which Python learns nothing.
 
-``x[mask]`` has as many rows as the mask selects, of all examples together. Its shape shows a `Count` in that place:
+``x[mask]`` has as many rows as the mask selects of all examples. Its shape shows a `DynamicSize` in that place:
 it can be passed on as a size, multiplied, printed as ``?``, and is answered by constants where it is compared.
 
 Longer than most files: which tensors show such a size, and what Python may do with it, is one question.
@@ -15,11 +15,11 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import Label, Mixed, Place, Public, counted_of, is_data
-from decrescendo.clipping.proof.looks import Looks
-from decrescendo.clipping.proof.memory import Labels
-from decrescendo.clipping.proof.places import Owners
-from decrescendo.clipping.proof.storage import is_whole, storage_key, tensors_of
+from decrescendo.row_independence.data_reads import DataReads
+from decrescendo.row_independence.dataflow import Labels
+from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, counted_of, is_data
+from decrescendo.row_independence.row_layout import Owners
+from decrescendo.row_independence.storages import is_whole, storage_key, tensors_of
 
 SHAPE: Any = cast("Any", Tensor.shape).__get__
 _BYTES: Any = cast("Any", Tensor.nbytes).__get__
@@ -47,7 +47,7 @@ _TOLD = frozenset({"is_same_size", "size", "numel", "stride", "storage_offset", 
 class Compared:
     """A whole number made of how many rows data selected: a comparison gets an answer that no data change."""
 
-    counts: "Counts"
+    counts: "DynamicSizes"
     value: int
 
     def __bool__(self) -> bool:
@@ -55,13 +55,13 @@ class Compared:
 
     def __eq__(self, other: object) -> bool:
         alike = isinstance(other, Compared)
-        return self.counts.looks.answer(self.value == (other.value if alike else other), likely=alike)
+        return self.counts.reads.answer(self.value == (other.value if alike else other), likely=alike)
 
     def __gt__(self, other: Any) -> bool:
-        return self.counts.looks.answer(self.value > _value(other), likely=not isinstance(other, Compared))
+        return self.counts.reads.answer(self.value > _value(other), likely=not isinstance(other, Compared))
 
     def __ge__(self, other: Any) -> bool:
-        return self.counts.looks.answer(self.value >= _value(other), likely=True)
+        return self.counts.reads.answer(self.value >= _value(other), likely=True)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -82,23 +82,23 @@ class Compared:
         self._refuse()
 
     def _refuse(self, *_: object) -> NoReturn:
-        self.counts.looks.selected()
+        self.counts.reads.selected()
 
 
 class Quotient(Compared):
     """What is left of such a number divided by one that its rows are not a multiple of: no size."""
 
-    def __init__(self, counts: "Counts", value: int) -> None:
+    def __init__(self, counts: "DynamicSizes", value: int) -> None:
         self.counts, self.value = counts, value
 
 
-class Count(Compared, int):
+class DynamicSize(Compared, int):
     """``times`` the number of rows that data selected; an int to C code, which reads the same number whatever it is."""
 
     owners: Owners
     times: int
 
-    def __new__(cls, counts: "Counts", owners: Owners, times: int, value: int) -> "Count":
+    def __new__(cls, counts: "DynamicSizes", owners: Owners, times: int, value: int) -> "DynamicSize":
         made = super().__new__(cls, _NONE)
         made.counts, made.owners, made.times, made.value = counts, owners, times, value
         return made
@@ -106,14 +106,14 @@ class Count(Compared, int):
     def __mul__(self, other: Any) -> Any:
         if type(other) is not int:
             self._refuse()
-        return Count(self.counts, self.owners, self.times * other, self.value * other)
+        return DynamicSize(self.counts, self.owners, self.times * other, self.value * other)
 
     def __floordiv__(self, other: Any) -> Any:
         if type(other) is not int or other <= 0:
             self._refuse()
         if self.times % other:
             return Quotient(self.counts, self.value // other)
-        return Count(self.counts, self.owners, self.times // other, self.value // other)
+        return DynamicSize(self.counts, self.owners, self.times // other, self.value // other)
 
     def __mod__(self, other: Any) -> Any:
         if type(other) is not int or not other or self.times % other:
@@ -121,7 +121,7 @@ class Count(Compared, int):
         return 0
 
     def _number(self, *_: object) -> float:
-        return self.counts.looks.number()
+        return self.counts.reads.number()
 
     def __hash__(self) -> int:
         return hash((id(self.counts), self.times))
@@ -141,7 +141,7 @@ def _value(other: Any) -> Any:
 
 
 class Shape(tuple[Any, ...]):
-    """A shape in which a size is a `Count`."""
+    """A shape in which a size is a `DynamicSize`."""
 
     __slots__ = ()
 
@@ -150,11 +150,11 @@ class Shape(tuple[Any, ...]):
         return math.prod(self)
 
 
-class Counts:
+class DynamicSizes:
     """What Python sees of sizes that depend on the data, in one pass."""
 
-    def __init__(self, labels: Labels, looks: Looks) -> None:
-        self.labels, self.looks = labels, looks
+    def __init__(self, labels: Labels, looks: DataReads) -> None:
+        self.labels, self.reads = labels, looks
         # Whether Python has such a size.
         self.handed = False
         # Whether the function that runs was given rows that the data selected.
@@ -166,13 +166,13 @@ class Counts:
         """What Python gets for a size that it asks for."""
         tensor = cast("Tensor", args[0] if args else kwargs.get("self", kwargs.get("input")))
         place = self._counted(tensor)
-        if place is None or self.trusting or self.looks.vouched():
+        if place is None or self.trusting or self.reads.vouched():
             return func(*args, **kwargs)
         if isinstance(place, Mixed):
             self._refuse()
         owners, dim = cast("Owners", place.owners), place.dim
         self.handed = True
-        rows = Count(self, owners, place.inner * place.outer, tensor.shape[dim])
+        rows = DynamicSize(self, owners, place.inner * place.outer, tensor.shape[dim])
         if func == SHAPE or (func is Tensor.size and len(args) < 2 and kwargs.get("dim") is None):
             return Shape(rows if at == dim else size for at, size in enumerate(tensor.shape))
         if func is Tensor.size:
@@ -181,7 +181,7 @@ class Counts:
         if func in _NUMEL:
             return rows * math.prod(size for at, size in enumerate(tensor.shape) if at != dim)
         if func is Tensor.is_contiguous:
-            return self.looks.answer(tensor.is_contiguous(), likely=False)
+            return self.reads.answer(tensor.is_contiguous(), likely=False)
         if func == _BYTES or (dim == 0 if func is Tensor.__len__ else dim):
             self._refuse()
         return func(*args, **kwargs)
@@ -199,12 +199,12 @@ class Counts:
         """Note whether a function is given rows that the data selected; refuse to take these apart, one by one."""
         self.within = any(self._counted(t) is not None for t in tensors_of((*args, *kwargs.values())))
         name = str(getattr(func, "__name__", "")).split(".")[0].removeprefix("sym_")
-        if self.within and name in _TOLD and not self.trusting and not self.looks.vouched():
+        if self.within and name in _TOLD and not self.trusting and not self.reads.vouched():
             self._refuse()
         at = _APART.get(func)
         tensor = args[0] if args else None
         place = self._counted(tensor) if at is not None and isinstance(tensor, Tensor) else None
-        if at is None or place is None or self.trusting or self.looks.vouched():
+        if at is None or place is None or self.trusting or self.reads.vouched():
             return
         dim = args[at] if len(args) > at else kwargs.get("dim", 0)
         if isinstance(place, Mixed) or place.dim == dim % cast("Tensor", tensor).dim():
@@ -214,7 +214,7 @@ class Counts:
         """Inside, a function that was given rows that the data selected runs: its warnings would say how many."""
         return warnings.catch_warnings(action="ignore") if self.within else nullcontext()
 
-    def _counted(self, tensor: Tensor) -> Place | Mixed | None:
+    def _counted(self, tensor: Tensor) -> RowLayout | Mixed | None:
         """Where a tensor has rows that the data selected; why that is not known; or ``None`` where it has none."""
         if cast("Any", torch)._C._functorch.is_functorch_wrapped_tensor(tensor):
             return Mixed("it is one of a transform of torch.func")
@@ -226,10 +226,10 @@ class Counts:
             if owners is not None and label.numbers is not None:
                 return label.numbers if _is_list(tensor, label, len(owners.example)) else label
             return label if label.counted else None
-        return label if owners is not None and isinstance(label, Place) else None
+        return label if owners is not None and isinstance(label, RowLayout) else None
 
     def _refuse(self) -> NoReturn:
-        self.looks.selected()
+        self.reads.selected()
 
     def given(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]) -> Any:
         """Run a function that is given such sizes: of its result the same dimension must be that of these rows."""
@@ -254,8 +254,8 @@ class Counts:
         output = run(func, _plain(args), plain) if run is not func else func(*_plain(args), **plain)
         return self._labelled(name, cast("Tensor", output), dim, count)
 
-    def _labelled(self, name: str, output: Tensor, dim: int, count: Count) -> Tensor:
-        place = Place(dim, count.times, 1, count.owners)
+    def _labelled(self, name: str, output: Tensor, dim: int, count: DynamicSize) -> Tensor:
+        place = RowLayout(dim, count.times, 1, count.owners)
         label: Label = self.labels.label(output)
         if name in _MADE:
             self.labels.assign(output, place._replace(constant=Public.ANY if name == "arange" else None))
@@ -267,9 +267,9 @@ class Counts:
             return output
         if isinstance(label, Mixed) and label.numbers is not None and label.numbers.owners is count.owners:
             return output  # their examples' numbers, for each feature: its shape is hidden as before
-        same = isinstance(label, Place) and label.dim == dim and label.owners is count.owners
+        same = isinstance(label, RowLayout) and label.dim == dim and label.owners is count.owners
         if output.numel() and not (
-            same and cast("Place", label).inner * cast("Place", label).outer == count.times
+            same and cast("RowLayout", label).inner * cast("RowLayout", label).outer == count.times
         ):
             self._refuse()
         return output
@@ -303,10 +303,10 @@ def is_given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(_counts_in((*args, *kwargs.values())))
 
 
-def _counts_in(values: Iterable[Any]) -> list[Count]:
-    found: list[Count] = []
+def _counts_in(values: Iterable[Any]) -> list[DynamicSize]:
+    found: list[DynamicSize] = []
     for value in values:
-        if type(value) is Count:
+        if type(value) is DynamicSize:
             found.append(value)
         elif isinstance(value, (list, tuple)):
             found += _counts_in(cast("list[Any]", value))
@@ -319,5 +319,5 @@ def _plain(values: tuple[Any, ...]) -> tuple[Any, ...]:
     found: list[Any] = []
     for value in values:
         inside = isinstance(value, (list, tuple)) and _counts_in(cast("list[Any]", value))
-        found.append(_plain(tuple(value)) if inside else value.value if type(value) is Count else value)
+        found.append(_plain(tuple(value)) if inside else value.value if type(value) is DynamicSize else value)
     return tuple(found)

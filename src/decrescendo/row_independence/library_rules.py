@@ -6,8 +6,8 @@ What quantises activations blockwise, or by columns, puts rows together.
 
 from collections.abc import Sequence
 
-from decrescendo.clipping.proof.labels import Call, Label
-from decrescendo.clipping.proof.signatures import Rule, signature
+from decrescendo.row_independence.labels import Call, Label
+from decrescendo.row_independence.rule_signatures import Rule, signature
 
 OUTLIERS = "columns with large entries are looked for over all rows of the batch"
 

@@ -6,15 +6,15 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import (
+from decrescendo.row_independence.labels import (
     LAID_ALONG,
     LONG,
     SUMMED,
     Call,
     Label,
     Mixed,
-    Place,
     Public,
+    RowLayout,
     is_fixed,
 )
 
@@ -57,7 +57,7 @@ def signature(text: str) -> Rule:
             for spec, out in zip(outside, call.outputs, strict=False)
         ]
         known = len(call.outputs)
-        rows: list[tuple[Place, _Symbol]] = []
+        rows: list[tuple[RowLayout, _Symbol]] = []
         named: list[tuple[Tensor, tuple[_Symbol, ...]]] = []
         for at, tensor in enumerate(call.tensors):
             label = Public.FILL if tensor is None else call.label(tensor)
@@ -70,7 +70,7 @@ def signature(text: str) -> Rule:
             if len(dims) < tensor.dim():
                 return [call.mixed("its arguments have other dimensions than expected")] * known
             dims = dims[len(dims) - tensor.dim() :]
-            if isinstance(label, Place):
+            if isinstance(label, RowLayout):
                 rows.append((label, dims[label.dim]))
             if is_fixed(label):
                 named.append((tensor, dims))

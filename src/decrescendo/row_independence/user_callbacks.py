@@ -20,9 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from decrescendo.clipping.proof.libraries import RULES as LIBRARIES
-from decrescendo.clipping.proof.tables import DECLARED
-from decrescendo.clipping.proof.whose import (
+from decrescendo.row_independence.code_origin import (
     is_found,
     is_librarys,
     is_made_in_python,
@@ -30,6 +28,8 @@ from decrescendo.clipping.proof.whose import (
     is_program,
     wrapped_by,
 )
+from decrescendo.row_independence.library_rules import RULES as LIBRARIES
+from decrescendo.row_independence.rules import DECLARED
 
 _C = cast("Any", torch)._C
 _TORCHS = frozenset({"aten", "prims", "prim", "mkldnn", "mkl", "quantized", "profiler"})
@@ -101,7 +101,7 @@ def is_unseen() -> bool:
 
 
 def called(
-    watch: object, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    tracer: object, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[str]:
     """What a function of torch's calls of the program: ways of a tensor's subclass, an operation of its own, a mode
     above the proof, numbers that are objects."""
@@ -121,7 +121,7 @@ def called(
     if len(_IMPLEMENTED) != len(_TORCHS_OWN):
         yield from _replaced(len(_IMPLEMENTED))
     for mode in map(_AT, range(_DEPTH())):
-        if mode is not watch and type(mode) not in _OURS and not _keeps(mode):
+        if mode is not tracer and type(mode) not in _OURS and not _keeps(mode):
             yield type(mode).__name__
     for value in (*args, *kwargs.values()) if kwargs else args:
         if type(value) not in _ORDINARY:

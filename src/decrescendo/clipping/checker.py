@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.base.precision import exact_products, full_precision
 from decrescendo.base.rng import seeded
 from decrescendo.clipping.batches import copy_rows, map_rows, slice_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
@@ -29,14 +30,13 @@ from decrescendo.clipping.factors import joint_norms
 from decrescendo.clipping.inventory import Inventory
 from decrescendo.clipping.memory import Signature, signature
 from decrescendo.clipping.passes import Pass, eager, reads_a_number, run
-from decrescendo.clipping.precision import exact_products, full_precision
-from decrescendo.clipping.proof.called import CALLS, asked, ours
-from decrescendo.clipping.proof.counts import not_seen
-from decrescendo.clipping.proof.labels import Mixed, Place
-from decrescendo.clipping.proof.memory import Guess, Memory
-from decrescendo.clipping.proof.operations import REJECTING
-from decrescendo.clipping.proof.refusals import GENERATOR, HOSTS
-from decrescendo.clipping.proof.remembered import (
+from decrescendo.clipping.workspace import Workspace
+from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.row_independence.dataflow import Guess, Memory
+from decrescendo.row_independence.dynamic_sizes import not_seen
+from decrescendo.row_independence.labels import Mixed, RowLayout
+from decrescendo.row_independence.process_settings import settled
+from decrescendo.row_independence.python_state import (
     BEYOND,
     Numbers,
     following,
@@ -45,14 +45,14 @@ from decrescendo.clipping.proof.remembered import (
     remember,
     since_another,
 )
-from decrescendo.clipping.proof.script import Script, comparable
-from decrescendo.clipping.proof.storage import key_of, tensors_of, unwatched
-from decrescendo.clipping.proof.surroundings import settled
-from decrescendo.clipping.proof.tables import declared_changes
-from decrescendo.clipping.proof.unchanged import Kept
-from decrescendo.clipping.proof.watch import Watch
-from decrescendo.clipping.workspace import Workspace
-from decrescendo.errors import DecrescendoError, UnsupportedModel
+from decrescendo.row_independence.refusals import GENERATOR, HOSTS
+from decrescendo.row_independence.rules import declared_changes
+from decrescendo.row_independence.state_snapshot import StateSnapshot
+from decrescendo.row_independence.storages import key_of, tensors_of, unwatched
+from decrescendo.row_independence.torch_schemas import REJECTING
+from decrescendo.row_independence.trace import Trace, comparable
+from decrescendo.row_independence.tracer import Tracer
+from decrescendo.row_independence.user_callbacks import CALLS, asked, ours
 
 # Truth values of the data that a program may ask for in vain before its error is its own.
 _ANSWERS = 64
@@ -93,15 +93,15 @@ CHANGES = (
 _NUMPYS, _NUMPY = np.random.MT19937(0), cast("Any", np.random)
 
 
-class Prover:
+class Checker:
     """The passes of one model and loss."""
 
     def __init__(self, model: nn.Module, loss: Loss, declared: tuple[str, ...] = ()) -> None:
         self._model, self._loss, self._held = model, loss, Inventory.of(model)
         self.memory = Memory(declared)
         # The last accepted pass over examples of the shape at hand, and those over others.
-        self._script: Script | None = None
-        self._scripts: dict[Signature, Script] = {}
+        self._script: Trace | None = None
+        self._scripts: dict[Signature, Trace] = {}
         self._shape: Signature = ()
         # Of shapes that were forgotten: what was done for a few examples, in short.
         self._gone: dict[Signature, str] = {}
@@ -169,9 +169,9 @@ class Prover:
             accepted = self._script and self._over(count, self._script)
             if self._script is None or accepted is None:
                 return None
-            watch = Watch(count, self.memory, seed, None, self._script.recipes, before=accepted)
+            tracer = Tracer(count, self.memory, seed, None, self._script.recipes, before=accepted)
             on_cpu = _on_cpu(held)
-            watch.stream.capturing, watch.stream.once = not on_cpu, True
+            tracer.stream.capturing, tracer.stream.once = not on_cpu, True
             seen = OnDevice(on_cpu=on_cpu)
             kept = numbers_of(self._model, self._loss, self.memory.stale)
             try:
@@ -179,10 +179,10 @@ class Prover:
                     host = _drawn_by_python(held)
                     with record(), seen:
                         done = run(
-                            self._model, held, self._loss, given(batch, count, watch), workspace, watch
+                            self._model, held, self._loss, given(batch, count, tracer), workspace, tracer
                         )
                         with full_precision():
-                            norms = _guarded(joint_norms(done), watch.guards)
+                            norms = _guarded(joint_norms(done), tracer.guards)
                     if host != _drawn_by_python(held):
                         raise UnsupportedModel("the program draws random numbers that are not the device's")
             except Exception as error:
@@ -196,12 +196,12 @@ class Prover:
                     raise
                 raise UnsupportedModel(seen.reason) from error
             finally:
-                watch.end()
+                tracer.end()
             changed = sorted(moved(kept, numbers_of(self._model, self._loss, self.memory.stale)))
             if changed:
                 raise UnsupportedModel(f"the program keeps something else after each pass in {changed[0]}")
-            labels, looks = watch.labels, watch.looks
-            if _rejects(watch.script) or watch.script.drawn:
+            labels, looks = tracer.labels, tracer.reads
+            if _rejects(tracer.trace) or tracer.trace.drawn:
                 raise UnsupportedModel("random numbers are read in Python, or the data want one or several")
             if labels.counting or labels.known or looks.poisoned or looks.trusted:
                 raise UnsupportedModel(
@@ -215,19 +215,19 @@ class Prover:
                 raise UnsupportedModel(
                     "what lies in .grad of a parameter is read, where each step puts other memory"
                 )
-            if not self._is_known(watch.script):
+            if not self._is_known(tracer.trace):
                 raise DoesOtherwise(CHANGES)
-            allowed = labels.numbers | watch.lifted | {key_of(tensor) for _, tensor in held.tensors()}
+            allowed = labels.numbers | tracer.lifted | {key_of(tensor) for _, tensor in held.tensors()}
             return done, norms, list(seen.constants.values()), allowed
 
-    def kept(self) -> Kept:
+    def kept(self) -> StateSnapshot:
         """What Python keeps for the program now."""
-        return Kept(self._model, self._loss)
+        return StateSnapshot(self._model, self._loss)
 
     @staticmethod
-    def _over(count: int, script: Script) -> Script | None:
+    def _over(count: int, trace: Trace) -> Trace | None:
         """An accepted pass over as many examples."""
-        known = (script, *script.alike.values(), *script.smaller)
+        known = (trace, *trace.alike.values(), *trace.smaller)
         return next((one for one in known if one.count == count), None)
 
     def _turn_to(self, batch: Batch, held: Inventory) -> None:
@@ -257,14 +257,14 @@ class Prover:
 
     def _drop(self, shape: Signature) -> None:
         """Of what was accepted of examples of a shape, only its digest is remembered."""
-        script, few = self._scripts.pop(shape), max(_SMALL)
-        self._gone[shape] = next(one for one in (script, *script.smaller) if one.count == few).digest()
+        trace, few = self._scripts.pop(shape), max(_SMALL)
+        self._gone[shape] = next(one for one in (trace, *trace.smaller) if one.count == few).digest()
 
-    def _accept(self, script: Script, small: list[Script]) -> None:
+    def _accept(self, trace: Trace, small: list[Trace]) -> None:
         remember(self._before)
         self._before = []
-        script.smaller, script.places = small, _places(self._held)
-        self._script = self._scripts[self._shape] = script
+        trace.smaller, trace.places = small, _places(self._held)
+        self._script = self._scripts[self._shape] = trace
         if len(self._scripts) > _SHAPES:
             self._drop(next(iter(self._scripts)))
             if not self._many:
@@ -288,18 +288,18 @@ class Prover:
         while True:
             self._kept.clear()
             first = self._try(batch, rows, count, seed, workspace)
-            if isinstance(first, Pass) and self._is_known(first.watch.script):
+            if isinstance(first, Pass) and self._is_known(first.tracer.trace):
                 self._check_answers(batch, rows, first, seed)
                 return first
             said = self._note(kept)
             self.memory.assumed |= {CALLS.format(name) for name in asked(self._model, batch)}
-            script = first.watch.script if isinstance(first, Pass) else None
+            trace = first.tracer.trace if isinstance(first, Pass) else None
             try:
                 with (
                     exact_products()
                 ):  # they are compared with each other and with autograd, to float32's rounding
                     others = [
-                        self._try(batch, rows, size, seed, workspace, script)
+                        self._try(batch, rows, size, seed, workspace, trace)
                         for size in _SMALL
                         if size != count
                     ]
@@ -308,7 +308,7 @@ class Prover:
                     raise first[0] from None
                 raise
             tried = [first, *others]
-            guesses = [(one.watch if isinstance(one, Pass) else one[1]).guessed for one in tried]
+            guesses = [(one.tracer if isinstance(one, Pass) else one[1]).guessed for one in tried]
             # A constant as long as one batch but not as another has its length for another reason.
             coincident = _coincident(guesses, self.memory.coincident)
             if coincident:
@@ -320,7 +320,7 @@ class Prover:
             if not isinstance(first, Pass):
                 raise first[0]
             small = [one for one in others if isinstance(one, Pass)]
-            differences = [first.watch.script.differs(one.watch.script) for one in small]
+            differences = [first.tracer.trace.differs(one.tracer.trace) for one in small]
             if again and (len(small) < len(others) or any(differences)):
                 again = False  # what a first pass makes and keeps (tables of positions), a second one finds
                 continue
@@ -328,27 +328,27 @@ class Prover:
                 if not isinstance(one, Pass):
                     raise one[0]
             if any(differences):
-                if first.watch.generator and any("_C.Generator'" in found for found in differences if found):
-                    raise UnsupportedModel(GENERATOR.format(first.watch.generator))
+                if first.tracer.generator and any("_C.Generator'" in found for found in differences if found):
+                    raise UnsupportedModel(GENERATOR.format(first.tracer.generator))
                 found = next(filter(None, differences))
-                remedy = HOSTS if first.watch.hosts and "lift_fresh" in found else _SAME
+                remedy = HOSTS if first.tracer.hosts and "lift_fresh" in found else _SAME
                 raise UnsupportedModel(
                     "a pass must do the same for any number of examples, as otherwise each of them depends on how "
                     f"many others there are, got {found}. {remedy}"
                 )
             self._check_kept()
-            if first.watch.looks.poisoned:
+            if first.tracer.reads.poisoned:
                 self._check_steering(batch, rows, small[0], seed, workspace)
             with exact_products():  # as the passes that are looked at
                 self._check_arithmetic(batch, rows, small[0], seed)
             self._check_answers(batch, rows, first, seed)
-            scripts = [one.watch.script for one in (first, *small)]
+            scripts = [one.tracer.trace for one in (first, *small)]
             if self._does_otherwise(scripts):
                 self.otherwise += 1
                 self.memory.assumed |= set() if said else {_OTHERWISE}
             self._accept(scripts[0], scripts[1:])
             if self.told is not None:
-                one = next(script for script in scripts if script.count == max(_SMALL))
+                one = next(trace for trace in scripts if trace.count == max(_SMALL))
                 places = sorted(_places(self._held).items(), reverse=True)  # the first of several names stays
                 # (Of what is gathered of parameters in parts the content comes and goes, on each rank when it does.)
                 names = self.memory.contents() | {key: name for name, key in places}
@@ -356,7 +356,7 @@ class Prover:
             self._noted = numbers_of(self._model, self._loss, self.memory.stale)
             return first
 
-    def _does_otherwise(self, scripts: list[Script]) -> bool:
+    def _does_otherwise(self, scripts: list[Trace]) -> bool:
         """Whether the program does something else than in an accepted pass, and not because its model lies in other
         memory than it did then."""
         accepted, now = self._script, _places(self._held)
@@ -421,18 +421,18 @@ class Prover:
             f"the number of examples, kept in {name}, steers no later pass" for name in names
         }
 
-    def _is_known(self, script: Script) -> bool:
+    def _is_known(self, trace: Trace) -> bool:
         """Whether an accepted pass did the same; where one of as many examples did, only that is compared."""
         accepted = self._script
         if accepted is None:
             return False
-        before = accepted.alike.get(script.count)
-        if before is not None and (before.events, before.shapes) == (script.events, script.shapes):
+        before = accepted.alike.get(trace.count)
+        if before is not None and (before.events, before.shapes) == (trace.events, trace.shapes):
             return True
-        if any(script.differs(one) or script.grows(one) for one in (accepted, *accepted.smaller)):
+        if any(trace.differs(one) or trace.grows(one) for one in (accepted, *accepted.smaller)):
             return False
         if len(accepted.alike) < _COUNTS:
-            accepted.alike[script.count] = script
+            accepted.alike[trace.count] = trace
         return True
 
     def _try(
@@ -442,102 +442,102 @@ class Prover:
         count: int,
         seed: int,
         workspace: Workspace,
-        expected: Script | None = None,
+        expected: Trace | None = None,
         poison: float = math.nan,
-    ) -> Pass | tuple[DecrescendoError, Watch]:
+    ) -> Pass | tuple[DecrescendoError, Tracer]:
         """A pass over the first ``count`` rows, or as many as there are again and again; or why it is refused."""
         last = ""
         for _ in range(_ANSWERS):
             recipes = self._script.recipes if expected is None and self._script is not None else {}
-            watch = Watch(count, self.memory, seed, expected, recipes, poison=poison, replays=expected)
+            tracer = Tracer(count, self.memory, seed, expected, recipes, poison=poison, replays=expected)
             small = count in _SMALL and (expected is not None or self._script is None)
             before = numbers_of(self._model, self._loss) if small else {}
             try:
                 with drawing(self._held, seed):
                     done = run(
-                        self._model, self._held, self._loss, given(batch, rows, watch), workspace, watch
+                        self._model, self._held, self._loss, given(batch, rows, tracer), workspace, tracer
                     )
                 if small:
                     self._kept.append((count, before, numbers_of(self._model, self._loss)))
                 return done
             except DecrescendoError as error:
-                return error, watch
+                return error, tracer
             except Exception as error:
                 # An answer that no data have can be the wrong one: `if not valid.all(): raise`.
-                if watch.looks.poisoned:
-                    return UnsupportedModel(reads_a_number(watch.looks.poisoned)), watch
+                if tracer.reads.poisoned:
+                    return UnsupportedModel(reads_a_number(tracer.reads.poisoned)), tracer
                 # An error of torch's may come of the data, and must change no answer.
-                if watch.raised or not watch.looks.asked or watch.looks.asked[-1] == last:
-                    if watch.refusal:
-                        return UnsupportedModel(watch.refusal), watch
-                    if watch.counts.handed:
-                        return UnsupportedModel(not_seen(type(error).__name__)), watch
+                if tracer.raised or not tracer.reads.asked or tracer.reads.asked[-1] == last:
+                    if tracer.refusal:
+                        return UnsupportedModel(tracer.refusal), tracer
+                    if tracer.counts.handed:
+                        return UnsupportedModel(not_seen(type(error).__name__)), tracer
                     if not self._scripts:
                         error.add_note(_CALLED)
                     raise
-                last = watch.looks.asked[-1]
+                last = tracer.reads.asked[-1]
                 self.memory.answers[last] = not self.memory.answers[last]
             finally:
-                watch.end()
+                tracer.end()
         raise AssertionError("a program that asks for ever")
 
     def _check_steering(self, batch: Batch, rows: int, done: Pass, seed: int, workspace: Workspace) -> None:
         """Whether it makes a difference which number Python gets for one of the data that it reads."""
         for poison in (1e30, -1e30, 0.0):
             with exact_products():  # as ``done`` was
-                other = self._try(batch, rows, done.watch.count, seed, workspace, poison=poison)
-            same = isinstance(other, Pass) and not other.watch.script.differs(done.watch.script)
+                other = self._try(batch, rows, done.tracer.count, seed, workspace, poison=poison)
+            same = isinstance(other, Pass) and not other.tracer.trace.differs(done.tracer.trace)
             if not same or not isinstance(other, Pass) or not torch.equal(other.losses, done.losses):
-                raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
+                raise UnsupportedModel(reads_a_number(done.tracer.reads.poisoned))
 
     def _check_answers(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
         """Whether examples alone, which get the truth values they have, come out as in the batch, which does not.
 
         This is about doing what the program says: what no data answered is no secret.
         """
-        watch = done.watch
-        truths = tuple(watch.looks.truths)
-        if not watch.looks.asked or self._idle.get(truths, 0) >= min(rows, _ALONE):
+        tracer = done.tracer
+        truths = tuple(tracer.reads.truths)
+        if not tracer.reads.asked or self._idle.get(truths, 0) >= min(rows, _ALONE):
             return
-        if _rejects(watch.script):
+        if _rejects(tracer.trace):
             return  # an example alone draws other numbers
         squares = torch.stack([square.cpu() for square in done.squares().values()]).sum(0).sqrt()
         parameters = list(trainable_of(self._held).values())
         # As many copies of the example as there are rows get the random numbers that its row got.
-        copies = watch.count if draws(watch.script) else 1
+        copies = tracer.count if draws(tracer.trace) else 1
         for row in range(min(rows, _ALONE)):
             at = min(row, copies - 1)
             one = map_rows(lambda tensor: tensor[row : row + 1], batch)  # noqa: B023
             with torch.enable_grad():
-                losses = self._plain(one, 1, copies, seed, watch, exact=False)
-                with watch.stream.again():
+                losses = self._plain(one, 1, copies, seed, tracer, exact=False)
+                with tracer.stream.again():
                     found = torch.autograd.grad(losses[at], parameters, allow_unused=True)
             norm = torch.stack(
                 [_norm(g) for g in cast("tuple[Tensor | None, ...]", found) if g is not None]
             ).norm()
-            _compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), watch.looks.asked)
+            _compare_losses(done.losses[row : row + 1], losses[at : at + 1].detach(), tracer.reads.asked)
             if bool(torch.isfinite(norm)) and abs(float(squares[row] - norm)) > 0.01 * float(norm) + 1e-12:
-                raise UnsupportedModel(_steered(watch.looks.asked))
+                raise UnsupportedModel(_steered(tracer.reads.asked))
         self._idle[truths] = min(rows, _ALONE)
 
     def _plain(
-        self, batch: Batch, rows: int, count: int, seed: int, recorded: Watch, *, natural: bool = True,
+        self, batch: Batch, rows: int, count: int, seed: int, recorded: Tracer, *, natural: bool = True,
         exact: bool = True,
     ) -> Tensor:  # fmt: skip
         """The losses as the program computes them by itself. What it keeps of them must not come back either."""
-        watch = Watch(count, self.memory, seed, natural=natural, replays=recorded.script)
+        tracer = Tracer(count, self.memory, seed, natural=natural, replays=recorded.trace)
         # ``h[mask] = weight`` selects rows here, and is `torch.where` where it is recorded: the same numbers are drawn.
-        watch.stream.jumps = dict(recorded.stream.jumps)
+        tracer.stream.jumps = dict(recorded.stream.jumps)
         try:
             with (
                 drawing(self._held, seed),
                 eager(self._held),
                 exact_products() if exact else nullcontext(),
-                watch,
+                tracer,
             ):
-                return self._loss(self._model, given(batch, rows, watch))
+                return self._loss(self._model, given(batch, rows, tracer))
         finally:
-            watch.end()
+            tracer.end()
 
     def _check_arithmetic(self, batch: Batch, rows: int, done: Pass, seed: int) -> None:
         """The engine's losses, gradients and norms of a few examples against autograd's own.
@@ -547,18 +547,20 @@ class Prover:
         """
         parameters = trainable_of(self._held)
         # A program that reads numbers gets none of them here either: it could keep what is true.
-        natural = not done.watch.looks.poisoned
+        natural = not done.tracer.reads.poisoned
 
         def plain() -> tuple[Tensor, ...]:
             with torch.enable_grad():
-                return self._plain(batch, rows, done.watch.count, seed, done.watch, natural=natural).unbind()
+                return self._plain(
+                    batch, rows, done.tracer.count, seed, done.tracer, natural=natural
+                ).unbind()
 
         each = plain()
         losses = torch.stack(each).detach()
-        if done.watch.looks.asked:
+        if done.tracer.reads.asked:
             return  # then examples alone are compared
         self._check_losses(losses, batch, rows, done, seed)
-        dtypes = [losses.dtype, done.watch.coarsest, *(p.dtype for p in parameters.values())]
+        dtypes = [losses.dtype, done.tracer.coarsest, *(p.dtype for p in parameters.values())]
         tolerance = 2 * max(map(_tolerance, dtypes))
         with full_precision():
             squares = {name: found.sqrt() for name, found in done.squares().items()}
@@ -576,8 +578,8 @@ class Prover:
                 # Measured is an upper bound, far above where the terms of a sum cancel.
                 measured = float(squares[name][row])
                 allowed = tolerance * (max(norm, measured) + 0.02 * whole) + 1e-15
-                if done.watch.looks.poisoned and not error <= allowed:
-                    raise UnsupportedModel(reads_a_number(done.watch.looks.poisoned))
+                if done.tracer.reads.poisoned and not error <= allowed:
+                    raise UnsupportedModel(reads_a_number(done.tracer.reads.poisoned))
                 if not error <= allowed or measured < norm - allowed:
                     allowed += self._moved(name, batch, rows, done, seed, row)
                 if not error <= allowed or measured < norm - allowed:
@@ -590,7 +592,7 @@ class Prover:
     def _check_losses(self, losses: Tensor, batch: Batch, rows: int, done: Pass, seed: int) -> None:
         """The recorded losses against plain ones; what cancels (a student that is its teacher) is rounding."""
         try:
-            _compare_losses(done.losses, losses, [], done.watch.coarsest)
+            _compare_losses(done.losses, losses, [], done.tracer.coarsest)
         except UnsupportedModel:
             once, again, *others = self._shaken(lambda plain: plain, batch, rows, done, seed)
             moved = torch.stack([(other - once).abs() for other in others]).amax(0)
@@ -607,7 +609,7 @@ class Prover:
         parameter = trainable_of(self._held)[name]
 
         def gradient(losses: Tensor) -> Tensor:
-            with done.watch.stream.again():
+            with done.tracer.stream.again():
                 (found,) = torch.autograd.grad(
                     losses[row], [parameter], allow_unused=True, materialize_grads=True
                 )
@@ -635,7 +637,7 @@ class Prover:
 
         def passed(given_rows: Batch) -> Tensor:
             with torch.enable_grad():
-                return look(self._plain(given_rows, rows, done.watch.count, seed, done.watch)).detach()
+                return look(self._plain(given_rows, rows, done.tracer.count, seed, done.tracer)).detach()
 
         found = [passed(batch), passed(batch)]
         before = [parameter.detach().clone() for parameter in parameters]
@@ -695,7 +697,7 @@ def _norms_and_errors(
     _drop_empty_hooks(parameters.values())
     handles = [p.register_hook(functools.partial(compare, name)) for name, p in parameters.items()]
     try:
-        with torch.enable_grad(), done.watch.stream.again():
+        with torch.enable_grad(), done.tracer.stream.again():
             torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
     finally:
         for handle in handles:
@@ -706,15 +708,15 @@ def _norms_and_errors(
     return found
 
 
-def draws(script: Script) -> bool:
+def draws(trace: Trace) -> bool:
     """Whether a pass drew random numbers."""
     seeded = torch.Tag.nondeterministic_seeded
-    return any(seeded in getattr(event.func, "tags", ()) for event in script.events)
+    return any(seeded in getattr(event.func, "tags", ()) for event in trace.events)
 
 
-def _rejects(script: Script) -> bool:
+def _rejects(trace: Trace) -> bool:
     """Whether it drew by laws that take as many random numbers as the data want."""
-    return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in script.events)
+    return any(getattr(event.func, "_opname", "").removesuffix("_") in REJECTING for event in trace.events)
 
 
 @contextmanager
@@ -797,17 +799,17 @@ class OnDevice(TorchDispatchMode):
         return output
 
 
-def given(batch: Batch, rows: int, watch: Watch) -> Batch:
-    """As many rows as the watch counts, in memory of their own, whose labels it knows.
+def given(batch: Batch, rows: int, tracer: Tracer) -> Batch:
+    """As many rows as the tracer counts, in memory of their own, whose labels it knows.
 
     Their memory format is the batch's for any number of rows, or passes that are compared would differ by it.
     """
-    index = None if rows == watch.count else torch.arange(watch.count, device="cpu") % rows
+    index = None if rows == tracer.count else torch.arange(tracer.count, device="cpu") % rows
 
     def give(tensor: Tensor) -> Tensor:
         own = copy_rows(tensor.detach(), index)
-        watch.assign(tensor, Mixed("rows that were not given to the pass are used"))
-        watch.assign(own, Place(0))
+        tracer.assign(tensor, Mixed("rows that were not given to the pass are used"))
+        tracer.assign(own, RowLayout(0))
         return own.requires_grad_(tensor.requires_grad)
 
     with torch.inference_mode(False):

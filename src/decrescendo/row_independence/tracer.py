@@ -19,9 +19,12 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
-from decrescendo.clipping.proof.called import ASKS, CALLS, INDICES, LISTS, called, is_answering, is_unseen
-from decrescendo.clipping.proof.counts import Counts
-from decrescendo.clipping.proof.labels import (
+from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.code_origin import line
+from decrescendo.row_independence.data_reads import DataReads
+from decrescendo.row_independence.dataflow import STALE, Guess, Labels, Mark, Memory, parts_of
+from decrescendo.row_independence.dynamic_sizes import DynamicSizes
+from decrescendo.row_independence.labels import (
     LAID_ALONG,
     LONG,
     NO_RULE,
@@ -29,19 +32,18 @@ from decrescendo.clipping.proof.labels import (
     Call,
     Label,
     Mixed,
-    Place,
     Public,
+    RowLayout,
     constant_of,
     is_data,
 )
-from decrescendo.clipping.proof.looks import Looks
-from decrescendo.clipping.proof.memory import STALE, Guess, Labels, Mark, Memory, parts_of
-from decrescendo.clipping.proof.operations import Operation, operation
-from decrescendo.clipping.proof.places import Owners, Span
-from decrescendo.clipping.proof.recipes import NUMBERS, arguments_of, as_before
-from decrescendo.clipping.proof.refusals import GENERATOR, STATISTICS, refusal, written_by_the_pass
-from decrescendo.clipping.proof.script import NOTHING, Event, Recipe, Script
-from decrescendo.clipping.proof.storage import (
+from decrescendo.row_independence.process_settings import CHANGED, COLLECTOR, is_flushing, is_traced
+from decrescendo.row_independence.random_stream import Stream, hosts_drew
+from decrescendo.row_independence.refusals import GENERATOR, STATISTICS, refusal, written_by_the_pass
+from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
+from decrescendo.row_independence.row_layout import Owners, Span
+from decrescendo.row_independence.rules import drawn, fill, pointwise
+from decrescendo.row_independence.storages import (
     FUNCTIONS_OFF,
     HAS_FUNCTION_MODES,
     Pausable,
@@ -59,12 +61,18 @@ from decrescendo.clipping.proof.storage import (
     tensors_of,
     written_in,
 )
-from decrescendo.clipping.proof.stream import Stream, hosts_drew
-from decrescendo.clipping.proof.strides import grid_of
-from decrescendo.clipping.proof.surroundings import CHANGED, COLLECTOR, is_flushing, is_traced
-from decrescendo.clipping.proof.tables import drawn, fill, pointwise
-from decrescendo.clipping.proof.whose import line
-from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.strides import grid_of
+from decrescendo.row_independence.torch_schemas import Operation, operation
+from decrescendo.row_independence.trace import NOTHING, Event, ReplayedOperation, Trace
+from decrescendo.row_independence.user_callbacks import (
+    ASKS,
+    CALLS,
+    INDICES,
+    LISTS,
+    called,
+    is_answering,
+    is_unseen,
+)
 
 # Arguments, by place and by name.
 _Given: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
@@ -88,20 +96,20 @@ _TRACED = "a pass must be run, but a part of it is traced. Trace or compile it b
 _NO_STATE = "Leave out running statistics, code books and memories, or make them parameters that are trained"
 
 
-class Watch(Pausable):
+class Tracer(Pausable):
     """The dispatch mode of one pass over ``count`` examples.
 
     Args:
         count: at least two: with one, a dimension of size one could be that of the examples or not.
         memory: of the engine that asks.
         seed: of torch's global generators in this pass; negative: no random numbers may be drawn.
-        expected: the script of the same program over another number of examples: constants whose shape differs from
+        expected: the trace of the same program over another number of examples: constants whose shape differs from
             that noted there are as long as the batch.
         recipes: of the last pass that was accepted.
         natural: Python sees the data as they are: for a comparison, of which nothing is released.
-        replays: the script of a pass whose random numbers Python gets again, where it reads some.
+        replays: the trace of a pass whose random numbers Python gets again, where it reads some.
         poison: what Python gets for a number of the data that it reads.
-        before: an accepted pass over as many examples. This one is another of that script, and what it does is written
+        before: an accepted pass over as many examples. This one is another of that trace, and what it does is written
             down, to be done again (`clipping.capture`): nothing is there to be read. What is compared
             is as it was there, and the device sees to it (``guards``).
     """
@@ -111,32 +119,32 @@ class Watch(Pausable):
         count: int,
         memory: Memory,
         seed: int,
-        expected: Script | None = None,
-        recipes: Mapping[int, Recipe] | None = None,
+        expected: Trace | None = None,
+        recipes: Mapping[int, ReplayedOperation] | None = None,
         *,
         natural: bool = False,
-        replays: Script | None = None,
+        replays: Trace | None = None,
         poison: float = math.nan,
-        before: Script | None = None,
+        before: Trace | None = None,
     ) -> None:
         super().__init__()
         self.count, self.memory, self.expected = count, memory, expected
         # Truth values on the device, all of which must be true for the pass to be proven.
         self.guards: list[Tensor] = []
         self.capturing = before is not None
-        self._before = before or Script(count)
+        self._before = before or Trace(count)
         # Storages of what the program made of Python's numbers.
         self.lifted: set[int] = set()
         self.stream = Stream(seed, self.refuse, self.capturing)
-        self.recipes: Mapping[int, Recipe] = recipes or {}
+        self.recipes: Mapping[int, ReplayedOperation] = recipes or {}
         self.dtype, self.flushing = torch.get_default_dtype(), is_flushing()
-        self.script = Script(count)
-        self.labels = Labels(count, memory, self.script, shared=memory.shared())
-        self.looks = Looks(
-            count, memory, self.script, self.labels.label, self.refuse, natural, replays, poison,
+        self.trace = Trace(count)
+        self.labels = Labels(count, memory, self.trace, shared=memory.shared())
+        self.reads = DataReads(
+            count, memory, self.trace, self.labels.label, self.refuse, natural, replays, poison,
             before, self.guards,
         )  # fmt: skip
-        self.counts = Counts(self.labels, self.looks)
+        self.counts = DynamicSizes(self.labels, self.reads)
         # Of tensors: what they depend on, and the door for what the engine makes by itself.
         self.label, self.assign = self.labels.label, self.labels.assign
         self.units, self.owners, self.end = self.labels.units, self.labels.owners, self.labels.end
@@ -159,15 +167,15 @@ class Watch(Pausable):
         # Constants of the batch's length that were taken for rows, by where they occur; before which event.
         self.guessed: dict[Guess, int] = {}
 
-    def guess(self, call: int, argument: int, place: Place) -> bool:
+    def guess(self, call: int, argument: int, place: RowLayout) -> bool:
         """Note that a constant is as long as the batch; whether that was not found to be a coincidence."""
         key = (call, argument, place)
-        self.guessed.setdefault(key, len(self.script.events))
+        self.guessed.setdefault(key, len(self.trace.events))
         return key not in self.memory.coincident
 
     def same(self, one: Tensor, other: Tensor) -> bool:
         """Whether two tensors have the same numbers."""
-        at = len(self.script.compared)
+        at = len(self.trace.compared)
         if not self.capturing:
             found = torch.equal(one, other)
         elif at < len(self._before.compared):
@@ -177,7 +185,7 @@ class Watch(Pausable):
                 self.guards.append(equal if found else ~equal)
         else:
             self.refuse(CHANGED)
-        self.script.compared.append(found)
+        self.trace.compared.append(found)
         return found
 
     def refuse(self, why: str) -> NoReturn:
@@ -208,7 +216,7 @@ class Watch(Pausable):
                     wires.append(self.labels.wire(tensor, key, birth))
                 if self.labels.is_refilled(key):
                     self.memory.assumed.add(REFILLED.format(name))
-        self.script.events.append(Event(name, numbers, tuple(wires)))
+        self.trace.events.append(Event(name, numbers, tuple(wires)))
 
     def made(self, tensor: Tensor) -> bool:
         """Whether the pass made the memory of a tensor."""
@@ -224,22 +232,22 @@ class Watch(Pausable):
         if self.memory.refilled:
             with FUNCTIONS_OFF():
                 self.use(tensors)
-        self.looks.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
+        self.reads.check_read(str(getattr(func, "__name__", "a read")), tensors, self.labels.expose)
 
     def check_called(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Refuse, or list, code of the program's that runs inside of a function, where what it reads is not seen."""
-        self.looks.check_saving()
-        self.looks.check_profiler(self.labels.counting)
+        self.reads.check_saving()
+        self.reads.check_profiler(self.labels.counting)
         for name in called(self, func, types, args, kwargs):
             self.memory.assumed.add(CALLS.format(name))
         if func in LISTS and (
             tensors := listed((*args, *kwargs.values()), is_index=func in INDICES)
         ):  # it reads them where no dispatch mode is on
-            self.looks.check_read(str(func.__name__), tensors, lambda _: None)
+            self.reads.check_read(str(func.__name__), tensors, lambda _: None)
         if func in ASKS and is_unseen():
-            self.looks.check_read(str(func.__name__), tensors_of(args), lambda _: None)
+            self.reads.check_read(str(func.__name__), tensors_of(args), lambda _: None)
 
-    def __enter__(self) -> "Watch":
+    def __enter__(self) -> "Tracer":
         COLLECTOR.__enter__()
         return super().__enter__()
 
@@ -291,16 +299,16 @@ class Watch(Pausable):
             or gc.isenabled()
         ):
             self.refuse(CHANGED)
-        at = len(self.script.events)
+        at = len(self.trace.events)
         recipe = self.recipes.get(at)
         if recipe is not None and recipe.event.func is func:
             event = as_before(recipe, self.labels, args, kwargs)
             if event is not None:
                 output = self._call(func, args, kwargs)
-                self.script.events.append(event)
-                self.script.recipes[at] = recipe
+                self.trace.events.append(event)
+                self.trace.recipes[at] = recipe
                 if recipe.public:
-                    self.script.shapes[at] = _shapes(tensors_of((output,)))
+                    self.trace.shapes[at] = _shapes(tensors_of((output,)))
                 if not operation(func).views:
                     views = None in recipe.labels
                     inputs = {storage_key(t) for t in tensors_of(args)} if views else self.labels.marks
@@ -381,7 +389,7 @@ class Watch(Pausable):
             sliced = (
                 self.labels.sliced(key, tensor) if self.labels.slices and isinstance(mark, Public) else None
             )
-            if single and isinstance(sliced, Place):
+            if single and isinstance(sliced, RowLayout):
                 sliced = sliced._replace(constant=Public.FILL)
             labels.append(cast("Label", mark) if sliced is None else sliced)
             data = data or type(labels[-1]) is not Public
@@ -394,9 +402,9 @@ class Watch(Pausable):
         drawing = False
         if op.special:
             if op.reads and data:
-                return self.looks.look(func, args, kwargs or {}, tensors)
+                return self.reads.look(func, args, kwargs or {}, tensors)
             if op.reads and Public.RANDOM in labels:
-                return self.looks.draw(func, args, kwargs or {})
+                return self.reads.draw(func, args, kwargs or {})
             drawing = self._check_special(op, args, kwargs or {}, data)
         if drawing:
             self.stream.begin((func, given, _shapes(tensors)))
@@ -432,7 +440,7 @@ class Watch(Pausable):
         if op.strided:
             given, sizes = self._laid(made[0], given, sizes)
         event = Event(func, given, wired, sizes)
-        self.script.events.append(event)
+        self.trace.events.append(event)
         if op.written:
             self._write(op, args, kwargs or {}, made, known, before if data else None)
             if self.labels.counting:
@@ -453,7 +461,7 @@ class Watch(Pausable):
                     )
                 self.labels.keep_all(output, found, inputs, at)
             if fresh and all(isinstance(label, Mixed) and not label.chooses for label in found):
-                self.script.events[at] = Event(func, NOTHING, ())  # it reaches no loss
+                self.trace.events[at] = Event(func, NOTHING, ())  # it reaches no loss
         if data and (op.selects or op.rule is None):
             first = int(op.name != "nonzero")  # what is selected from may be of truth values too
             masks = [t for t, label in zip(tensors[first:], labels[first:], strict=True) if is_data(label)]
@@ -469,8 +477,8 @@ class Watch(Pausable):
             self._check_shapes(made, self.expected.shapes.get(at, ()))
         noted = self.labels.note(made, at)
         if arguments is not None and not looked:
-            public = at in self.script.shapes
-            self.script.recipes[at] = Recipe(
+            public = at in self.trace.shapes
+            self.trace.recipes[at] = ReplayedOperation(
                 event, arguments, tuple(kwargs or ()), tuple(found), public, noted
             )
         return output
@@ -493,7 +501,7 @@ class Watch(Pausable):
         """A constant that has as many rows as examples may follow their number in no other dimension."""
         for tensor, its in zip(made, shapes, strict=False):
             label = self.label(tensor)
-            if not isinstance(label, Place) or not label.constant:
+            if not isinstance(label, RowLayout) or not label.constant:
                 continue
             rest = [(mine, other) for mine, other in zip(tensor.shape, its, strict=False)]
             del rest[label.dim : label.dim + 1]
@@ -532,11 +540,11 @@ class Watch(Pausable):
         made = [(slot, label) for slot, label in zip(slots, every, strict=False) if isinstance(slot, Tensor)]
         found = list[Label | None](self._compared(made))
         if op.name == "unique_consecutive" and type(found[0]) is Mixed:
-            self.looks.merge(tensors_of((output,)))
+            self.reads.merge(tensors_of((output,)))
         # (In a pass for comparison, in which Python sees the data anyway, there is none to tell constants by.)
         elif (
             op.grows
-            and not self.looks.natural
+            and not self.reads.natural
             and any(type(label) is Mixed and label.numbers is None for label in found)
         ):
             self.refuse(
@@ -547,9 +555,9 @@ class Watch(Pausable):
 
     def _compared(self, made: Sequence[tuple[Tensor, Label]]) -> list[Label]:
         """The labels of what an operation made or wrote; public ones by whether they are as long as the batch."""
-        at = len(self.script.events) - 1
+        at = len(self.trace.events) - 1
         if any(isinstance(label, Public) for _, label in made):
-            self.script.shapes[at] = _shapes([tensor for tensor, _ in made])
+            self.trace.shapes[at] = _shapes([tensor for tensor, _ in made])
         return [
             (isinstance(label, Public) and self._as_long_as_the_batch(at, number, tensor, label)) or label
             for number, (tensor, label) in enumerate(made)
@@ -574,7 +582,7 @@ class Watch(Pausable):
             if bound.get("training", True) and kept:
                 self.memory.assumed.add(_OVER.format(line()))
         if op.unread:
-            self.looks.check_lists(args, 2 if data and op.name == "_ctc_loss" else 1)
+            self.reads.check_lists(args, 2 if data and op.name == "_ctc_loss" else 1)
         chance = kwargs.get("dropout_p", args[op.chance] if 0 <= op.chance < len(args) else 0.0)
         return op.seeded and kwargs.get("generator") is None and bool(op.chance < 0 or chance)
 
@@ -591,8 +599,8 @@ class Watch(Pausable):
     ) -> list[Label | None]:
         """What is made from no example."""
         if op.name == "_shape_as_tensor":
-            self.script.events[at] = Event(op.name, (content_of(made[0]),), ())
-        self.script.shapes[at] = _shapes(made)
+            self.trace.events[at] = Event(op.name, (content_of(made[0]),), ())
+        self.trace.shapes[at] = _shapes(made)
         public = self._constant(op, kwargs, inputs.values())
         chosen = op.name == "multinomial" and public is Public.ANY and self._own_stream(op, kwargs)
         if (
@@ -640,12 +648,12 @@ class Watch(Pausable):
     def _random(self, at: int, tensor: Tensor) -> Label:
         """Of random numbers: as many rows as examples are each example's own."""
         for axis in range(min(2, tensor.dim())):
-            if tensor.shape[axis] == self.count and self.guess(-1 - at, 0, Place(axis)):
-                return Place(axis)
+            if tensor.shape[axis] == self.count and self.guess(-1 - at, 0, RowLayout(axis)):
+                return RowLayout(axis)
         times, rest = divmod(tensor.numel(), self.count)
         # Of whole numbers, several for each example one after another (negative samples).
         if times > 1 and not rest and tensor.dim() == 1 and not tensor.is_floating_point():
-            several = Place(0, times)
+            several = RowLayout(0, times)
             if self.guess(-1 - at, 0, several):
                 return several
         return Public.RANDOM
@@ -671,8 +679,8 @@ class Watch(Pausable):
                 or constant_of(known[id(tensor)]) is Public.FILL
                 for tensor, own in places
             )
-            if same and made.shape[axis] == self.count and self.guess(-1 - at, 0, Place(axis)):
-                return Place(axis)
+            if same and made.shape[axis] == self.count and self.guess(-1 - at, 0, RowLayout(axis)):
+                return RowLayout(axis)
         return None
 
     def _as_long_as_the_batch(self, at: int, number: int, tensor: Tensor, label: Public) -> Label | None:
@@ -686,17 +694,17 @@ class Watch(Pausable):
         ]
         if len(moved) != 1 or tensor.shape[moved[0]] * self.expected.count != its[moved[0]] * self.count:
             size, other = (tensor.shape[moved[0]], its[moved[0]]) if len(moved) == 1 else (0, 0)
-            packed = list[Place]()
+            packed = list[RowLayout]()
             for (one, place), two in itertools.product(
-                zip(self.script.rows, self.labels.known, strict=False), self.expected.rows
+                zip(self.trace.rows, self.labels.known, strict=False), self.expected.rows
             ):
                 if bool(one) is bool(size) and bool(two) is bool(other) and size * two == other * one:
                     times, rest = divmod(other, two) if two else divmod(size, one or 1)
                     if times and not rest:
-                        packed.append(Place(moved[0], times, 1, place.owners, label))
+                        packed.append(RowLayout(moved[0], times, 1, place.owners, label))
             # As long as packed data; of several the one with fewest numbers a row.
             return min(packed, key=lambda place: place.inner, default=Mixed(LONG, public=True))
-        return Place(moved[0], tensor.shape[moved[0]] // self.count, 1, None, label)
+        return RowLayout(moved[0], tensor.shape[moved[0]] // self.count, 1, None, label)
 
     def _labels(
         self, op: Operation, args: tuple[Any, ...], kwargs: Mapping[str, Any], made: Sequence[Tensor | None],
@@ -734,9 +742,9 @@ class Watch(Pausable):
 
         call = Call(op.name, bind, tensors, made, label, self.units, self.owners, self.same)
         found = op.rule(call)
-        labels = [found] * len(made) if isinstance(found, (Place, Public, Mixed)) else list(found)
+        labels = [found] * len(made) if isinstance(found, (RowLayout, Public, Mixed)) else list(found)
         if op.rule is drawn and self._own_stream(op, kwargs):
-            at = len(self.script.events) - 1
+            at = len(self.trace.events) - 1
             labels = [
                 self._random(at, tensor) if label is Public.RANDOM and tensor is not None else label
                 for label, tensor in zip(labels, made, strict=True)
@@ -745,10 +753,10 @@ class Watch(Pausable):
             labels = [_computed(label, op) for label in labels]
             if constant_of(labels[0]) is Public.ANY and made[0] is not None and self._own_stream(op, kwargs):
                 drawn_by = [tensor for tensor in tensors if tensor is not None]
-                alike = self._alike(op, drawn_by, known, made[0], len(self.script.events) - 1)
+                alike = self._alike(op, drawn_by, known, made[0], len(self.trace.events) - 1)
                 # That they came out alike for all examples, in this pass, is no reason to take them for alike.
                 by_place = (
-                    Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], Place) else labels[0]
+                    Mixed(LAID_ALONG, op.name, public=True) if isinstance(labels[0], RowLayout) else labels[0]
                 )
                 labels = [by_place if alike is None else alike, *labels[1:]]
         missing = Mixed(f"the proof has no rule for this output of {op.name}")
@@ -815,7 +823,7 @@ class Watch(Pausable):
                 if name not in op.overwritten
                 for t in tensors_of([bound.get(name)])
             ]
-            public, at = self._constant(op, kwargs, left), len(self.script.events) - 1
+            public, at = self._constant(op, kwargs, left), len(self.trace.events) - 1
             labels = [
                 self._random(at, tensor)
                 if op.rule is drawn and public is Public.RANDOM and self.made(tensor)
@@ -929,7 +937,7 @@ class Watch(Pausable):
         # An empty one shows by its shape that others are not.
         known = target.numel() or isinstance(label, Mixed)
         mark = self.labels.after(target, label, old) if known else old
-        self.labels.keep(target, key, mark, len(self.script.events) - 1)
+        self.labels.keep(target, key, mark, len(self.trace.events) - 1)
 
 
 def _shapes(made: Sequence[Tensor]) -> tuple[torch.Size, ...]:
@@ -953,7 +961,7 @@ def _sizes(
     op: Operation, sized: list[int], given: tuple[object, ...], labels: Sequence[Label]
 ) -> tuple[int, ...]:
     """Which numbers of an operation may grow with the number of examples; ``labels``: of the data among them."""
-    along = {label.dim for label in labels if isinstance(label, Place) and not label.constant}
+    along = {label.dim for label in labels if isinstance(label, RowLayout) and not label.constant}
     if op.name.startswith("convolution") and along <= {0}:
         return ()  # groups follow the number of examples only where these lie in the channels
     if op.name.startswith("affine_grid") and not along:
@@ -969,7 +977,7 @@ def _sizes(
 
 def _computed(label: Label, op: Operation) -> Label:
     """Of constants as long as the batch: of which kind they are when an operation is through with them."""
-    if not isinstance(label, Place) or label.constant in (None, Public.ANY):
+    if not isinstance(label, RowLayout) or label.constant in (None, Public.ANY):
         return label
     kind = Public.ANY if op.rule is not pointwise else Public.RANDOM if op.seeded else label.constant
     return label._replace(constant=kind)

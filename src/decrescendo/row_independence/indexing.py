@@ -13,20 +13,20 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import (
+from decrescendo.row_independence.labels import (
     LAID_ALONG,
     LONG,
     SUMMED,
     Call,
     Label,
     Mixed,
-    Place,
     Public,
+    RowLayout,
     constant_of,
     is_fixed,
 )
-from decrescendo.clipping.proof.places import view_of
-from decrescendo.clipping.proof.signatures import Rule
+from decrescendo.row_independence.row_layout import view_of
+from decrescendo.row_independence.rule_signatures import Rule
 
 _ELSEWHERE = "an index chooses rows of other examples"
 _NUMBERS = "the numbers of examples are used as data"
@@ -41,14 +41,16 @@ def _spread(call: Call, tensor: Tensor) -> tuple[list[Tensor | None], Tensor | N
     return [*given, *[None] * (tensor.dim() - len(given))], None
 
 
-def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label, Place | None]:
+def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label, RowLayout | None]:
     """Where the examples are in ``tensor`` and the mask together, and in what the mask selects."""
     own, chosen = call.label(tensor), call.label(mask)
     for label in (own, chosen):
         if isinstance(label, Mixed):
             return label, None
-    place = chosen.moved(chosen.dim + start) if isinstance(chosen, Place) and not chosen.constant else None
-    if isinstance(own, Place) and not own.constant:
+    place = (
+        chosen.moved(chosen.dim + start) if isinstance(chosen, RowLayout) and not chosen.constant else None
+    )
+    if isinstance(own, RowLayout) and not own.constant:
         if place is not None and not place.same(own):
             return call.mixed("examples that do not lie at the same places are put together"), None
         place = own
@@ -63,7 +65,7 @@ def _masked(call: Call, tensor: Tensor, mask: Tensor, start: int) -> tuple[Label
     if not inside:
         return place, place.moved(place.dim - (mask.dim() - 1 if at > 0 else 0))
     column = mask.nonzero()[:, at]
-    counted = isinstance(chosen, Place) and not chosen.constant
+    counted = isinstance(chosen, RowLayout) and not chosen.constant
     return place, call.owners(
         start, call.examples(place, tensor.shape[place.dim], mask)[column], counted=counted
     )
@@ -76,7 +78,7 @@ def _position(indices: Sequence[Tensor | None]) -> tuple[int, bool]:
     return (at[0] if together else 0), together
 
 
-def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Place | None:
+def _own(call: Call, place: RowLayout, index: Tensor, shape: tuple[int, ...]) -> RowLayout | None:
     """Along which dimension of the index every entry chooses its own example, if there is one.
 
     ``place`` is where the examples are along the indexed dimension. Where an example has several rows there, its own
@@ -99,13 +101,13 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
     given = given.numbers if isinstance(given, Mixed) and given.numbers is not None else given
     tried = (
         [given.moved(given.dim + len(shape) - index.dim())]
-        if isinstance(given, Place) and not given.constant
+        if isinstance(given, RowLayout) and not given.constant
         else []
     )
-    count, told = int(call.units(Place(0))), bool(tried) and not single
+    count, told = int(call.units(RowLayout(0))), bool(tried) and not single
     for dim, size in enumerate(() if told else shape):
         if size % count == 0:
-            tried += [Place(dim, size // count, 1), Place(dim, 1, size // count)]
+            tried += [RowLayout(dim, size // count, 1), RowLayout(dim, 1, size // count)]
     for own in tried:
         at = own.dim - len(shape) + chosen.dim()
         if at < 0 or chosen.shape[at] != shape[own.dim]:
@@ -123,14 +125,14 @@ def _own(call: Call, place: Place, index: Tensor, shape: tuple[int, ...]) -> Pla
     return None
 
 
-def _is_single(place: Place) -> bool:
+def _is_single(place: RowLayout) -> bool:
     """Whether no example has several rows at a place, so that the number of its example says which row it is."""
     if place.inner * place.outer != 1 or place.owners is None or place.owners.each:
         return place.inner * place.outer == 1
     return len(place.owners.example.unique()) == len(place.owners.example)
 
 
-def _within_own(index: Tensor, place: Place) -> Tensor:
+def _within_own(index: Tensor, place: RowLayout) -> Tensor:
     """Which of its example's rows each entry of an index chooses: the first, the second, .."""
     if place.owners is None:
         return index % place.inner
@@ -159,7 +161,7 @@ def _mixed(call: Call, label: Label) -> Label:
 def _numbers(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixed | None:
     """Of a constant in which a mask of the examples' selects: the number of each one's example, if it is that."""
     chosen, found = call.label(mask), cast("Tensor", call.outputs[0])
-    if not is_fixed(call.label(tensor)) or not isinstance(chosen, Place) or chosen.constant:
+    if not is_fixed(call.label(tensor)) or not isinstance(chosen, RowLayout) or chosen.constant:
         return None
     own = call.examples(chosen, mask.shape[chosen.dim], mask)[mask.nonzero()[:, chosen.dim]]
     if start or found.dim() != 1 or not call.same(found, own.to(found)):
@@ -170,7 +172,7 @@ def _numbers(call: Call, tensor: Tensor, mask: Tensor, start: int) -> Mixed | No
 def _repeated(call: Call) -> Label:
     """Each example's number, as often as its own data say."""
     label, found = call.label(call.args["repeats"]), cast("Tensor", call.outputs[0])
-    if not isinstance(label, Place) or label.constant or not _is_single(label):
+    if not isinstance(label, RowLayout) or label.constant or not _is_single(label):
         return constant(call)
     own = call.owners(0, call.examples(label, len(call.args["repeats"]), found)[found], counted=True)
     return replace(call.mixed(_NUMBERS, own), counted=True)
@@ -187,7 +189,11 @@ def _column(call: Call, index: Tensor, dim: int, size: torch.Size) -> Tensor | N
 def constant(call: Call) -> Label:
     """Of an output about which nothing is known but that its arguments are constants."""
     labels = [call.label(t) for t in call.tensors if t is not None]
-    return call.mixed(_ELSEWHERE) if any(isinstance(label, Place | Mixed) for label in labels) else Public.ANY
+    return (
+        call.mixed(_ELSEWHERE)
+        if any(isinstance(label, RowLayout | Mixed) for label in labels)
+        else Public.ANY
+    )
 
 
 def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Label:
@@ -197,13 +203,13 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
     given = [index for index in indices if index is not None]
     shape = torch.broadcast_shapes(*(index.shape for index in given))
     start, together = _position(indices)
-    if isinstance(own, Place) and indices[own.dim] is None:
+    if isinstance(own, RowLayout) and indices[own.dim] is None:
         label = call.joined(given, len(shape))
-        if isinstance(label, Mixed) or (isinstance(label, Place) and not label.constant):
+        if isinstance(label, Mixed) or (isinstance(label, RowLayout) and not label.constant):
             return label if isinstance(label, Mixed) else call.mixed("examples meet examples")
         before = sum(index is None for index in indices[: own.dim])
         return own.moved(before + (len(shape) if not together or own.dim > start else 0))
-    if isinstance(own, Place) and not own.constant:
+    if isinstance(own, RowLayout) and not own.constant:
         index = cast("Tensor", indices[own.dim])
         place = _own(call, own, index, tuple(shape))
         others = _beside(indices, own.dim)
@@ -213,26 +219,26 @@ def _chosen(call: Call, tensor: Tensor, indices: Sequence[Tensor | None]) -> Lab
             return call.mixed(LAID_ALONG)
         return place.moved(place.dim + start)
     label = call.joined(given, len(shape))
-    if isinstance(own, Place) and not isinstance(label, Mixed):
+    if isinstance(own, RowLayout) and not isinstance(label, Mixed):
         index = cast("Tensor", indices[own.dim])
-        laid = isinstance(label, Place) and label.constant
+        laid = isinstance(label, RowLayout) and label.constant
         place = _own(call, own, index, tuple(shape)) if laid else None
         if place is None or not place.same(label):
             return call.mixed(LONG)
-    return label.moved(label.dim + start) if isinstance(label, Place) else _plain(label)
+    return label.moved(label.dim + start) if isinstance(label, RowLayout) else _plain(label)
 
 
 def _plain(label: Label) -> Label:
     return label if isinstance(label, Mixed) else Public.ANY
 
 
-def fits(call: Call, tensors: Sequence[Tensor], place: Place, dims: int) -> bool:
+def fits(call: Call, tensors: Sequence[Tensor], place: RowLayout, dims: int) -> bool:
     """Whether tensors beside one with its examples at ``place`` have them there too, or none."""
     for tensor in tensors:
         label, here = _within(call, tensor), place.moved(place.dim - dims + tensor.dim())
         if isinstance(label, Mixed):
             return False
-        if isinstance(label, Place) and (
+        if isinstance(label, RowLayout) and (
             not here.same(label) if not label.constant else here.dim != label.dim
         ):
             return False
@@ -261,7 +267,7 @@ def _within(call: Call, index: Tensor) -> Label:
     return label
 
 
-def _rows(call: Call, index: Tensor, place: Place) -> Place | None:
+def _rows(call: Call, index: Tensor, place: RowLayout) -> RowLayout | None:
     """Whose the entries of an index are that is a list of rows of what is not zero, of which each example has those
     that it has along the indexed dimension: each chooses from its own example, where that example's own data say."""
     label = call.label(index)
@@ -281,11 +287,11 @@ def _rows(call: Call, index: Tensor, place: Place) -> Place | None:
     return label.numbers if call.same(call.examples(place, size, index)[index], own) else None
 
 
-def _folded(call: Call, index: Tensor, place: Place, shape: tuple[int, ...]) -> Place | None:
+def _folded(call: Call, index: Tensor, place: RowLayout, shape: tuple[int, ...]) -> RowLayout | None:
     """Where the examples are in an index of folded rows that was made of the number of rows before each example's, and
     of its own data alone, if each chooses from its own."""
     label = call.label(index)
-    if not isinstance(label, Mixed) or label.folded is None or place != Place(place.dim, place.inner):
+    if not isinstance(label, Mixed) or label.folded is None or place != RowLayout(place.dim, place.inner):
         return None
     times, key, span = label.folded
     if (times, key, torch.int64, shape) != (place.inner, _key(index), index.dtype, tuple(index.shape)):
@@ -299,7 +305,7 @@ def _folded(call: Call, index: Tensor, place: Place, shape: tuple[int, ...]) -> 
     return own if call.same(index // place.inner, expected.expand_as(index)) else None
 
 
-def _is_counted(place: Place) -> bool:
+def _is_counted(place: RowLayout) -> bool:
     return place.owners is not None and place.owners.counted
 
 
@@ -317,11 +323,13 @@ def _index_put(call: Call) -> Label:
         start = _indexed(indices)
         label, selected = _masked(call, tensor, mask, start)
         if selected is None:
-            return _written_by_constant(call, mask, start, written) if isinstance(written, Place) else label
+            return (
+                _written_by_constant(call, mask, start, written) if isinstance(written, RowLayout) else label
+            )
         dims = tensor.dim() - mask.dim() + 1
         return (
             label
-            if (values.numel() == 1 and not isinstance(written, Place))
+            if (values.numel() == 1 and not isinstance(written, RowLayout))
             or fits(call, [values], selected, dims)
             else call.mixed(_ELSEWHERE)
         )
@@ -343,14 +351,14 @@ def _index_put(call: Call) -> Label:
             for d in range(len(others))
         ]
     free = dict(zip(where, others, strict=True))
-    place = own if isinstance(own, Place) and not own.constant else None
-    if place is None and isinstance(written, Place) and not written.constant:
+    place = own if isinstance(own, RowLayout) and not own.constant else None
+    if place is None and isinstance(written, RowLayout) and not written.constant:
         at = written.dim + dims - values.dim()
         if at in free:
             place = written.moved(free[at])
     if place is not None and indices[place.dim] is None:
         at = next(key for key, dim in free.items() if dim == place.dim)
-        constants = all(not isinstance(call.label(index), Place | Mixed) for index in given)
+        constants = all(not isinstance(call.label(index), RowLayout | Mixed) for index in given)
         apart = (
             constants
             and fits(call, [values], place.moved(at), dims)
@@ -360,8 +368,8 @@ def _index_put(call: Call) -> Label:
     for dim, index in enumerate(indices):
         if index is None or (place is not None and dim != place.dim):
             continue
-        inner = max(tensor.shape[dim] // int(call.units(Place(dim))), 1)
-        target = place if place is not None else Place(dim, inner)
+        inner = max(tensor.shape[dim] // int(call.units(RowLayout(dim))), 1)
+        target = place if place is not None else RowLayout(dim, inner)
         if tensor.shape[dim] != call.units(target) * target.inner:
             continue
         found = _own(call, target, index, shape)
@@ -371,7 +379,7 @@ def _index_put(call: Call) -> Label:
             if fits(call, [values], there, dims) and fits(call, [tensor], target, tensor.dim()):
                 return target
     order = len(given) == 1 and constant_of(own) is Public.FILL and len(shape) == 1
-    if order and isinstance(written, Place) and _is_single(written):
+    if order and isinstance(written, RowLayout) and _is_single(written):
         index, size = given[0], tensor.shape[_indexed(indices)]
         if written.dim == start and call.same(index.sort()[0], torch.arange(size, device=index.device)):
             own_of = call.examples(written, len(index), index)
@@ -380,7 +388,7 @@ def _index_put(call: Call) -> Label:
     return constant(call)
 
 
-def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -> Label:
+def _written_by_constant(call: Call, mask: Tensor, start: int, written: RowLayout) -> Label:
     """Examples' rows written over one number, where a constant mask says, which chooses the same of each example."""
     tensor, values = call.args["self"], cast("Tensor", call.args["values"])
     if (
@@ -392,8 +400,8 @@ def _written_by_constant(call: Call, mask: Tensor, start: int, written: Place) -
     chosen, dims = mask.nonzero(), tensor.dim() - mask.dim() + 1
     for at in range(mask.dim()):
         size = mask.shape[at]
-        inner, rest = divmod(size, call.units(Place(at)))
-        target = Place(at, inner)
+        inner, rest = divmod(size, call.units(RowLayout(at)))
+        target = RowLayout(at, inner)
         if inner and not rest and call.uniform(mask, target):
             owned = call.owners(start, call.examples(target, size, mask)[chosen[:, at]])
             if (
@@ -428,12 +436,12 @@ def _gather(call: Call) -> Label:
     for found in (own, label):
         if isinstance(found, Mixed):
             return found
-    places = [found for found in (own, label) if isinstance(found, Place)]
+    places = [found for found in (own, label) if isinstance(found, RowLayout)]
     rows = [place for place in places if not place.constant] or places
     if not rows:
         return Public.ANY
     place = rows[0]
-    if isinstance(own, Place) and own.dim == dim:
+    if isinstance(own, RowLayout) and own.dim == dim:
         return call.mixed(_ELSEWHERE)
     if any(other.dim != place.dim for other in places):
         return call.mixed(LONG)
@@ -455,13 +463,13 @@ def _scatter(call: Call) -> Label:
         if column is not None and source.shape[1:] == tensors[0].shape[1:] and len(column) == len(source):
             return _gathered(call, column)
     label = call.joined(tensors, tensors[0].dim())
-    if isinstance(label, Place) and label.dim != dim:
+    if isinstance(label, RowLayout) and label.dim != dim:
         # An index of fewer rows is not spread over all: it says of the first ones where to write.
         every = all(t.dim() == 0 or t.shape[label.dim] == tensors[0].shape[label.dim] for t in tensors)
         return label if every else call.mixed(_ELSEWHERE)
     if tensors[0].dim() == 1 and len(tensors) == 3 and call.args["index"].dim() == 1:
         return _gathered(call)
-    return call.mixed(_ELSEWHERE) if isinstance(label, Place) else _plain(label)
+    return call.mixed(_ELSEWHERE) if isinstance(label, RowLayout) else _plain(label)
 
 
 def _index_add(call: Call) -> Label:
@@ -472,10 +480,10 @@ def _index_add(call: Call) -> Label:
         if call.label(source) is not Public.ANY
         else call.label(tensor)
     )
-    if isinstance(label, Place) and label.dim != dim:
+    if isinstance(label, RowLayout) and label.dim != dim:
         if call.label(source) is Public.ANY and source.dim() and not call.uniform(source, label):
             return call.mixed(LAID_ALONG)
-        return label if not isinstance(call.label(index), Place | Mixed) else call.mixed(_ELSEWHERE)
+        return label if not isinstance(call.label(index), RowLayout | Mixed) else call.mixed(_ELSEWHERE)
     return _gathered(call)
 
 
@@ -484,13 +492,13 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
     tensor, index = call.args["self"], call.args["index"] if column is None else column
     source = call.args.get("source", call.args.get("src"))
     dim, label = call.args["dim"] % max(tensor.dim(), 1), None if source is None else call.label(source)
-    target = Place(dim)
-    if source is None or not isinstance(label, Place) or label.dim != dim or label.constant:
+    target = RowLayout(dim)
+    if source is None or not isinstance(label, RowLayout) or label.dim != dim or label.constant:
         return constant(call)
     if index.dim() == 1 and index.shape[0] != source.shape[dim]:
         return call.mixed("a part of the batch is taken")
     inner, rest = divmod(tensor.shape[dim], int(call.units(target)))
-    target = Place(dim, max(inner, 1))
+    target = RowLayout(dim, max(inner, 1))
     rows = None
     if inner and not rest:
         rows = _rows(call, index, target) or _folded(call, index, target, tuple(index.shape))
@@ -509,7 +517,7 @@ def _gathered(call: Call, column: Tensor | None = None) -> Label:
         return constant(call)
     within = flat - own * inner  # where in its own example each is added
     chosen = call.label(index)
-    public = chosen is Public.ANY or (isinstance(chosen, Place) and chosen.constant)
+    public = chosen is Public.ANY or (isinstance(chosen, RowLayout) and chosen.constant)
     alike = (
         inner == 1
         or found
@@ -527,17 +535,21 @@ def _index_fill(call: Call) -> Label:
     label = call.joined([t for t in (tensor, call.args["value"]) if isinstance(t, Tensor)], tensor.dim())
     index = call.label(call.args["index"])
     numbers = index.numbers if isinstance(index, Mixed) else None
-    if numbers is not None and (constant_of(label) is Public.FILL or label == Place(dim)):
+    if numbers is not None and (constant_of(label) is Public.FILL or label == RowLayout(dim)):
         own = call.examples(numbers, call.args["index"].numel(), call.args["index"])
-        if tensor.shape[dim] == call.units(Place(dim)) and call.same(call.args["index"].flatten(), own):
-            return Place(dim)
-    own = Place(dim, max(tensor.shape[dim] // int(call.units(Place(dim))), 1)) if tensor.dim() else None
+        if tensor.shape[dim] == call.units(RowLayout(dim)) and call.same(call.args["index"].flatten(), own):
+            return RowLayout(dim)
+    own = (
+        RowLayout(dim, max(tensor.shape[dim] // int(call.units(RowLayout(dim))), 1)) if tensor.dim() else None
+    )
     filled = constant_of(label) is Public.FILL or label == own
     if own is not None and filled and _rows(call, call.args["index"], own) is not None:
         return own
-    if isinstance(index, Place | Mixed) or (isinstance(label, Place) and label.dim == dim % tensor.dim()):
+    if isinstance(index, RowLayout | Mixed) or (
+        isinstance(label, RowLayout) and label.dim == dim % tensor.dim()
+    ):
         return call.mixed(_ELSEWHERE)
-    return _plain(label) if not isinstance(label, Place) else label
+    return _plain(label) if not isinstance(label, RowLayout) else label
 
 
 def _nonzero(call: Call) -> Label:
@@ -545,8 +557,8 @@ def _nonzero(call: Call) -> Label:
     tensor = call.args["self"]
     label = call.label(tensor)
     found = cast("Tensor", call.outputs[0])
-    if not isinstance(label, Place) or label.constant:
-        return call.mixed(SUMMED) if isinstance(label, Place) else _plain(label)
+    if not isinstance(label, RowLayout) or label.constant:
+        return call.mixed(SUMMED) if isinstance(label, RowLayout) else _plain(label)
     column = found[:, label.dim]
     own = call.owners(0, call.examples(label, tensor.shape[label.dim], tensor)[column], counted=True)
     columns = [
@@ -572,8 +584,8 @@ def _masked_select(call: Call) -> Label:
 def _sort(call: Call) -> Label | Sequence[Label]:
     """Along the features; or the examples themselves, which stay whole: their order is known."""
     label = call.joined(call.tensors, call.dims)
-    if not isinstance(label, Place) or label.dim != call.args.get("dim", -1) % call.dims:
-        return _plain(label) if not isinstance(label, Place) else label
+    if not isinstance(label, RowLayout) or label.dim != call.args.get("dim", -1) % call.dims:
+        return _plain(label) if not isinstance(label, RowLayout) else label
     values, order = cast("list[Tensor]", call.outputs)
     if label.constant:
         # Of others the last one may come first, which says how many there are.

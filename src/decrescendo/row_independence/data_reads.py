@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint
 
-from decrescendo.clipping.proof.labels import Label, Mixed, Public, is_data
-from decrescendo.clipping.proof.memory import Memory
-from decrescendo.clipping.proof.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
-from decrescendo.clipping.proof.script import NOTHING, Event, Script
-from decrescendo.clipping.proof.storage import bare
-from decrescendo.clipping.proof.whose import asks_for_a_hook, code_of, is_librarys, line
+from decrescendo.row_independence.code_origin import asks_for_a_hook, code_of, is_librarys, line
+from decrescendo.row_independence.dataflow import Memory
+from decrescendo.row_independence.labels import Label, Mixed, Public, is_data
+from decrescendo.row_independence.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
+from decrescendo.row_independence.storages import bare
+from decrescendo.row_independence.trace import NOTHING, Event, Trace
 
 _CHECKPOINT = cast("Any", checkpoint)
 # By these Python gets numbers of a tensor, and no hold of its memory.
@@ -38,17 +38,17 @@ _PROFILING = cast("Any", torch)._C._autograd._profiler_enabled
 
 
 @dataclass(eq=False)
-class Looks:
+class DataReads:
     """The looks at the data in one pass.
 
     Args:
         count: of examples.
         memory: answers given before, and what is declared.
-        script: what the pass does.
+        trace: what the pass does.
         label: of a tensor.
         refuse: refuses the pass.
         natural: Python sees the data as they are.
-        replays: the script of a pass whose random numbers Python gets again.
+        replays: the trace of a pass whose random numbers Python gets again.
         poison: what Python gets for a number of the data.
         before: where nothing can be read, an accepted pass that did the same.
         guards: truth values that must be true for this pass to be that one.
@@ -56,13 +56,13 @@ class Looks:
 
     count: int
     memory: Memory
-    script: Script
+    trace: Trace
     label: Callable[[Tensor], Label]
     refuse: Callable[[str], NoReturn]
     natural: bool
-    replays: Script | None
+    replays: Trace | None
     poison: float
-    before: Script | None = None
+    before: Trace | None = None
     guards: list[Tensor] = field(default_factory=list[Tensor])
     # Whether a line read the data of which that was declared to be harmless.
     trusted: bool = False
@@ -105,7 +105,7 @@ class Looks:
             if type(answer) is not int or answer != self.count:
                 self.whole("a whole number of them", SEEDS)
         event = Event("a look at the data", (where,), ()) if data else Event(func, NOTHING, ())
-        self.script.events.append(event)
+        self.trace.events.append(event)
         return answer
 
     def vouched(self) -> bool:
@@ -122,13 +122,13 @@ class Looks:
         where = line()
         self.asked.append(where)
         self.truths.append(truth)
-        self.script.truths.append(truth)
-        self.script.events.append(Event("a look at the data", (where,), ()))
+        self.trace.truths.append(truth)
+        self.trace.events.append(Event("a look at the data", (where,), ()))
         return self.memory.answers.setdefault(where, likely)
 
     def _expected(self, tensors: Sequence[Tensor | None]) -> bool:
         """A truth value as it was: examples alone were compared with what was answered where it was so."""
-        at = len(self.script.truths)
+        at = len(self.trace.truths)
         if self.before is None or at >= len(self.before.truths):
             self.refuse("a truth value of the data is asked for that was not before")
         expected = self.before.truths[at]
@@ -140,7 +140,7 @@ class Looks:
     def number(self) -> float:
         """What Python gets for a number."""
         self.poisoned = line()
-        self.script.events.append(Event("a look at the data", (self.poisoned,), ()))
+        self.trace.events.append(Event("a look at the data", (self.poisoned,), ()))
         return self.poison
 
     def whole(self, what: str, remedy: str = "") -> NoReturn:
@@ -167,11 +167,11 @@ class Looks:
 
     def draw(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """A random number that Python reads (which layers are left out): the same one with any number of examples."""
-        at = len(self.script.drawn)
+        at = len(self.trace.drawn)
         replayed = list[Any]() if self.replays is None else self.replays.drawn
-        self.script.drawn.append(replayed[at] if at < len(replayed) else func(*args, **kwargs))
-        self.script.events.append(Event(func, NOTHING, ()))
-        return self.script.drawn[-1]
+        self.trace.drawn.append(replayed[at] if at < len(replayed) else func(*args, **kwargs))
+        self.trace.events.append(Event(func, NOTHING, ()))
+        return self.trace.drawn[-1]
 
     def check_read(self, name: str, tensors: Sequence[Tensor], expose: Callable[[Tensor], None]) -> None:
         """Refuse a read of the data that the dispatcher does not see; ``expose``: of constants, note it."""

@@ -15,7 +15,9 @@ import torch
 # Folders of torch, of what checks types, and of the engine; a user's folder may be named alike.
 _LIBRARIES = tuple(
     os.path.join(os.path.dirname(found.origin), "")
-    for found in map(find_spec, ("torch", "jaxtyping", "beartype", "decrescendo.clipping"))
+    for found in map(
+        find_spec, ("torch", "jaxtyping", "beartype", "decrescendo.clipping", "decrescendo.row_independence")
+    )
     if found is not None and found.origin is not None
 )
 
@@ -35,7 +37,7 @@ def is_program(filename: str) -> bool:
 _PYTHONS = 1 << 9
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _STANDARD = os.path.join(os.path.dirname(os.__file__), "")
-_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "")
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _DYNAMO = os.path.join(_TORCH, "_dynamo", "")
 # Where torch takes a node by itself: hooks on modules.
 _HOOKING = (os.path.join(_TORCH, "utils", "hooks.py"), os.path.join(_TORCH, "nn", "modules", "module.py"))

@@ -7,8 +7,16 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.places import Owners, Place, Public, Span, is_uniform, span_of, view_of
-from decrescendo.clipping.proof.storage import storage_key
+from decrescendo.row_independence.row_layout import (
+    Owners,
+    Public,
+    RowLayout,
+    Span,
+    is_uniform,
+    span_of,
+    view_of,
+)
+from decrescendo.row_independence.storages import storage_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,13 +28,13 @@ class Mixed:
 
     why: str
     name: str = ""
-    numbers: Place | None = None
+    numbers: RowLayout | None = None
     # Of the places of what is not zero: the key of their memory and, as first number and step, the columns in it
     # that are places within each example, not numbers of examples.
     within: tuple[int, frozenset[tuple[int, int]]] | None = None
     # And of the column that is numbers of rows, of which each example may have several: where these lie, the key of its
     # memory, its first number and step.
-    rows: tuple[Place, int, tuple[int, int]] | None = None
+    rows: tuple[RowLayout, int, tuple[int, int]] | None = None
     # Of whole numbers of each example's own data, to which so many times the example's number was added, as an index of
     # folded rows is: how many times, the key of their memory, and where the examples lie in it.
     folded: tuple[int, int, Span] | None = None
@@ -41,8 +49,8 @@ class Mixed:
         return self.numbers is not None or self.folded is not None
 
 
-# A `Place`: each index along the dimension depends on its own example and on public values.
-Label: TypeAlias = Public | Mixed | Place
+# A `RowLayout`: each index along the dimension depends on its own example and on public values.
+Label: TypeAlias = Public | Mixed | RowLayout
 
 
 @dataclass(slots=True)
@@ -65,8 +73,8 @@ class Call:
     tensors: Sequence[Tensor | None]
     outputs: Sequence[Tensor | None]
     label: Callable[[Tensor], Label]
-    units: Callable[[Place], int]
-    owners: Callable[..., Place]
+    units: Callable[[RowLayout], int]
+    owners: Callable[..., RowLayout]
     compare: Callable[[Tensor, Tensor], bool] = torch.equal
     # Whether a value was looked at, which may be another one in the next pass.
     looked: bool = False
@@ -84,7 +92,7 @@ class Call:
         """Of the first output."""
         return next((output.dim() for output in self.outputs if output is not None), 0)
 
-    def mixed(self, why: str, numbers: Place | None = None) -> Mixed:
+    def mixed(self, why: str, numbers: RowLayout | None = None) -> Mixed:
         """For an output that depends on several examples."""
         reached = [self.label(tensor) for tensor in self.tensors if tensor is not None]
         return Mixed(why, self.name, numbers, public=not any(map(is_data, reached)))
@@ -94,7 +102,7 @@ class Call:
         self.looked = True
         return self.compare(one, other)
 
-    def uniform(self, tensor: Tensor, place: Place) -> bool:
+    def uniform(self, tensor: Tensor, place: RowLayout) -> bool:
         """Whether a constant has the same numbers for each example at ``place``, or none for each."""
         if place.dim < 0 or tensor.shape[place.dim] == 1:
             return True
@@ -104,7 +112,7 @@ class Call:
             tensor, place, units, self.compare
         )
 
-    def examples(self, place: Place, size: int, like: Tensor) -> Tensor:
+    def examples(self, place: RowLayout, size: int, like: Tensor) -> Tensor:
         """The number of the example at each index along the dimension of a place."""
         units = self.units(place)
         unit = torch.arange(size, device=like.device) // place.inner % units
@@ -116,7 +124,9 @@ class Call:
         mixed = next((label for _, label in found if isinstance(label, Mixed)), None)
         if mixed is not None:
             return self.mixed(mixed.why) if mixed.public else self._shifted(mixed)
-        places = [label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, Place)]
+        places = [
+            label.moved(label.dim + dims - t.dim()) for t, label in found if isinstance(label, RowLayout)
+        ]
         fixed = [(tensor, label) for tensor, label in found if is_fixed(label)]
         kinds = {constant_of(label) for _, label in found}
         if not places:
@@ -151,11 +161,11 @@ class Call:
         moved = span_of(found, own, span.units) if own else None
         return replace(label, folded=(times, storage_key(found), moved) if moved else None)
 
-    def _folded(self, place: Place, fixed: Sequence[Tensor], dims: int) -> Mixed:
+    def _folded(self, place: RowLayout, fixed: Sequence[Tensor], dims: int) -> Mixed:
         """Of each example's own data with a constant that is another one for each: as `Mixed.folded` says, where it was
         added, and is a number of times the example's number and for the rest the same for each."""
         laid, found = self.mixed(LAID_ALONG), self.outputs[0]
-        if self.name != "add" or found is None or len(fixed) != 1 or place != Place(place.dim):
+        if self.name != "add" or found is None or len(fixed) != 1 or place != RowLayout(place.dim):
             return laid
         dim, units = place.dim - dims + fixed[0].dim(), self.units(place)
         if any(tensor.dtype != torch.int64 for tensor in (found, *fixed)) or self.args["alpha"] != 1:
@@ -171,12 +181,14 @@ class Call:
 
 def is_data(label: Label) -> bool:
     """Whether an example reaches what has this label."""
-    return not label.public if isinstance(label, Mixed) else isinstance(label, Place) and not label.constant
+    return (
+        not label.public if isinstance(label, Mixed) else isinstance(label, RowLayout) and not label.constant
+    )
 
 
 def constant_of(label: Label) -> Public | None:
     """Of what kind a constant is, also one as long as the batch."""
-    return label.constant if isinstance(label, Place) else label if isinstance(label, Public) else None
+    return label.constant if isinstance(label, RowLayout) else label if isinstance(label, Public) else None
 
 
 def is_fixed(label: Label) -> bool:
@@ -189,7 +201,7 @@ def counted_of(label: Label) -> Owners | None:
     place = label.numbers if isinstance(label, Mixed) else label
     return (
         place.owners
-        if isinstance(place, Place) and place.owners is not None and place.owners.counted
+        if isinstance(place, RowLayout) and place.owners is not None and place.owners.counted
         else None
     )
 

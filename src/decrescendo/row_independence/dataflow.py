@@ -16,22 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decrescendo.clipping.proof.labels import (
+from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.labels import (
     LAID_ALONG,
     LONG,
     PARTS,
     Label,
     Mixed,
-    Place,
     Public,
+    RowLayout,
     constant_of,
     counted_of,
     is_data,
     is_fixed,
 )
-from decrescendo.clipping.proof.places import Owners, Span, is_uniform, span_of, view_of
-from decrescendo.clipping.proof.script import EVENT, PACKED, Number, Script
-from decrescendo.clipping.proof.storage import (
+from decrescendo.row_independence.row_layout import Owners, Span, is_uniform, span_of, view_of
+from decrescendo.row_independence.storages import (
     FUNCTIONS_OFF,
     content_of,
     is_shared,
@@ -43,10 +43,10 @@ from decrescendo.clipping.proof.storage import (
     storage_key,
     tensors_of,
 )
-from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.trace import EVENT, PACKED, Number, Trace
 
 # Where a constant occurs: the call, the argument, and where the examples would be in it.
-Guess: TypeAlias = tuple[int, int, Place]
+Guess: TypeAlias = tuple[int, int, RowLayout]
 _Bytes: TypeAlias = tuple[int, int]
 # A storage, the first byte in it, and how many.
 _Stretch: TypeAlias = tuple[int, int, int]
@@ -289,12 +289,12 @@ class Labels:
     Args:
         count: of examples.
         memory: what outlives the pass.
-        script: what the pass does.
+        trace: what the pass does.
     """
 
     count: int
     memory: Memory
-    script: Script
+    trace: Trace
     # By storage: its label, and the number of what was written there last, which nothing else has.
     marks: dict[int, tuple[Mark, int]] = field(default_factory=dict[int, tuple[Mark, int]])
     # Views of constants by storage: which operations gave them. What no operation of the pass gave is not there.
@@ -310,7 +310,7 @@ class Labels:
     # A constant whose memory was changed where nothing is seen.
     changed: str = ""
     slices: dict[tuple[object, ...], Label] = field(default_factory=dict[tuple[object, ...], Label])
-    known: list[Place] = field(default_factory=list[Place])
+    known: list[RowLayout] = field(default_factory=list[RowLayout])
     held: list[Tensor] = field(default_factory=list[Tensor])
     # Of tensors without memory of their own: the storages and labels of their parts, when they were labelled.
     made_of: dict[int, tuple[tuple[int, tuple[Mark, int]], ...]] = field(
@@ -362,7 +362,7 @@ class Labels:
                 place = (storage_key(tensor), tensor.shape, tensor.stride(), tensor.storage_offset())
                 self.slices.setdefault(place, label)
             return
-        if not isinstance(label, Place) or not label.constant:
+        if not isinstance(label, RowLayout) or not label.constant:
             return
         size, step = source.shape[label.dim], source.stride(label.dim)
         for tensor in made:
@@ -385,25 +385,25 @@ class Labels:
                 span.units and parts is _SOME
             ):  # no features of rows that data selected: its shape shows how many
                 empty = parts
-            place = Place(none[0], 1, 1, *span[3:]) if known else empty
+            place = RowLayout(none[0], 1, 1, *span[3:]) if known else empty
             return place, packed if span.owners else ()
         if span.units == 1:  # one row of packed data: all that is in this memory is its example's
             single = [dim for dim, size in enumerate(tensor.shape) if size == 1]
-            place = Place(single[0], 1, 1, span.owners, span.constant) if single else parts
+            place = RowLayout(single[0], 1, 1, span.owners, span.constant) if single else parts
             return place, packed
         width = tensor.element_size()
         place, form = view_of(tensor.shape, tensor.stride(), tensor.storage_offset() * width, width, span[:3])
         if place is None:
             return parts, form
         if span.owners is not None or span.constant:
-            place = Place(*place[:3], *span[3:])
+            place = RowLayout(*place[:3], *span[3:])
         return place, form
 
-    def units(self, place: Place) -> int:
+    def units(self, place: RowLayout) -> int:
         """How many units lie along a place's dimension."""
         return self.count if place.owners is None else len(place.owners.example)
 
-    def owners(self, dim: int, example: Tensor, *, counted: bool = False) -> Place:
+    def owners(self, dim: int, example: Tensor, *, counted: bool = False) -> RowLayout:
         """The place of units that belong to these examples, one each; those known are found again by their values.
 
         ``counted``: how many there are depends on the data.
@@ -414,13 +414,13 @@ class Labels:
                 example, torch.arange(self.count, device=example.device)
             )
             if each and not counted:
-                return Place(dim)
+                return RowLayout(dim)
             for place in self.known:
                 known = cast("Owners", place.owners)
                 if known.counted == counted and torch.equal(known.example, example.to(known.example.device)):
                     return place.moved(dim)
-            self.known.append(Place(dim, 1, 1, Owners(example.detach().clone(), counted, each)))
-            self.script.rows.append(len(example))
+            self.known.append(RowLayout(dim, 1, 1, Owners(example.detach().clone(), counted, each)))
+            self.trace.rows.append(len(example))
         return self.known[-1]
 
     def mark_of(self, key: int) -> tuple[Mark, int]:
@@ -471,11 +471,11 @@ class Labels:
     def assign(self, tensor: Tensor, label: Label) -> None:
         """Label a tensor that has memory of its own."""
         with FUNCTIONS_OFF():
-            self.keep(tensor, storage_key(tensor), self.mark(tensor, label), len(self.script.events))
+            self.keep(tensor, storage_key(tensor), self.mark(tensor, label), len(self.trace.events))
 
     def mark(self, tensor: Tensor, label: Label) -> Mark:
         """The label of the memory of a tensor that has this label."""
-        if not isinstance(label, Place):
+        if not isinstance(label, RowLayout):
             return label
         if not tensor.numel():
             if label.owners is not None and label.owners.counted and tensor.shape[label.dim]:
@@ -626,7 +626,7 @@ class Labels:
         if isinstance(label, Mixed) or isinstance(old, Mixed):
             found = label if isinstance(label, Mixed) else cast("Mixed", old)
             return replace(found, within=None, rows=None, folded=None)
-        if isinstance(label, Place):
+        if isinstance(label, RowLayout):
             made = self.mark(target, label)
             rows = old if isinstance(old, Span) and not old.constant else None
             if not isinstance(made, Span) or (rows is not None and not _same(made, rows)):
@@ -639,14 +639,14 @@ class Labels:
             return made if kind in (Public.FILL, Public.RANDOM) else Mixed(LAID_ALONG)
         return self._among(target, label, old) if isinstance(old, Span) else Public.ANY
 
-    def _among(self, target: Tensor, label: Public | Place, old: Mark) -> Mark:
+    def _among(self, target: Tensor, label: Public | RowLayout, old: Mark) -> Mark:
         """What a storage is after public numbers were written to a part of it."""
         if not isinstance(old, Span):
-            return self.mark(target, cast("Place", label)._replace(constant=Public.ANY))
+            return self.mark(target, cast("RowLayout", label)._replace(constant=Public.ANY))
         if old.constant:
             return old._replace(constant=Public.ANY)
         place = self.view(target, old)[0]
-        if not isinstance(place, Place):
+        if not isinstance(place, RowLayout):
             return Mixed("rows of some examples are written, by their place in the batch")
         uniform = not is_fixed(label) or is_uniform(target, place, self.units(place))
         return old if uniform else Mixed(LAID_ALONG)

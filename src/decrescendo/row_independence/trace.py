@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from decrescendo.clipping.proof.labels import Label
+from decrescendo.row_independence.labels import Label
 
 # The numbers of an operation whose result reaches no loss, where they do not matter.
 NOTHING: tuple[object, ...] = ("reaches no loss",)
@@ -83,7 +83,7 @@ class Given(NamedTuple):
     shape: torch.Size | int = 0
 
 
-class Recipe(NamedTuple):
+class ReplayedOperation(NamedTuple):
     """What an operation of an accepted pass did to labels that follow from its event alone, and from no value.
 
     An operation with the same event, of a pass that was the same so far, does the same to them: by induction its
@@ -107,7 +107,7 @@ class Recipe(NamedTuple):
 
 
 @dataclass(slots=True)
-class Script:
+class Trace:
     """The operations of a pass over ``count`` examples, in order; of constants also the shapes."""
 
     count: int
@@ -122,19 +122,19 @@ class Script:
     # Truth values of the data that Python asked for.
     truths: list[bool] = field(default_factory=list[bool])
     # By the place of the event.
-    recipes: dict[int, Recipe] = field(default_factory=dict[int, Recipe])
+    recipes: dict[int, ReplayedOperation] = field(default_factory=dict[int, ReplayedOperation])
     # Passes that it was compared with: a size that is the same with two examples as with three, but grows from there
     # on, differs from one of them.
-    smaller: list["Script"] = field(default_factory=list["Script"])
+    smaller: list["Trace"] = field(default_factory=list["Trace"])
     # Where the model's parameters and buffers lay, by name.
     places: dict[str, int] = field(default_factory=dict[str, int])
     # What passes did that were found to be the same but for their number of examples, by that number.
-    alike: dict[int, "Script"] = field(default_factory=dict[int, "Script"])
+    alike: dict[int, "Trace"] = field(default_factory=dict[int, "Trace"])
 
-    def differs(self, other: "Script") -> str:
+    def differs(self, other: "Trace") -> str:
         """In words, where this pass did something else than the same program over another number; else nothing.
 
-        >>> first, second = Script(4, [Event("div", (4.0,), (0,))]), Script(3, [Event("div", (3.0,), (0,))])
+        >>> first, second = Trace(4, [Event("div", (4.0,), (0,))]), Trace(3, [Event("div", (3.0,), (0,))])
         >>> first.differs(second)
         'the numbers (4.0,) with 4 examples and (3.0,) with 3 in div'
         """
@@ -161,10 +161,10 @@ class Script:
                 return f"other arguments of {_name(mine)} with {self.count} examples than with {other.count}"
         return ""
 
-    def relocated(self, places: Mapping[int, int]) -> "Script":
+    def relocated(self, places: Mapping[int, int]) -> "Trace":
         """The same pass with constants in other memory: ``places`` has the new key of a storage by the old one.
 
-        >>> one = Script(3, [Event("mul", (), (7, (9, "form")))])
+        >>> one = Trace(3, [Event("mul", (), (7, (9, "form")))])
         >>> one.relocated({7: 8, 9: 10}).events[0].wires
         (8, (10, 'form'))
         """
@@ -184,10 +184,10 @@ class Script:
         """Of what it does, as any process tells it: columns of the batch by their place in it, constants and memory by
         ``names``, and those without by the order in which they come.
 
-        >>> one, two = (Script(3, [Event("mul", (2.0,), (7, key))]) for key in (94 * EVENT, 31 * EVENT))
-        >>> one.digest() == two.digest(), one.digest() == Script(3, [Event("mul", (2.5,), (7, 94 * EVENT))]).digest()
+        >>> one, two = (Trace(3, [Event("mul", (2.0,), (7, key))]) for key in (94 * EVENT, 31 * EVENT))
+        >>> one.digest() == two.digest(), one.digest() == Trace(3, [Event("mul", (2.5,), (7, 94 * EVENT))]).digest()
         (True, False)
-        >>> one.digest() == Script(3, [Event("mul", (2.0,), (8, 94 * EVENT))]).digest()
+        >>> one.digest() == Trace(3, [Event("mul", (2.0,), (8, 94 * EVENT))]).digest()
         False
         >>> one.digest({94 * EVENT: "weight"}) == two.digest({31 * EVENT: "bias"})
         False
@@ -210,7 +210,7 @@ class Script:
         events = [(str(e.func), _plain(e.numbers), [told(wire) for wire in e.wires]) for e in self.events]
         return hashlib.sha256(repr(events).encode()).hexdigest()
 
-    def grows(self, other: "Script") -> bool:
+    def grows(self, other: "Trace") -> bool:
         """Whether a constant has another shape here, and not in proportion to the number of examples.
 
         With two examples and three it may have had one shape by chance, as `ones(n)[3:]` is empty with both.
@@ -218,7 +218,7 @@ class Script:
         both = ((shapes, other.shapes.get(at, shapes)) for at, shapes in self.shapes.items())
         return any(mine != its and not self._alike(mine, its, other, sized=True) for mine, its in both)
 
-    def _alike(self, mine: object, its: object, other: "Script", *, sized: bool) -> bool:
+    def _alike(self, mine: object, its: object, other: "Trace", *, sized: bool) -> bool:
         if isinstance(mine, tuple) and isinstance(its, tuple):
             pair = cast("tuple[Sequence[object], Sequence[object]]", (mine, its))
             return len(pair[0]) == len(pair[1]) and all(
