@@ -11,10 +11,10 @@ from often import some
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.base.storages import content_of
 from decrescendo.clipping import Engine, Reference
 from decrescendo.errors import DecrescendoError
 from decrescendo.row_independence.labels import Label, Mixed, RowLayout
-from decrescendo.row_independence.storages import content_of
 from decrescendo.row_independence.torch_schemas import Operation, operation
 from decrescendo.row_independence.trace import ReplayedOperation
 from decrescendo.row_independence.tracer import Tracer

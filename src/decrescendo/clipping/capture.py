@@ -24,6 +24,7 @@ from torch.utils._device import DeviceContext
 
 from decrescendo.base.precision import full_precision
 from decrescendo.base.rng import seeded
+from decrescendo.base.storages import key_of
 from decrescendo.clipping.batches import count_rows, form_of, leaves_of, map_rows
 from decrescendo.clipping.checker import CHANGES, Checker, DoesOtherwise, DoneByHalves, draws
 from decrescendo.clipping.clipped import Batch
@@ -36,7 +37,6 @@ from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import DecrescendoError, UnsupportedModel
 from decrescendo.row_independence.process_settings import settings
 from decrescendo.row_independence.state_snapshot import StateSnapshot
-from decrescendo.row_independence.storages import key_of
 from decrescendo.row_independence.trace import Number, Trace
 
 # What passes that do the same have in common.

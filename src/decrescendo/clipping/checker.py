@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.precision import exact_products, full_precision
 from decrescendo.base.rng import seeded
+from decrescendo.base.storages import key_of, tensors_of, unwatched
 from decrescendo.clipping.batches import copy_rows, map_rows, slice_rows
 from decrescendo.clipping.clipped import Batch, Loss, trainable_of
 from decrescendo.clipping.factors import joint_norms
@@ -48,7 +49,6 @@ from decrescendo.row_independence.python_state import (
 from decrescendo.row_independence.refusals import GENERATOR, HOSTS
 from decrescendo.row_independence.rules import declared_changes
 from decrescendo.row_independence.state_snapshot import StateSnapshot
-from decrescendo.row_independence.storages import key_of, tensors_of, unwatched
 from decrescendo.row_independence.torch_schemas import REJECTING
 from decrescendo.row_independence.trace import Trace, comparable
 from decrescendo.row_independence.tracer import Tracer

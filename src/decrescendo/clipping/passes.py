@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from torch.utils.checkpoint import CheckpointError
 
+from decrescendo.base.storages import is_hollow, key_of, paused
 from decrescendo.clipping.clipped import Batch, Loss, norm_accumulator, trainable_of
 from decrescendo.clipping.coverage import check_coverage
 from decrescendo.clipping.graph import shape_of
@@ -25,7 +26,6 @@ from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import Mixed, Public, RowLayout, constant_of, is_data
 from decrescendo.row_independence.process_settings import COLLECTOR
-from decrescendo.row_independence.storages import is_hollow, key_of, paused
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import UnobservedReads, opened
 

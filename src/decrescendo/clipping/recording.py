@@ -16,6 +16,14 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from decrescendo.base.storages import (
+    FUNCTIONS_OFF,
+    ORDINARY,
+    is_hollow,
+    is_whole,
+    paused,
+    tensors_of,
+)
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.graph import behind, leaf_of, walk
 from decrescendo.clipping.layout import Layout
@@ -32,14 +40,6 @@ from decrescendo.row_independence.dynamic_sizes import SHAPE, SIZES, is_given
 from decrescendo.row_independence.labels import Public, constant_of, is_data
 from decrescendo.row_independence.refusals import SECOND_DERIVATIVE
 from decrescendo.row_independence.row_layout import Owners, RowLayout, is_uniform
-from decrescendo.row_independence.storages import (
-    FUNCTIONS_OFF,
-    ORDINARY,
-    is_hollow,
-    is_whole,
-    paused,
-    tensors_of,
-)
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import (
     BACKWARD,

@@ -16,12 +16,12 @@ from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 from decrescendo.base.precision import full_precision
+from decrescendo.base.storages import FUNCTIONS_OFF, paused
 from decrescendo.clipping.graph import walk
 from decrescendo.clipping.recording import Use
 from decrescendo.clipping.rules.rule import is_absorbing
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import Public, constant_of, is_data
-from decrescendo.row_independence.storages import FUNCTIONS_OFF, paused
 from decrescendo.row_independence.tracer import Tracer
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.precision import ON_CPU, full_precision
+from decrescendo.base.storages import FUNCTIONS_OFF, kind_of, storage_key, tensors_of, unwatched
 from decrescendo.clipping.rules import compiled
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.storages import FUNCTIONS_OFF, kind_of, storage_key, tensors_of, unwatched
 from decrescendo.row_independence.user_callbacks import ours
 
 _STORAGE = cast("Any", torch.UntypedStorage)

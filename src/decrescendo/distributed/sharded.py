@@ -25,9 +25,9 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decrescendo.base.storages import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.clipping.clipped import ClippedSum
 from decrescendo.errors import UnsupportedModel
-from decrescendo.row_independence.storages import FUNCTIONS_OFF, storage_key, tensors_of
 from decrescendo.row_independence.user_callbacks import ours
 from decrescendo.training.bits import checksum
 

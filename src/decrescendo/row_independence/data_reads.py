@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils import checkpoint
 
+from decrescendo.base.storages import bare
 from decrescendo.row_independence.code_origin import asks_for_a_hook, code_of, is_librarys, line
 from decrescendo.row_independence.dataflow import Memory
 from decrescendo.row_independence.labels import Label, Mixed, Public, is_data
 from decrescendo.row_independence.refusals import ALL_EXPERTS, SEEDS, SPEC_AUGMENT
-from decrescendo.row_independence.storages import bare
 from decrescendo.row_independence.trace import NOTHING, Event, Trace
 
 _CHECKPOINT = cast("Any", checkpoint)

@@ -16,6 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from decrescendo.base.storages import (
+    FUNCTIONS_OFF,
+    content_of,
+    is_shared,
+    is_whole,
+    key_of,
+    kind_of,
+    paused,
+    pieces,
+    storage_key,
+    tensors_of,
+)
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import (
     LAID_ALONG,
@@ -31,18 +43,6 @@ from decrescendo.row_independence.labels import (
     is_fixed,
 )
 from decrescendo.row_independence.row_layout import Owners, Span, is_uniform, span_of, view_of
-from decrescendo.row_independence.storages import (
-    FUNCTIONS_OFF,
-    content_of,
-    is_shared,
-    is_whole,
-    key_of,
-    kind_of,
-    paused,
-    pieces,
-    storage_key,
-    tensors_of,
-)
 from decrescendo.row_independence.trace import EVENT, PACKED, Number, Trace
 
 # Where a constant occurs: the call, the argument, and where the examples would be in it.

@@ -15,11 +15,11 @@ from typing import Any, NoReturn, cast
 import torch
 from torch import Tensor
 
+from decrescendo.base.storages import is_whole, storage_key, tensors_of
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, counted_of, is_data
 from decrescendo.row_independence.row_layout import Owners
-from decrescendo.row_independence.storages import is_whole, storage_key, tensors_of
 
 SHAPE: Any = cast("Any", Tensor.shape).__get__
 _BYTES: Any = cast("Any", Tensor.nbytes).__get__

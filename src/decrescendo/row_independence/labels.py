@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from decrescendo.base.storages import storage_key
 from decrescendo.row_independence.row_layout import (
     Owners,
     Public,
@@ -16,7 +17,6 @@ from decrescendo.row_independence.row_layout import (
     span_of,
     view_of,
 )
-from decrescendo.row_independence.storages import storage_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)

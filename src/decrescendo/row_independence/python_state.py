@@ -39,6 +39,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.storages import content_of, key_of, state_of
 from decrescendo.row_independence.code_origin import (
     is_made_in_python,
     is_own,
@@ -46,7 +47,6 @@ from decrescendo.row_independence.code_origin import (
     told_of,
     wrapped_by,
 )
-from decrescendo.row_independence.storages import content_of, key_of, state_of
 
 # Numbers, and lengths of containers, by where they are kept.
 Numbers: TypeAlias = dict[str, Any]

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decrescendo.base.rng import restarted
-from decrescendo.row_independence.storages import unwatched
+from decrescendo.base.storages import unwatched
 
 # Where a Mersenne Twister is in its numbers when it was seeded.
 _SEEDED = 624

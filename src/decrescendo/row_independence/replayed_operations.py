@@ -5,10 +5,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from decrescendo.base.storages import exactly, kind_of, storage_key
 from decrescendo.row_independence.dataflow import Labels
 from decrescendo.row_independence.labels import Public
 from decrescendo.row_independence.row_layout import Span
-from decrescendo.row_independence.storages import exactly, kind_of, storage_key
 from decrescendo.row_independence.trace import Event, Given, ReplayedOperation
 
 # Types of arguments that are compared as they are; of others the type alone.

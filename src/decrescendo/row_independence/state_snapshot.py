@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.storages import FUNCTIONS_OFF, key_of
 from decrescendo.row_independence.code_origin import is_made_in_python, is_program, told_of
 from decrescendo.row_independence.python_state import (
     KEYS,
@@ -27,7 +28,6 @@ from decrescendo.row_independence.python_state import (
     same,
     slots_in,
 )  # fmt: skip
-from decrescendo.row_independence.storages import FUNCTIONS_OFF, key_of
 
 # What there is in a thing, and how it is read.
 _Read: TypeAlias = Callable[[], Iterable[Any]]

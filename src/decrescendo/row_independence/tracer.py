@@ -19,6 +19,24 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_map_only
 
+from decrescendo.base.storages import (
+    FUNCTIONS_OFF,
+    HAS_FUNCTION_MODES,
+    Pausable,
+    content_of,
+    exactly,
+    is_blank,
+    is_shared,
+    is_whole,
+    key_of,
+    kind_of,
+    listed,
+    slots_of,
+    state_of,
+    storage_key,
+    tensors_of,
+    written_in,
+)
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.data_reads import DataReads
@@ -43,24 +61,6 @@ from decrescendo.row_independence.refusals import GENERATOR, STATISTICS, refusal
 from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
 from decrescendo.row_independence.row_layout import Owners, Span
 from decrescendo.row_independence.rules import drawn, fill, pointwise
-from decrescendo.row_independence.storages import (
-    FUNCTIONS_OFF,
-    HAS_FUNCTION_MODES,
-    Pausable,
-    content_of,
-    exactly,
-    is_blank,
-    is_shared,
-    is_whole,
-    key_of,
-    kind_of,
-    listed,
-    slots_of,
-    state_of,
-    storage_key,
-    tensors_of,
-    written_in,
-)
 from decrescendo.row_independence.strides import grid_of
 from decrescendo.row_independence.torch_schemas import Operation, operation
 from decrescendo.row_independence.trace import NOTHING, Event, ReplayedOperation, Trace

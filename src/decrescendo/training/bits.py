@@ -11,8 +11,8 @@ import torch
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from torch import Tensor, int64, uint8, view_as_real
 
+from decrescendo.base.storages import pieces
 from decrescendo.optim.noise import NoisyMean
-from decrescendo.row_independence.storages import pieces
 
 
 def checksum(value: Tensor) -> bytes:

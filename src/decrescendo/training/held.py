@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
+from decrescendo.base.storages import tensors_of
 from decrescendo.row_independence.dataflow import Memory
-from decrescendo.row_independence.storages import tensors_of
 from decrescendo.training.bits import fingerprint
 from decrescendo.training.examples import ColumnRows, FrameRows
 

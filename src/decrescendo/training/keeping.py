@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from decrescendo.accounting.ledger import Release
+from decrescendo.base.storages import pieces
 from decrescendo.clipping import Diagnostics
 from decrescendo.errors import DecrescendoError, FileRefused, InvalidValue, PlanViolation, check_integer
 from decrescendo.optim.several import name_of
 from decrescendo.plans.agreement import Agreement
-from decrescendo.row_independence.storages import pieces
 from decrescendo.training.bits import checksum, is_part
 from decrescendo.training.checkpoint import Checkpoint, Checkpoints, Releases
 from decrescendo.training.drawing import RunStreams

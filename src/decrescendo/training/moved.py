@@ -8,7 +8,7 @@ from typing import Any, cast, final
 import torch
 from torch import Tensor, float64, view_as_real
 
-from decrescendo.row_independence.storages import key_of, pieces
+from decrescendo.base.storages import key_of, pieces
 from decrescendo.training.bits import fingerprint, local
 
 BEGAN_TRAINED = (

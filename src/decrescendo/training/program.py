@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torchs
 
+from decrescendo.base.storages import pieces
 from decrescendo.row_independence.code_origin import is_program, wrapped_by
 from decrescendo.row_independence.python_state import bits_in, held_in, is_closed
-from decrescendo.row_independence.storages import pieces
 from decrescendo.training.bits import fingerprint, fingerprints, is_part
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from decrescendo.base.storages import FUNCTIONS_OFF, paused, unseen
 from decrescendo.clipping.clipped import accumulator
 from decrescendo.clipping.layout import Layout
 from decrescendo.clipping.recurrent.packed import PackedKernel
@@ -30,7 +31,6 @@ from decrescendo.clipping.workspace import Workspace
 from decrescendo.errors import UnsupportedModel
 from decrescendo.row_independence.labels import LAID_ALONG, Label, Mixed, Public, RowLayout, is_data, is_fixed
 from decrescendo.row_independence.row_layout import Owners, is_uniform
-from decrescendo.row_independence.storages import FUNCTIONS_OFF, paused, unseen
 from decrescendo.row_independence.tracer import Tracer
 from decrescendo.row_independence.unobserved_reads import check_counted
 

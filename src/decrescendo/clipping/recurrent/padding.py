@@ -8,9 +8,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from decrescendo.base.storages import paused, unseen
 from decrescendo.clipping.recurrent.packing import in_order, make_packing
 from decrescendo.row_independence.labels import Label, Mixed, Public, RowLayout, constant_of, is_data
-from decrescendo.row_independence.storages import paused, unseen
 from decrescendo.row_independence.tracer import Tracer
 
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from decrescendo.base.storages import pieces
 from decrescendo.errors import UnsupportedModel, check_instance
-from decrescendo.row_independence.storages import pieces
 from decrescendo.training.bits import is_part
 
 
