@@ -18,7 +18,7 @@ from decrescendo.accounting.verify import verify_epsilon
 from decrescendo.base.rng import Streams
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue
 from decrescendo.plans import BatchSchedule, Plan, PoissonSampling, Schedule, calibrate
-from decrescendo.plans.sampling import only_constant
+from decrescendo.plans.sampling_refusals import only_constant
 from decrescendo.training import Checkpoints, Run, Store, Trainer, train
 
 ROWS, STEPS = 60, 6

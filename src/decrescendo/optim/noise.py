@@ -19,7 +19,8 @@ from decrescendo.base.rng import Keystream, SecureStream, on_device
 from decrescendo.base.rng.rounded import add_gaussian
 from decrescendo.clipping.clipped import ClippedSum, accumulator, check_clip_norm, check_gradients
 from decrescendo.errors import InvalidType, InvalidValue, check_instance, check_integer, check_real
-from decrescendo.plans.sampling import PoissonSampling, RandomAllocation, uncut
+from decrescendo.plans.sampling import PoissonSampling, RandomAllocation
+from decrescendo.plans.sampling_refusals import uncut
 
 # Where noise is drawn from: unpredictable, repeatable, or on a device of its own.
 NoiseStream: TypeAlias = SecureStream | Keystream | torch.Generator

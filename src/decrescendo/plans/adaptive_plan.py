@@ -20,7 +20,8 @@ from decrescendo.errors import (
     check_integer,
     uninherited,
 )
-from decrescendo.plans.sampling import PoissonSampling, uncut
+from decrescendo.plans.sampling import PoissonSampling
+from decrescendo.plans.sampling_refusals import uncut
 
 FORMAT, VERSION = "decrescendo-adaptive-plan", 1
 _KEYS = {"format", "version", "budget", "sampling", "filter", "steps", "policy"}
