@@ -17,7 +17,8 @@ from torch import nn
 
 import decrescendo as dc
 from decrescendo.accounting import Accountant, Pld
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.clipping import ClippedSum, Clipper, Diagnostics, Engine
 from decrescendo.errors import InvalidType
 from decrescendo.optim import NoisyMean

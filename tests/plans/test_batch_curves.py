@@ -13,7 +13,8 @@ from torch import nn
 from decrescendo import curves
 from decrescendo.accounting import Pld, Rdp
 from decrescendo.accounting.budget import Budget, Guarantee, Unit
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.accounting.verify import verify_epsilon
 from decrescendo.base.rng import Streams
 from decrescendo.errors import FileRefused, InvalidType, InvalidValue

@@ -18,7 +18,7 @@ from decrescendo.plans.plan import Plan
 from decrescendo.plans.progress import CurveOrValues
 from decrescendo.plans.sampling import BatchSchedule, PoissonSampling, RandomAllocation, Sampling, planned
 from decrescendo.plans.sampling_refusals import check_person, poisson, uncut
-from decrescendo.plans.scale_search import _SLOPE, _certify, _guess, _slope, _steer
+from decrescendo.plans.scale_search import USUAL_SLOPE, certify, first_guess, slope_at, steer
 from decrescendo.plans.schedule import Schedule
 
 
@@ -128,10 +128,10 @@ def calibrate(
     def certified(scale: float) -> Guarantee:
         return judge.certify(ledger_at(scale), budget)
 
-    start = _steer(estimated, _guess(relative, rates, budget), budget)
+    start = steer(estimated, first_guess(relative, rates, budget), budget)
     # A certificate of moving batches takes seconds: two more estimates save one. Elsewhere they would cost as much.
-    slope = _slope(estimated, start) if isinstance(drawn, BatchSchedule) else _SLOPE
-    scale, guarantee = _certify(certified, start, slope, budget)
+    slope = slope_at(estimated, start) if isinstance(drawn, BatchSchedule) else USUAL_SLOPE
+    scale, guarantee = certify(certified, start, slope, budget)
     return Plan(budget, drawn, Schedule(noise_of(scale), clips), guarantee)
 
 

@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Float
 
 from decrescendo.accounting.budget import Budget, Guarantee
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
 from decrescendo.accounting.protocol import Accountant
+from decrescendo.accounting.release import Release
 from decrescendo.accounting.truncated import Truncated
 from decrescendo.accounting.verify import Verification, verify_epsilon
 from decrescendo.errors import AccountingError, InvalidValue, check_instance, uninherited

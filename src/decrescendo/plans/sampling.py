@@ -7,11 +7,12 @@ from typing import final
 import numpy as np
 from jaxtyping import Float, Int
 
-from decrescendo.accounting.ledger import Ledger, Release
+from decrescendo.accounting.ledger import Ledger
+from decrescendo.accounting.release import Release
 from decrescendo.base.arrays import read_only
 from decrescendo.base.rng import SecureStream
 from decrescendo.errors import InvalidValue, check_array, check_integer, check_real, uninherited
-from decrescendo.plans.sampling_arguments import LARGEST, _at_most, _cap, _check_rng, _count
+from decrescendo.plans.sampling_arguments import LARGEST, at_most_of, check_rng, checked_cap, checked_count
 
 _THESE = (
     "What a plan promises is proven of these very batches: move their size by a curve (batch=), or cut them by "
@@ -49,7 +50,7 @@ class PoissonSampling:
     max_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_size", _count(self.dataset_size))
+        object.__setattr__(self, "dataset_size", checked_count(self.dataset_size))
         size = check_real("expected_batch_size", self.expected_batch_size, above=0)
         if size > self.dataset_size:
             raise InvalidValue(
@@ -57,7 +58,7 @@ class PoissonSampling:
                 "A batch cannot be expected to hold more than every record"
             )
         object.__setattr__(self, "expected_batch_size", size)
-        object.__setattr__(self, "max_batch_size", _cap(self.max_batch_size))
+        object.__setattr__(self, "max_batch_size", checked_cap(self.max_batch_size))
 
     @property
     def sample_rate(self) -> float:
@@ -101,12 +102,12 @@ class PoissonSampling:
         >>> [list(map(int, batch)) for batch in sampling.batches(4, np.random.default_rng(3))]
         [[], [], [2, 3], []]
         """
-        _check_rng(rng)
+        check_rng(rng)
         cap = self.dataset_size if self.max_batch_size is None else self.max_batch_size
         for _ in range(check_integer("steps", steps)):
             if isinstance(rng, SecureStream):
                 drawn = rng.subset(self.dataset_size, self.sample_rate)
-                yield _at_most(cap, drawn, rng)
+                yield at_most_of(cap, drawn, rng)
                 continue
             size = min(int(rng.binomial(self.dataset_size, self.sample_rate)), cap)
             yield np.sort(rng.choice(self.dataset_size, size=size, replace=False, shuffle=False))
@@ -152,7 +153,7 @@ class BatchSchedule:
             )
         object.__setattr__(self, "dataset_size", count)
         object.__setattr__(self, "expected_batch_size", read_only(sizes))
-        object.__setattr__(self, "max_batch_size", _cap(max_batch_size))
+        object.__setattr__(self, "max_batch_size", checked_cap(max_batch_size))
 
     def __reduce__(self) -> tuple[object, ...]:
         # A copy's array is as read-only as its own.
@@ -213,12 +214,12 @@ class RandomAllocation:
     max_batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dataset_size", _count(self.dataset_size))
+        object.__setattr__(self, "dataset_size", checked_count(self.dataset_size))
         steps = check_integer("steps_per_epoch", self.steps_per_epoch, at_least=2)
         if steps > LARGEST:
             raise InvalidValue(f"steps_per_epoch must be <= {LARGEST}, got more")
         object.__setattr__(self, "steps_per_epoch", steps)
-        object.__setattr__(self, "max_batch_size", _cap(self.max_batch_size))
+        object.__setattr__(self, "max_batch_size", checked_cap(self.max_batch_size))
 
     @property
     def expected_batch_size(self) -> float:
@@ -262,13 +263,13 @@ class RandomAllocation:
         >>> [list(map(int, batch)) for batch in sampling.epoch(np.random.default_rng(3))]
         [[1, 2, 3, 4], [], [0]]
         """
-        _check_rng(rng)
+        check_rng(rng)
         count, steps = self.dataset_size, self.steps_per_epoch
         bins = rng.integers(steps, size=count)
         order = np.argsort(bins, kind="stable")
         batches = np.split(order, np.cumsum(np.bincount(bins, minlength=steps))[:-1])
         cap = count if self.max_batch_size is None else self.max_batch_size
-        return [_at_most(cap, batch, rng) for batch in batches]
+        return [at_most_of(cap, batch, rng) for batch in batches]
 
 
 Sampling = PoissonSampling | BatchSchedule | RandomAllocation

@@ -10,7 +10,7 @@ from decrescendo.errors import InvalidType, InvalidValue, check_integer
 LARGEST = 2**53
 
 
-def _at_most(
+def at_most_of(
     cap: int, drawn: Int[np.ndarray, " drawn"], rng: np.random.Generator | SecureStream
 ) -> Int[np.ndarray, " batch"]:
     """``drawn``, or an even choice of ``cap`` of them, ascending."""
@@ -21,7 +21,7 @@ def _at_most(
     return np.sort(rng.choice(drawn, size=cap, replace=False, shuffle=False))
 
 
-def _count(value: object) -> int:
+def checked_count(value: object) -> int:
     count = check_integer("dataset_size", value, at_least=1)
     if count > LARGEST:
         raise InvalidValue(
@@ -30,7 +30,7 @@ def _count(value: object) -> int:
     return count
 
 
-def _check_rng(rng: object) -> None:
+def check_rng(rng: object) -> None:
     if not isinstance(rng, (np.random.Generator, SecureStream)):
         raise InvalidType(
             f"rng must be a numpy Generator or a SecureStream, got {type(rng).__name__}. "
@@ -38,5 +38,5 @@ def _check_rng(rng: object) -> None:
         )
 
 
-def _cap(value: object) -> int | None:
+def checked_cap(value: object) -> int | None:
     return None if value is None else check_integer("max_batch_size", value, at_least=1)

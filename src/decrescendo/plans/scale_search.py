@@ -20,10 +20,10 @@ _TOLERANCE = 1e-4
 _ATTEMPTS = 12
 
 
-_SLOPE = 1.2  # d log(epsilon) / d log(scale), before it is measured
+USUAL_SLOPE = 1.2  # d log(epsilon) / d log(scale), before it is measured
 
 
-def _guess(
+def first_guess(
     relative: Float[np.ndarray, " steps"], rates: Float[np.ndarray, " steps"], budget: Budget
 ) -> float:
     """The scale at which the CLT estimate meets the budget."""
@@ -41,7 +41,7 @@ def _guess(
     return math.exp(float(brentq(gap, low, high, xtol=1e-3))) if gap(low) < 0 else math.exp(low)
 
 
-def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> float:
+def steer(spent: Callable[[float], float], guess: float, budget: Budget) -> float:
     """A scale at which ``spent`` is within a percent of the budget, or the refusal of an impossible one."""
 
     @functools.cache
@@ -89,14 +89,14 @@ def _steer(spent: Callable[[float], float], guess: float, budget: Budget) -> flo
     return math.exp(float(brentq(gap, low, high, xtol=2e-3)))
 
 
-def _slope(spent: Callable[[float], float], start: float) -> float:
-    """d log(epsilon) / d log(scale) by estimates a percent apart, or `_SLOPE` where they say nothing of use."""
+def slope_at(spent: Callable[[float], float], start: float) -> float:
+    """d log(epsilon) / d log(scale) by estimates a percent apart, or `USUAL_SLOPE` where they say nothing of use."""
     try:
         below, above = spent(start / 1.005), spent(start * 1.005)
     except AccountingError:
-        return _SLOPE
+        return USUAL_SLOPE
     if not 0 < below < above < math.inf:
-        return _SLOPE
+        return USUAL_SLOPE
     return _bounded(math.log(above / below) / (2 * math.log(1.005)))
 
 
@@ -104,7 +104,7 @@ def _bounded(slope: float) -> float:
     return min(max(slope, 0.3), 20.0)
 
 
-def _certify(
+def certify(
     certified: Callable[[float], Guarantee], start: float, slope: float, budget: Budget
 ) -> tuple[float, Guarantee]:
     """The largest scale tried that is certified within the budget, and within `_TOLERANCE` of it if that can be had.
