@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 
+from decrescendo.row_independence.basic_rules import drawn, pointwise
 from decrescendo.row_independence.library_rules import RULES as LIBRARIES
 from decrescendo.row_independence.rule_signatures import Rule
-from decrescendo.row_independence.rules import BY_VALUE, DECLARED, RULES, drawn, pointwise
+from decrescendo.row_independence.rules import BY_VALUE, DECLARED, RULES
 
 # They return what is no tensor, but nothing of the values in their arguments.
 _SILENT = frozenset(

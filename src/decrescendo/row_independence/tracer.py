@@ -38,6 +38,7 @@ from decrescendo.base.storages import (
     written_in,
 )
 from decrescendo.errors import UnsupportedModel
+from decrescendo.row_independence.basic_rules import drawn, fill, pointwise
 from decrescendo.row_independence.code_origin import line
 from decrescendo.row_independence.data_reads import DataReads
 from decrescendo.row_independence.dataflow import STALE, Guess, Labels, Mark, Memory, parts_of
@@ -60,7 +61,6 @@ from decrescendo.row_independence.random_stream import Stream, hosts_drew
 from decrescendo.row_independence.refusals import GENERATOR, STATISTICS, refusal, written_by_the_pass
 from decrescendo.row_independence.replayed_operations import NUMBERS, arguments_of, as_before
 from decrescendo.row_independence.row_layout import Owners, Span
-from decrescendo.row_independence.rules import drawn, fill, pointwise
 from decrescendo.row_independence.strides import grid_of
 from decrescendo.row_independence.torch_schemas import Operation, operation
 from decrescendo.row_independence.trace import NOTHING, Event, ReplayedOperation, Trace
